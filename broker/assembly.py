@@ -1,4 +1,4 @@
-"""Composition of a broker: builds the parts in order, from the store to the services.
+"""Composition of a broker: builds all parts in order, from the store to the services.
 
 `lifecycle.py` connects and starts them. Promises: the store is recovered and the tables are read
 before anything else is built; a leader by configuration leads from here on, an elected leader later
@@ -19,8 +19,11 @@ from ..store.format.record import pack_host
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
 from .admin.auto_topics import AutoTopics
+from .admin.progress import ConsumerProgress
 from .admin.removal import Removal
+from .admin.status import BrokerStatus
 from .clients.registry import ClientRegistry
+from .clients.telemetry_forward import TelemetryForward
 from .consumption import build_consumption
 from .delay.delayed import DelayedMessages, DelaySends
 from .delay.levels import DelayLevels
@@ -30,13 +33,14 @@ from .dispatch_pump import DispatchPump
 from .leadership import DurabilityPolicy, Leadership
 from .maintenance.store_maintenance import StoreMaintenance
 from .metadata.changes import MetadataChanges
+from .metadata.files import MetaFiles
 from .metadata.log import MetaLog
 from .metadata.system_topics import SystemTopics
 from .metadata.tables import Metadata
 from .metrics.counters import Counters
-from .node import Node
 from .offsets.consumer_offsets import ConsumerOffsets
 from .offsets.recent import RecentOffsets
+from .parts import Broker, Consumption, Core, Sending
 from .routing.cluster_view import ClusterView
 from .runtime import Runtime
 from .sending.durability import DurabilityGate
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ..front.clock import Clock
+    from ..front.config import DoorConfig
     from ..front.faults import FaultTable
     from ..ha.config import HaConfig
     from ..store.config.store_config import StoreConfig
@@ -58,20 +63,55 @@ log = logging.getLogger(__name__)
 _OFFSETS_FILE = "consumerOffset.json"
 
 
-def open_node(  # noqa: PLR0917 - what a broker is made of
+def assemble(
     config: BrokerConfig,
     store_config: StoreConfig,
     ha: HaConfig,
     clock: Clock,
+    *,
+    door: DoorConfig,
     faults: FaultTable | None,
     stack: AsyncExitStack,
-) -> Node:
-    """Open the store and make the parts that hang on it; `stack` closes them. Raises StoreError,
-    HaError.
-    """
+) -> Broker:
+    """Open the store and build every part; `stack` closes them. Raises StoreError, HaError."""
     store = _open_store(store_config, clock, faults, stack)
-    metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
+    core = _core(runtime, store_config, ha, store)
+    stack.callback(core.durability.close)
+    sending = _sending(core)
+    consumption = build_consumption(core, sending)
+    core.pump.add_listener(consumption.receiving)
+    runtime.clock_listeners.add(consumption.pop.clock_moved)
+    removal = Removal(core.metadata, core.offsets, consumption.pop)
+    core.meta_log.watch_removals(removal.topic_removed, removal.group_removed)
+    broker = Broker(
+        **vars(core),
+        **vars(sending),
+        **vars(consumption),
+        removal=removal,
+        maintenance=_maintenance(core),
+        progress=_progress(core, consumption),
+        status=_status(core),
+        telemetry_forward=_telemetry_forward(core, door),
+    )
+    set_store_host(broker, config.grpc_server_port)
+    return broker
+
+
+def set_store_host(broker: Broker, port: int) -> None:
+    """Set the address that records carry as their store host."""
+    try:
+        host = pack_host(broker.runtime.config.broker_ip1, port)
+    except OSError:
+        # A host name; records hold addresses only.
+        host = pack_host("0.0.0.0", port)
+    broker.sender.set_store_host(host)
+    broker.meta_log.set_host(host)
+
+
+def _core(runtime: Runtime, store_config: StoreConfig, ha: HaConfig, store: MessageStore) -> Core:
+    config, clock = runtime.config, runtime.clock
+    metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
     cluster = ClusterView(config.broker_name, clock.steady_ns)
     meta_log = MetaLog(metadata, store, clock.wall_ms)
     meta_log.load()
@@ -79,146 +119,164 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     policy = _durability_policy(store_config, ha)
     leadership = Leadership(config.broker_id, replication, cluster, policy)
     pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
-    offsets = ConsumerOffsets(
-        store_config.root / "config" / _OFFSETS_FILE,
-        clock.wall_ms,
-        config.flush_consumer_offset_interval,
-    )
-    offsets.log = store
-    offsets.recent = RecentOffsets(store_config.root / "ha" / "offsets-recent")
-    node = Node(
+    durability = DurabilityGate(runtime, store, replication, policy)
+    changes = MetadataChanges(runtime, store, leadership, pump, durability)
+    return Core(
         runtime=runtime,
         store=store,
         metadata=metadata,
+        meta_log=meta_log,
+        meta_files=MetaFiles(metadata, store_config.root / "config", clock.wall_ms),
         clients=ClientRegistry(config.channel_expired_timeout, config.max_clients),
         cluster=cluster,
-        meta_log=meta_log,
         replication=replication,
         leadership=leadership,
         pump=pump,
-        offsets=offsets,
+        offsets=ConsumerOffsets(
+            store_config.root / "config" / _OFFSETS_FILE,
+            clock.wall_ms,
+            config.flush_consumer_offset_interval,
+            log=store,
+            recent=RecentOffsets(store_config.root / "ha" / "offsets-recent"),
+        ),
+        durability=durability,
+        changes=changes,
+        system_topics=SystemTopics(metadata, meta_log, leadership),
+        auto_topics=AutoTopics(
+            config=config,
+            metadata=metadata,
+            meta_log=meta_log,
+            changes=changes,
+            leadership=leadership,
+            pump=pump,
+            cluster=cluster,
+        ),
     )
-    node.durability = DurabilityGate(runtime, store, replication, policy)
-    stack.callback(node.durability.close)
-    node.changes = MetadataChanges(runtime, store, leadership, pump, node.durability)
-    node.system_topics = SystemTopics(metadata, meta_log, leadership)
-    node.auto_topics = AutoTopics(
-        config=config,
-        metadata=metadata,
-        meta_log=meta_log,
-        changes=node.changes,
-        leadership=leadership,
-        pump=pump,
-        cluster=cluster,
+
+
+def _sending(core: Core) -> Sending:
+    trace = None
+    if core.runtime.config.trace_topic_enable:
+        trace = TraceService(core.runtime, core.system_topics)
+    sender = Sender(
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        leadership=core.leadership,
+        pump=core.pump,
+        durability=core.durability,
+        auto_topics=core.auto_topics,
+        trace=trace,
     )
-    _add_sending(node)
-    _add_delays(node)
-    _add_transactions(node)
-    build_consumption(node)
-    pump.add_listener(node.receiving)
-    runtime.clock_listeners.add(node.pop.clock_moved)
-    node.removal = Removal(metadata, offsets, node.pop)
-    meta_log.watch_removals(node.removal.topic_removed, node.removal.group_removed)
-    _add_maintenance(node)
-    name_host(node, config.grpc_server_port)
-    return node
-
-
-def _add_sending(node: Node) -> None:
-    """Add the sender and the trace."""
-    if node.config.trace_topic_enable:
-        node.trace = TraceService(node.runtime, node.system_topics)
-    node.sender = Sender(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        leadership=node.leadership,
-        pump=node.pump,
-        durability=node.durability,
-        auto_topics=node.auto_topics,
-        trace=node.trace,
-    )
-    if node.trace is not None:
-        node.trace.start(node.sender)
-
-
-def _add_delays(node: Node) -> None:
-    """Add timers, delay levels and recalls."""
-    store, sender = node.store, node.sender
-    node.timers = TimerService(
-        runtime=node.runtime,
-        store=store,
-        metadata=node.metadata,
-        offsets=node.offsets,
-        pump=node.pump,
+    if trace is not None:
+        trace.start(sender)
+    timers = TimerService(
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        pump=core.pump,
         appender=sender,
     )
-    node.levels = DelayLevels(
-        runtime=node.runtime,
-        store=store,
-        metadata=node.metadata,
-        offsets=node.offsets,
-        pump=node.pump,
-        appender=sender,
-    )
-    delayed = DelayedMessages(store.config, node.clock, node.timers, node.system_topics)
-    node.delayed = delayed
-    precision_ms = store.config.timer_precision_ms
-    sender.register(v2.DELAY, DelaySends(delayed, node.config.broker_name, precision_ms))
-    node.recalls = Recalls(
-        runtime=node.runtime,
-        store_config=store.config,
-        metadata=node.metadata,
+    store_config = core.store.config
+    delayed = DelayedMessages(store_config, core.runtime.clock, timers, core.system_topics)
+    transactions = _transactions(core, sender, delayed)
+    name, precision_ms = core.runtime.config.broker_name, store_config.timer_precision_ms
+    sender.register(v2.DELAY, DelaySends(delayed, name, precision_ms))
+    sender.register(v2.TRANSACTION, transactions)
+    return Sending(
         sender=sender,
-        durability=node.durability,
-        timers=node.timers,
+        trace=trace,
+        timers=timers,
+        levels=_levels(core, sender),
+        delayed=delayed,
+        recalls=Recalls(
+            runtime=core.runtime,
+            store_config=store_config,
+            metadata=core.metadata,
+            sender=sender,
+            durability=core.durability,
+            timers=timers,
+            delayed=delayed,
+        ),
+        transactions=transactions,
+    )
+
+
+def _levels(core: Core, sender: Sender) -> DelayLevels:
+    return DelayLevels(
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        pump=core.pump,
+        appender=sender,
+    )
+
+
+def _transactions(core: Core, sender: Sender, delayed: DelayedMessages) -> Transactions:
+    return Transactions(
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        clients=core.clients,
+        pump=core.pump,
+        durability=core.durability,
+        appender=sender,
+        system_topics=core.system_topics,
         delayed=delayed,
     )
 
 
-def _add_transactions(node: Node) -> None:
-    """Add transactions."""
-    node.transactions = Transactions(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        offsets=node.offsets,
-        clients=node.clients,
-        pump=node.pump,
-        durability=node.durability,
-        appender=node.sender,
-        system_topics=node.system_topics,
-        delayed=node.delayed,
-    )
-    node.sender.register(v2.TRANSACTION, node.transactions)
-
-
-def _add_maintenance(node: Node) -> None:
-    """Add the periodic work on the store."""
-    node.maintenance = StoreMaintenance(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        replication=node.replication,
-        leadership=node.leadership,
-        pump=node.pump,
-        offsets=node.offsets,
+def _telemetry_forward(core: Core, door: DoorConfig) -> TelemetryForward:
+    return TelemetryForward(
+        clock=core.runtime.clock,
+        loop=core.runtime.loop,
+        clients=core.clients,
+        cluster=core.cluster,
+        config=door,
+        leads=lambda: core.leadership.is_leader,
     )
 
 
-def name_host(node: Node, port: int) -> None:
-    """The address that records carry as their store host."""
-    try:
-        host = pack_host(node.config.broker_ip1, port)
-    except OSError:
-        # A host name; records hold addresses only.
-        host = pack_host("0.0.0.0", port)
-    node.sender.set_store_host(host)
-    node.meta_log.set_host(host)
+def _maintenance(core: Core) -> StoreMaintenance:
+    return StoreMaintenance(
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        replication=core.replication,
+        leadership=core.leadership,
+        pump=core.pump,
+        offsets=core.offsets,
+    )
+
+
+def _status(core: Core) -> BrokerStatus:
+    return BrokerStatus(
+        runtime=core.runtime,
+        store=core.store,
+        replication=core.replication,
+        leadership=core.leadership,
+        cluster=core.cluster,
+        pump=core.pump,
+    )
+
+
+def _progress(core: Core, consumption: Consumption) -> ConsumerProgress:
+    return ConsumerProgress(
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        clients=core.clients,
+        pump=core.pump,
+        queue_progress=consumption.receiving.progress,
+    )
 
 
 def _durability_policy(store_config: StoreConfig, ha: HaConfig) -> DurabilityPolicy:
-    """The configured policy; an elected leader takes the group's."""
+    """Return the configured policy; an elected leader applies the group's."""
     return DurabilityPolicy(
         sync_flush=store_config.sync_flush,
         sync_replication=ha.is_sync,
@@ -247,7 +305,7 @@ def _open_store(
 def _replication(
     config: BrokerConfig, store_config: StoreConfig, ha: HaConfig, store: MessageStore, clock: Clock
 ) -> Replication:
-    """Raises HaError."""
+    """Build the replication engine. Raises HaError."""
     return Replication(
         ha,
         Identity(config.broker_cluster_name, config.broker_name, config.broker_id),

@@ -17,6 +17,7 @@ from .lite.receive_service import ReceiveService
 from .lite.send import LiteSends
 from .lite.service import LiteService
 from .lite.subscribe import LiteSubscribe
+from .parts import Consumption
 from .pop.ack import AckService
 from .pop.cold import ColdRecords
 from .pop.dead_letter import DeadLetters, GroupTopics
@@ -32,28 +33,28 @@ from .pop.turn import TurnContext
 from .pull.service import PullService
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .parts import Core, Sending
 
 
-def build_consumption(node: Node) -> None:
+def build_consumption(core: Core, sending: Sending) -> Consumption:
     """Construct the parts and connect them."""
-    runtime = node.runtime
+    runtime = core.runtime
     limit = PollLimit(runtime.config.pop_polling_size)
-    topics = GroupTopics(node.metadata, node.meta_log)
-    dead_letters = DeadLetters(topics, node.leadership, node.sender, runtime.counters)
-    order_info = OrderInfo(runtime, node.store, node.metadata)
-    node.journal = _journal(node)
-    reviver = _reviver(node, topics, dead_letters)
-    cold = ColdRecords(runtime, node.store, node.replication, node.cluster)
-    reader = _reader(node, reviver, cold, dead_letters)
-    subscriptions = _subscriptions(node, reader, order_info)
+    topics = GroupTopics(core.metadata, core.meta_log)
+    dead_letters = DeadLetters(topics, core.leadership, sending.sender, runtime.counters)
+    order_info = OrderInfo(runtime, core.store, core.metadata)
+    journal = _journal(core, sending)
+    reviver = _reviver(core, sending, journal, topics, dead_letters)
+    cold = ColdRecords(runtime, core.store, core.replication, core.cluster)
+    reader = _reader(core, journal, reviver, _turn_context(core, sending, cold, dead_letters))
+    subscriptions = _subscriptions(core, journal, reader, order_info)
     order_info.add_source(subscriptions.__iter__)
-    node.pop = PopService(
+    pop = PopService(
         runtime=runtime,
-        metadata=node.metadata,
-        leadership=node.leadership,
-        clients=node.clients,
-        journal=node.journal,
+        metadata=core.metadata,
+        leadership=core.leadership,
+        clients=core.clients,
+        journal=journal,
         reviver=reviver,
         reader=reader,
         order_info=order_info,
@@ -61,181 +62,224 @@ def build_consumption(node: Node) -> None:
         cold=cold,
         limit=limit,
     )
-    cold.on_arrival(node.pop.notify)
-    node.offsets.on_merged = node.pop.offset_merged
-    node.pop_roles = _pop_roles(node, subscriptions, order_info)
-    lite_receive = _lite_receive(node, reader, limit)
+    cold.on_arrival(pop.notify)
+    core.offsets.subscribe_merges(pop.offset_merged)
+    lite_receive = _lite_receive(core, pop, reader, limit)
     order_info.add_source(lite_receive.subscriptions)
-    node.lite = _lite(node, lite_receive)
-    node.lite_fanout = LiteFanout(node.metadata, node.cluster)
-    node.acks = _acks(node, dead_letters, lite_receive)
-    node.pulls = _pulls(node, limit)
-    node.receiving = ReceiveService(
-        clock=runtime.clock,
-        clients=node.clients,
-        pump=node.pump,
-        pop=node.pop,
-        lite=node.lite,
-        pulls=node.pulls,
-        limit=limit,
+    lite = _lite(core, lite_receive)
+    sending.sender.register(v2.LITE, LiteSends())
+    pulls = _pulls(core, pop, limit)
+    return Consumption(
+        journal=journal,
+        pop=pop,
+        pop_roles=_pop_roles(core, journal, pop, subscriptions, order_info),
+        acks=_acks(
+            core,
+            sending,
+            journal=journal,
+            pop=pop,
+            lite_receive=lite_receive,
+            dead_letters=dead_letters,
+        ),
+        pulls=pulls,
+        lite=lite,
+        lite_fanout=LiteFanout(core.metadata, core.cluster),
+        receiving=ReceiveService(
+            clock=runtime.clock,
+            clients=core.clients,
+            pump=core.pump,
+            pop=pop,
+            lite=lite,
+            pulls=pulls,
+            limit=limit,
+        ),
     )
 
 
-def _journal(node: Node) -> JournalService:
+def _journal(core: Core, sending: Sending) -> JournalService:
     journal = JournalService(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        offsets=node.offsets,
-        leadership=node.leadership,
-        pump=node.pump,
-        appender=node.sender,
-        system_topics=node.system_topics,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        leadership=core.leadership,
+        pump=core.pump,
+        appender=sending.sender,
+        system_topics=core.system_topics,
     )
-    node.offsets.on_forgotten.append(journal.forget)
+    core.offsets.subscribe_removals(journal.forget)
     return journal
 
 
-def _reviver(node: Node, topics: GroupTopics, dead_letters: DeadLetters) -> Reviver:
+def _reviver(
+    core: Core,
+    sending: Sending,
+    journal: JournalService,
+    topics: GroupTopics,
+    dead_letters: DeadLetters,
+) -> Reviver:
     return Reviver(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        offsets=node.offsets,
-        leadership=node.leadership,
-        clients=node.clients,
-        durability=node.durability,
-        journal=node.journal,
-        appender=node.sender,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        leadership=core.leadership,
+        clients=core.clients,
+        durability=core.durability,
+        journal=journal,
+        appender=sending.sender,
         topics=topics,
         dead_letters=dead_letters,
     )
 
 
-def _reader(
-    node: Node, reviver: Reviver, cold: ColdRecords, dead_letters: DeadLetters
-) -> PopReader:
-    context = TurnContext(
-        store=node.store,
+def _turn_context(
+    core: Core, sending: Sending, cold: ColdRecords, dead_letters: DeadLetters
+) -> TurnContext:
+    return TurnContext(
+        store=core.store,
         cold=cold,
         dead_letters=dead_letters,
-        counters=node.runtime.counters,
-        broker_name=node.runtime.config.broker_name,
-        trace=node.trace,
+        counters=core.runtime.counters,
+        broker_name=core.runtime.config.broker_name,
+        trace=sending.trace,
     )
+
+
+def _reader(
+    core: Core,
+    journal: JournalService,
+    reviver: Reviver,
+    context: TurnContext,
+) -> PopReader:
     return PopReader(
-        config=node.runtime.config,
-        clock=node.runtime.clock,
-        store=node.store,
-        metadata=node.metadata,
-        offsets=node.offsets,
-        leadership=node.leadership,
-        journal=node.journal,
+        config=core.runtime.config,
+        clock=core.runtime.clock,
+        store=core.store,
+        metadata=core.metadata,
+        offsets=core.offsets,
+        leadership=core.leadership,
+        journal=journal,
         reviver=reviver,
         context=context,
     )
 
 
-def _subscriptions(node: Node, reader: PopReader, order_info: OrderInfo) -> Subscriptions:
+def _subscriptions(
+    core: Core, journal: JournalService, reader: PopReader, order_info: OrderInfo
+) -> Subscriptions:
     return Subscriptions(
-        runtime=node.runtime,
-        store=node.store,
-        offsets=node.offsets,
-        leadership=node.leadership,
-        journal=node.journal,
+        runtime=core.runtime,
+        store=core.store,
+        offsets=core.offsets,
+        leadership=core.leadership,
+        journal=journal,
         reader=reader,
         order_info=order_info,
     )
 
 
-def _pop_roles(node: Node, subscriptions: Subscriptions, order_info: OrderInfo) -> PopRoles:
+def _pop_roles(
+    core: Core,
+    journal: JournalService,
+    pop: PopService,
+    subscriptions: Subscriptions,
+    order_info: OrderInfo,
+) -> PopRoles:
     return PopRoles(
-        loop=node.runtime.loop,
-        store=node.store,
-        leadership=node.leadership,
-        pump=node.pump,
-        journal=node.journal,
-        pop=node.pop,
+        loop=core.runtime.loop,
+        store=core.store,
+        leadership=core.leadership,
+        pump=core.pump,
+        journal=journal,
+        pop=pop,
         order_info=order_info,
         handover=subscriptions.handover,
-        takeover=Takeover(node.runtime.clock, node.store, node.metadata, node.journal, node.pop),
+        takeover=Takeover(core.runtime.clock, core.store, core.metadata, journal, pop),
     )
 
 
-def _lite_receive(node: Node, reader: PopReader, limit: PollLimit) -> LiteReceive:
+def _lite_receive(core: Core, pop: PopService, reader: PopReader, limit: PollLimit) -> LiteReceive:
     return LiteReceive(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        clients=node.clients,
-        pop=node.pop,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        clients=core.clients,
+        pop=pop,
         reader=reader,
         limit=limit,
-        table=LiteTable(node.runtime.config.max_lite_subscription_count),
+        table=LiteTable(core.runtime.config.max_lite_subscription_count),
     )
 
 
-def _lite(node: Node, receive: LiteReceive) -> LiteService:
+def _lite(core: Core, receive: LiteReceive) -> LiteService:
     subscribing = LiteSubscribe(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        clients=node.clients,
-        offsets=node.offsets,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        clients=core.clients,
+        offsets=core.offsets,
         table=receive.table,
         receive=receive,
     )
     lite = LiteService(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        clients=node.clients,
-        offsets=node.offsets,
-        leadership=node.leadership,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        clients=core.clients,
+        offsets=core.offsets,
+        leadership=core.leadership,
         table=receive.table,
         receiving=receive,
         subscribing=subscribing,
     )
-    node.sender.register(v2.LITE, LiteSends())
-    node.offsets.on_forgotten.append(lite.forget)
+    core.offsets.subscribe_removals(lite.forget)
     return lite
 
 
-def _acks(node: Node, dead_letters: DeadLetters, lite_receive: LiteReceive) -> AckService:
+def _acks(
+    core: Core,
+    sending: Sending,
+    *,
+    journal: JournalService,
+    pop: PopService,
+    lite_receive: LiteReceive,
+    dead_letters: DeadLetters,
+) -> AckService:
     lite = LiteAcks(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        leadership=node.leadership,
-        durability=node.durability,
-        changes=node.changes,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        leadership=core.leadership,
+        durability=core.durability,
+        changes=core.changes,
         dead_letters=dead_letters,
         receive=lite_receive,
     )
     return AckService(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        leadership=node.leadership,
-        durability=node.durability,
-        changes=node.changes,
-        journal=node.journal,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        leadership=core.leadership,
+        durability=core.durability,
+        changes=core.changes,
+        journal=journal,
         dead_letters=dead_letters,
-        pop=node.pop,
+        pop=pop,
         lite=lite,
-        trace=node.trace,
+        trace=sending.trace,
     )
 
 
-def _pulls(node: Node, limit: PollLimit) -> PullService:
+def _pulls(core: Core, pop: PopService, limit: PollLimit) -> PullService:
     return PullService(
-        runtime=node.runtime,
-        store=node.store,
-        metadata=node.metadata,
-        clients=node.clients,
-        offsets=node.offsets,
-        leadership=node.leadership,
-        pump=node.pump,
-        pop=node.pop,
+        runtime=core.runtime,
+        store=core.store,
+        metadata=core.metadata,
+        clients=core.clients,
+        offsets=core.offsets,
+        leadership=core.leadership,
+        pump=core.pump,
+        pop=pop,
         limit=limit,
     )

@@ -1,220 +1,254 @@
-"""The order in which the parts of a replica begin and stop to lead, in place: ports and clients stay.
+"""The role switch: starts and stops leading in place, while ports and clients stay.
 
-Promotion (HA, section 6.7): replication has flushed the log and assigned the epoch. What the log has beyond the
-queues is applied (topics that were made a moment before the kill); then EPOCH_START is appended, as the first record
-of the epoch, and from then on this replica may write. Offsets that wait for a log which will not come are
-dropped. The parts that remember come behind, each from the log or from what travelled beside it: sent ids, delay
-levels, timers, the journal of pops, transactions, the locks of FIFO queues; last what this replica itself
-gave out while nobody led. None of them waits: what takes long is read in turns of a few milliseconds.
+Promotion (docs/formats/ha.md, section 6.7): replication has flushed the log and assigned the epoch. The
+switch dispatches the rest of the log (topics created just before a failover), appends EPOCH_START as
+the first record of the epoch, and from then on this replica may write. Offsets that wait for log bytes
+that will not come are dropped. Then the parts with state start to lead, each from the log or from
+state replicated beside it: sent message ids, delay levels, timers, transactions, traces, and last the
+pops with their journal and the locks of FIFO queues. No part waits; long reads run in slices of a few
+milliseconds.
 
-Stepping down goes the other way round: nothing is appended once it has begun; polls are answered, and who waits for
-the log has an outcome that is *unknown*, never *failed*. Drain: before a planned change writes are kept for
-the next leader (`front/access_point.py`) instead of being refused.
+Step-down runs in the opposite direction: nothing is appended once it has begun; polls are answered,
+and appends that wait for durability end with an *unknown* outcome, never with *failed*. Drain: before a
+planned change of leader, writes are held for the next leader (`front/access_point.py`), not refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..proto import v1
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ..ha.engine import Replication
+    from ..store.message_store import MessageStore
+    from .delay.timer_service import TimerService
+    from .dispatch_pump import DispatchPump
+    from .leadership import Leadership
+    from .maintenance.store_maintenance import StoreMaintenance
     from .metadata.files import MetaFiles
-    from .node import Node
+    from .metadata.group_recorder import GroupRecorder
+    from .metadata.log import MetaLog
+    from .metadata.tables import Metadata
+    from .offsets.consumer_offsets import ConsumerOffsets
+    from .pop.failover.roles import PopRoles
+    from .runtime import Runtime
+    from .sending.durability import DurabilityGate
+    from .sending.sender import Sender
 
 log = logging.getLogger(__name__)
 
 
-class RoleSwitch:
-    """Of one life of a node; `open_*` functions begin what a static leader is from its start on."""
+class RolePart(Protocol):
+    """A part whose work differs between leader and follower."""
 
-    def __init__(self, node: Node, fatal: Callable[[str], None]) -> None:
-        self._node = node
+    def lead(self) -> None:
+        """Start to lead; read state from the log."""
+
+    def follow(self) -> None:
+        """Stop to lead; append nothing more."""
+
+
+class RoleSwitch:
+    """Switches the role of one broker instance."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        meta_log: MetaLog,
+        meta_files: MetaFiles,
+        groups: GroupRecorder,
+        replication: Replication,
+        leadership: Leadership,
+        pump: DispatchPump,
+        offsets: ConsumerOffsets,
+        maintenance: StoreMaintenance,
+        durability: DurabilityGate,
+        sender: Sender,
+        timers: TimerService,
+        parts: Sequence[RolePart],
+        pop_roles: PopRoles,
+        stop_lite: Callable[[], None],
+        fatal: Callable[[str], None],
+    ) -> None:
+        """`parts` start to lead in this order; `fatal` ends the process."""
+        self._runtime = runtime
+        self._store = store
+        self._metadata = metadata
+        self._meta_log = meta_log
+        self._meta_files = meta_files
+        self._groups = groups
+        self._replication = replication
+        self._leadership = leadership
+        self._pump = pump
+        self._offsets = offsets
+        self._maintenance = maintenance
+        self._durability = durability
+        self._sender = sender
+        self._timers = timers
+        self._parts = parts
+        self._pop_roles = pop_roles
+        self._stop_lite = stop_lite
         self._fatal = fatal
         self._timers_end: asyncio.Task[None] | None = None
-        """A step-down's: while it runs the timers' files are in use."""
+        """Set after a step-down while the timer files are still in use."""
         self._opened = self._closed = False
         self._early: Callable[[], None] | None = None
-        """The last change that came while the parts were being opened."""
-        self.files: MetaFiles | None = None
-        """What Apache's files know and the log does not is written by the first leader."""
-        self.on_change: Callable[[], None] = _nothing
-        """Told after every change of role: who is told of this node tells it on."""
+        """The last change that arrived while the parts were being opened."""
+        self._listeners: list[Callable[[], None]] = []
+        self._leader_listeners: list[Callable[[str], None]] = []
         self._leader = ""
-        self.leader_gone: Callable[[str], None] = _no_address
-        """Told the clients' address of a node that leads no more."""
+        pop_roles.on_failure(partial(self._fail, "this leader cannot deliver messages"))
+        if leadership.is_leader:
+            self._write_metadata()
 
-    def connect(self) -> None:
-        """Let replication tell this object what happens."""
-        node, replication = self._node, self._node.replication
-        replication.on_promote = self.lead
-        replication.on_step_down = self.follow
-        replication.on_role_change = self.changed
-        replication.on_drain = self.drain
-        node.pop_roles.on_failure(partial(self._cannot, "this leader cannot deliver messages"))
-        replication.meta_snapshot["LOCKS"] = node.pop_roles.locks_snapshot
-        replication.meta_apply["LOCKS"] = node.pop_roles.locks_apply
-        replication.meta_snapshot["POP"] = node.pop_roles.handover_snapshot
-        replication.meta_apply["POP"] = node.pop_roles.handover_apply
-        if node.leadership.is_leader:
-            self._write_heads()
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every change of the role or of the known leader."""
+        self._listeners.append(listener)
+
+    def subscribe_leader_gone(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the client address of a node that stopped to lead."""
+        self._leader_listeners.append(listener)
 
     def open(self) -> None:
-        """Every part is there: what came before is done now."""
+        """All parts are open: apply the change that arrived before."""
         self._opened = True
         early, self._early = self._early, None
         if early is not None:
             early()
 
     async def close(self) -> None:
-        """Wait for what a step-down left behind."""
+        """Wait until the timers of a step-down have stopped."""
         self._closed = True
         if self._timers_end is not None:
             await asyncio.gather(self._timers_end, return_exceptions=True)
 
-    # -- leading ------------------------------------------------------------------------------
+    # -- leading ----------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """Everything that a leader does; writes come next."""
+        """Start to lead; the caller allows writes next. Ends the process if a part cannot."""
         if not self._opened:
             self._early = partial(self.lead, epoch)
             return
-        node = self._node
-        begin_ns = node.clock.steady_ns()
+        clock = self._runtime.clock
+        begin_ns = clock.steady_ns()
         try:
-            again = node.leadership.is_leader
-            self._begin(epoch)
-            if not again:
-                self._begin_parts()
+            led_before = self._leadership.is_leader
+            self._begin_epoch(epoch)
+            if not led_before:
+                self._lead_parts()
         except Exception as error:
-            # A half leader would answer clients with half of what it promises.
-            self._cannot("this replica was elected and cannot lead", error)
+            # A leader with half of its parts would break its promises to clients.
+            self._fail("this replica was elected and cannot lead", error)
             raise
-        node.pump.appended()
-        took_ms = (node.clock.steady_ns() - begin_ns) / 1e6
-        log.info("role.leads epoch=%d end=%d took_ms=%.1f", epoch, node.store.log_end, took_ms)
+        self._pump.appended()
+        took_ms = (clock.steady_ns() - begin_ns) / 1e6
+        log.info("role.leads epoch=%d end=%d took_ms=%.1f", epoch, self._store.log_end, took_ms)
         self.changed()
 
-    def _begin(self, epoch: int) -> None:
-        """What the log holds is known, and the first record of the epoch is in it."""
-        node = self._node
-        self._dispatch()
-        node.meta_log.catch_up()
-        node.offsets.drop_waiting()
-        node.maintenance.lead()
-        policy = node.replication.policy
-        node.leadership.lead(sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync)
-        node.durability.set_policy(node.leadership.policy)
-        self._write_heads()
-        meta = node.replication.replica.meta
-        node.meta_log.begin_epoch(
+    def _begin_epoch(self, epoch: int) -> None:
+        """Apply what the log holds, and append the first record of the epoch."""
+        self._pump.run_to_limit()
+        self._meta_log.catch_up()
+        self._offsets.drop_waiting()
+        self._maintenance.lead()
+        policy = self._replication.policy
+        self._leadership.lead(sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync)
+        self._durability.set_policy(self._leadership.policy)
+        self._write_metadata()
+        meta = self._replication.replica.meta
+        self._meta_log.begin_epoch(
             v1.EpochStart(
                 epoch=epoch,
-                leader_id=node.config.broker_id,
+                leader_id=self._runtime.config.broker_id,
                 leader_uuid=meta.replica_uuid,
                 incarnation=meta.incarnation,
             )
         )
 
-    def _dispatch(self) -> None:
-        """Build the queues as far as they may be built; the rest follows with the confirm offset."""
-        self._node.pump.run_to_limit()
+    def _write_metadata(self) -> None:
+        """Write a metadata snapshot at the head of every segment, and groups that clients bring."""
+        self._store.on_new_segment = self._meta_log.snapshot
+        self._metadata.record_groups(self._groups.record)
 
-    def _write_heads(self) -> None:
-        node = self._node
-        node.store.on_new_segment = node.meta_log.snapshot
-        node.metadata.record_group = node.record_group
-
-    def _begin_parts(self) -> None:
-        node = self._node
-        if self.files is not None:
-            self.files.write_unknown(node.meta_log)
-        node.sender.lead()
-        node.levels.lead()
+    def _lead_parts(self) -> None:
+        self._meta_files.write_unknown(self._meta_log)
+        self._sender.lead()
         if self._timers_end is None:
-            node.timers.lead()
-        node.transactions.lead()
-        if node.trace is not None:
-            node.trace.lead()
-        node.pop_roles.lead()
+            self._timers.lead()
+        for part in self._parts:
+            part.lead()
+        self._pop_roles.lead()
 
-    # -- following ----------------------------------------------------------------------------
+    # -- following --------------------------------------------------------------------------
 
     def follow(self, reason: str) -> None:
-        """Lead no more; the log takes nothing of this replica when this returns."""
+        """Stop to lead; on return this replica appends nothing."""
         if not self._opened:
-            self._early = partial(self.follow, reason)  # replication takes no writes any more
+            self._early = partial(self.follow, reason)  # replication already refuses writes
             return
-        node = self._node
-        if not node.leadership.is_leader:
+        if not self._leadership.is_leader:
             return
-        node.leadership.follow()
-        log.warning("role.steps_down reason=%s end=%d", reason, node.store.log_end)
+        self._leadership.follow()
+        log.warning("role.steps_down reason=%s end=%d", reason, self._store.log_end)
         try:
-            self._end_parts()
+            self._stop_parts()
         except Exception as error:
-            # Half a leader would go on with what only one may do.
-            self._cannot("this replica cannot step down", error)
+            # A part that continues to lead would write beside the next leader.
+            self._fail("this replica cannot step down", error)
             raise
         self.changed()
 
-    def _end_parts(self) -> None:
-        node = self._node
-        # What was collected is kept for the next leader, not appended.
-        node.sender.append_pending()
-        node.store.on_new_segment = None
-        node.metadata.record_group = None
-        if node.trace is not None:
-            node.trace.follow()
-        node.timers.halt()
+    def _stop_parts(self) -> None:
+        # Sends that were collected are held for the next leader, not appended.
+        self._sender.append_pending()
+        self._store.on_new_segment = None
+        self._metadata.record_groups(None)
+        self._timers.halt()
         if self._timers_end is None:
-            self._timers_end = node.loop.create_task(node.timers.follow())
+            self._timers_end = self._runtime.loop.create_task(self._timers.follow())
             self._timers_end.add_done_callback(self._timers_ended)
-        node.levels.follow()
-        node.transactions.follow()
-        node.pop_roles.follow()
-        node.lite.follow()
-        node.durability.abandon()
+        for part in self._parts:
+            part.follow()
+        self._pop_roles.follow()
+        self._stop_lite()
+        self._durability.abandon()
 
     def _timers_ended(self, end: asyncio.Task[None]) -> None:
-        """Their files are free; who leads again meanwhile begins now."""
+        """The timer files are free; lead with them if this replica leads again."""
         self._timers_end = None
         try:
             end.result()
-            if self._node.leadership.is_leader and not self._closed:
-                self._node.timers.lead()
+            if self._leadership.is_leader and not self._closed:
+                self._timers.lead()
         except asyncio.CancelledError:
-            pass  # the loop ends
+            pass  # the event loop stops
         except Exception as error:
-            self._cannot("the timers' files cannot be used", error)
+            self._fail("the timer files cannot be used", error)
 
-    def _cannot(self, what: str, error: Exception) -> None:
+    def _fail(self, what: str, error: Exception) -> None:
         log.exception("role.failed what=%s", what)
         self._fatal(f"{what}: {error}")
 
     def drain(self, begin: bool) -> None:
-        """Keep writes from now on (True), or take them again."""
-        self._node.leadership.drain(begin)
+        """Hold writes before a planned change of leader (True), or accept them again."""
+        self._leadership.drain(begin)
         if not begin:
             self.changed()
 
     def changed(self) -> None:
-        """The role, or the leader that is known, changed."""
-        address = self._node.leadership.leader_client() or ""
+        """The role or the known leader changed: notify the listeners."""
+        address = self._leadership.leader_client() or ""
         if self._leader not in ("", address):
-            self.leader_gone(self._leader)
+            for listener in self._leader_listeners:
+                listener(self._leader)
         self._leader = address
-        self.on_change()
-
-
-def _nothing() -> None:
-    """Until somebody wants to know."""
-
-
-def _no_address(_address: str) -> None:
-    """The same."""
+        for notify in self._listeners:
+            notify()

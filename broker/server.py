@@ -1,10 +1,10 @@
-"""A broker process: one life of the broker after another, on the same directory and ports.
+"""A broker process: one broker instance after another, on the same directory and ports.
 
-A role changes inside a life (`role.py`). What changes bytes that the log already has (a tail that diverged
-is cut, a replica begins anew) happens between two lives: the broker closes everything, and the next life does
-what was planned before it opens the store (`ha/rejoin/pending.py`; HA, R6). Promises: settings that contradict
-each other are refused before anything is opened; a stop waits for a change of lives that is under way; a
-life that cannot begin again ends the process, because nobody would serve.
+A role changes within an instance (`role.py`). Work that changes bytes which the log already holds
+(truncating a diverged tail, reseeding) runs between two instances: the broker closes everything, and
+the next instance runs the planned work before it opens the store (`ha/rejoin/pending.py`;
+docs/formats/ha.md, rule R6). Promises: contradictory settings are refused before anything is opened; a stop
+waits for a change of instances; an instance that cannot be opened again ends the process.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ..ha.config import HaConfig
 from ..ha.errors import HaPortInUseError
 from ..store.config.store_config import StoreConfig
 from .config import BrokerConfig
-from .lifecycle import Bound, BrokerLifecycle, Ends
-from .node import Node
+from .lifecycle import Bound, BrokerLifecycle, InstanceCallbacks
+from .parts import Broker
 from .settings import check_settings
 
 __all__ = ["Bound", "BrokerServer"]
 
 log = logging.getLogger(__name__)
 
-# What is in flight at a replica that must change its log is other replicas' work: it may be cut short.
+# Calls in flight at a replica that must change its log may be cut short: others serve them.
 _REOPEN_GRACE_S = 0.5
-# The kernel may hold a port for a moment after its server has gone.
+# The kernel may hold a port for a moment after its server has closed.
 _PORT_TRIES = 20
 _PORT_PAUSE_S = 0.1
 
 
 class BrokerServer:
-    """Made anywhere; started and stopped once, on one event loop."""
+    """Starts and stops once, on one event loop."""
 
     def __init__(
         self,
@@ -51,8 +51,11 @@ class BrokerServer:
         origins: Mapping[str, str] | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
-        """`origins` tells where each key's value came from; `on_fatal` is called, with a sentence, when
-        the process must end. Raises ValueError."""
+        """Raises ValueError for contradictory settings.
+
+        `origins` maps configuration keys to the source of their values; `on_fatal` is called with a
+        reason when the process must end.
+        """
         check_settings(broker, ha)
         self._broker = broker
         self._store = store
@@ -61,65 +64,65 @@ class BrokerServer:
         self._clock = clock or Clock()
         self._origins = origins or {}
         self._on_fatal = on_fatal
-        self._life: BrokerLifecycle | None = None
+        self._instance: BrokerLifecycle | None = None
         self._changing: asyncio.Task[None] | None = None
         self._reopen_due = False
-        """Asked for by the life that is there now, or that begins."""
+        """Requested by the current or the starting instance."""
         self._stopping = False
-        self.lives = 0
-        """Begun so far."""
+        self.instances = 0
+        """Number of instances started."""
 
     async def start(self) -> Bound:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
         try:
-            return await self._begin()
+            return await self._start_instance()
         except BaseException:
-            self._stopping = True  # nothing is left that a next life could take over
+            self._stopping = True  # there is no instance to reopen
             raise
 
     async def stop(self, grace_s: float) -> None:
-        """Finish what is in flight, flush and close."""
+        """Finish calls in flight within `grace_s`, flush and close."""
         self._stopping = True
         if self._changing is not None:
             await asyncio.wait((self._changing,))
-        if self._life is not None:
-            await self._life.stop(grace_s)
+        if self._instance is not None:
+            await self._instance.stop(grace_s)
 
     @property
-    def node(self) -> Node:
-        """The parts of the present life, for tests and benchmarks in the same process."""
-        return self.life.node
+    def broker(self) -> Broker:
+        """The parts of the current instance, for tests and benchmarks in the same process."""
+        return self.instance.broker
 
     @property
     def access(self) -> AccessPoint:
-        """The access point of the present life."""
-        return self.life.access
+        """The access point of the current instance."""
+        return self.instance.access
 
     @property
-    def life(self) -> BrokerLifecycle:
-        """The present one."""
-        assert self._life is not None, "the broker is not started, or between two lives"
-        return self._life
+    def instance(self) -> BrokerLifecycle:
+        """The current instance."""
+        assert self._instance is not None, "the broker is not started, or between two instances"
+        return self._instance
 
     @property
     def alive(self) -> bool:
-        """False before the start and between two lives."""
-        return self._life is not None
+        """False before the start and between two instances."""
+        return self._instance is not None
 
-    async def _begin(self) -> Bound:
-        life = BrokerLifecycle(
+    async def _start_instance(self) -> Bound:
+        instance = BrokerLifecycle(
             self._broker,
             self._store,
             self._ha,
             self._door,
             self._clock,
             origins=self._origins,
-            ends=Ends(self._reopen, self._fatal),
+            callbacks=InstanceCallbacks(self._reopen, self._fatal),
         )
-        bound = await life.start()
-        self._life = life
-        self.lives += 1
-        # The next life takes the same ports, whoever chose them.
+        bound = await instance.start()
+        self._instance = instance
+        self.instances += 1
+        # The next instance takes the same ports, also those that the kernel chose.
         self._broker = replace(
             self._broker,
             grpc_server_port=_port(bound.client),
@@ -129,7 +132,7 @@ class BrokerServer:
         return bound
 
     def _reopen(self, reason: str) -> None:
-        """The log must be changed: end this life and begin the next."""
+        """Replace this instance by another, because the log must be changed."""
         if self._stopping:
             return
         log.warning("broker.reopens name=%s reason=%s", self._broker.broker_name, reason)
@@ -139,33 +142,33 @@ class BrokerServer:
 
     async def _change(self) -> None:
         try:
-            # In a turn of its own: whoever asked for it is a part of the life that ends. One that is
-            # still starting is waited for.
+            # In a turn of its own: the caller belongs to the instance that ends. An instance that is
+            # still starting is awaited.
             await asyncio.sleep(0)
-            while self._life is None and not self._stopping:  # noqa: ASYNC110 - its start ends soon
+            while self._instance is None and not self._stopping:  # noqa: ASYNC110 - its start ends soon
                 await asyncio.sleep(_PORT_PAUSE_S)
-            while self._reopen_due and self._life is not None:
-                await self._end_life()
-                # What the life that ended asked for is being done; the next may ask before it serves.
+            while self._reopen_due and self._instance is not None:
+                await self._stop_instance()
+                # This request is served; the next instance may make another before it serves.
                 self._reopen_due = False
                 if not self._stopping:
-                    await self._begin_again()
+                    await self._restart()
         except Exception as error:
             log.exception("broker.not_reopened")
             self._fatal(f"the broker could not open its store again: {error}")
         finally:
             self._changing = None
 
-    async def _end_life(self) -> None:
-        """Nothing refers to it afterwards: the next one's start collects what it leaves behind."""
-        life, self._life = self._life, None
-        assert life is not None
-        await life.stop(_REOPEN_GRACE_S)
+    async def _stop_instance(self) -> None:
+        """Drop all references to it, so that the next start can collect its objects."""
+        instance, self._instance = self._instance, None
+        assert instance is not None
+        await instance.stop(_REOPEN_GRACE_S)
 
-    async def _begin_again(self) -> None:
+    async def _restart(self) -> None:
         for left in reversed(range(_PORT_TRIES)):
             try:
-                await self._begin()
+                await self._start_instance()
                 return
             except (PortInUseError, HaPortInUseError):
                 if not left:

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from .clients.sessions import Sessions
     from .clients.telemetry import TelemetryService
     from .maintenance.store_maintenance import StoreMaintenance
-    from .node import Node
+    from .parts import Broker
     from .routing.routes import Routes
 
 _ADMIN = "cometmq.v1.Admin"
 
 
 def messaging(
-    node: Node, routes: Routes, sessions: Sessions, telemetry: TelemetryService
+    broker: Broker, routes: Routes, sessions: Sessions, telemetry: TelemetryService
 ) -> list[Method]:
     """Return the methods of `apache.rocketmq.v2.MessagingService`."""
-    acks, pulls = node.acks, node.pulls
+    acks, pulls = broker.acks, broker.pulls
     rows = methods_of(
         "apache.rocketmq.v2.MessagingService",
         {
@@ -38,8 +38,8 @@ def messaging(
             "QueryAssignment": routes.query_assignment,
             "Heartbeat": sessions.heartbeat,
             "NotifyClientTermination": sessions.notify_client_termination,
-            "SendMessage": node.sender.send,
-            "ReceiveMessage": node.receiving.receive,
+            "SendMessage": broker.sender.send,
+            "ReceiveMessage": broker.receiving.receive,
             "AckMessage": acks.ack,
             "ChangeInvisibleDuration": acks.change_invisible,
             "ForwardMessageToDeadLetterQueue": acks.forward_to_dead_letter_queue,
@@ -47,14 +47,14 @@ def messaging(
             "UpdateOffset": pulls.update_offset,
             "GetOffset": pulls.get_offset,
             "QueryOffset": pulls.query_offset,
-            "RecallMessage": node.recalls.recall,
-            "EndTransaction": node.transactions.end_transaction,
-            "SyncLiteSubscription": node.lite.subscribing.sync,
+            "RecallMessage": broker.recalls.recall,
+            "EndTransaction": broker.transactions.end_transaction,
+            "SyncLiteSubscription": broker.lite.subscribing.sync,
             "Telemetry": telemetry.open,
         },
     )
     # A failed receive carries the status in the first message of its stream.
-    failure = {paths.RECEIVE_MESSAGE: node.pop.failure}
+    failure = {paths.RECEIVE_MESSAGE: broker.pop.failure}
     return [replace(row, fail=failure.get(row.path, row.fail)) for row in rows]
 
 

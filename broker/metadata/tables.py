@@ -148,16 +148,24 @@ class Metadata:
         self.groups: dict[str, Group] = {}
         self.version = 0
         """Increases with every change of a topic; registrations and route caches compare it."""
-        self.record_group: Callable[[Group], bool] | None = None
-        """Set on the leader: writes a new group to the log and returns False if the log is not
-        writable. A follower never writes.
-        """
-        self.on_change: Callable[[], None] | None = None
+        self._record_group: Callable[[Group], bool] | None = None
+        self._change_listener: Callable[[], None] | None = None
         self._auto_create_group = auto_create_group
         self._max_topics = max_topics
         self._counted = 0
         """Topics created by users, and dead-letter topics."""
         self._max_groups = max_groups
+
+    def record_groups(self, record: Callable[[Group], bool] | None) -> None:
+        """Write groups that clients bring with `record`, on a leader; None on a follower.
+
+        `record` returns False if the log is not writable.
+        """
+        self._record_group = record
+
+    def subscribe(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` after every change; None ends it."""
+        self._change_listener = listener
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic or None."""
@@ -179,9 +187,9 @@ class Metadata:
                 v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group does not exist: create {name} first"
             )
         group = Group(name)
-        if self.record_group is not None:
+        if self._record_group is not None:
             self.check_group_limit(name)
-            self.record_group(group)
+            self._record_group(group)
         return group
 
     def check_topic_limit(self, name: str) -> None:
@@ -239,8 +247,8 @@ class Metadata:
     def _changed(self, routes: bool) -> None:
         if routes:
             self.version += 1
-        if self.on_change is not None:
-            self.on_change()
+        if self._change_listener is not None:
+            self._change_listener()
 
 
 def topic_from_json(name: str, bean: Mapping[str, Any]) -> Topic:

@@ -53,8 +53,15 @@ class ConsumerOffsets:
     """The table, its file and its snapshots."""
 
     def __init__(
-        self, path: Path, wall_ms: Callable[[], int], flush_interval_ms: int = 5_000
+        self,
+        path: Path,
+        wall_ms: Callable[[], int],
+        flush_interval_ms: int = 5_000,
+        *,
+        log: Log | None = None,
+        recent: RecentOffsets | None = None,
     ) -> None:
+        """`log` is the log on which the offsets rely; `recent` keeps changes since the last write."""
         self._path = path
         self._wall_ms = wall_ms
         self._table: dict[Key, dict[int, Position]] = {}
@@ -66,16 +73,20 @@ class ConsumerOffsets:
         self._saver = json_file.Saver(path, self.render, flush_interval_ms / 1000)
         self._saving = False
         self._later: deque[v1.Offsets] = deque()
-        self.on_merged: Callable[[str, str, int, Position], None] | None = None
-        """Called for every position that a replica's snapshot changed."""
-        self.on_forgotten: list[Callable[[str | None, str | None], None]] = []
-        """Called for a removed topic or group."""
-        self.log: Log | None = None
-        """The log on which the offsets rely."""
-        self.recent: RecentOffsets | None = None
-        """Changes since the last write of the file."""
+        self._merge_listeners: list[Callable[[str, str, int, Position], None]] = []
+        self._removal_listeners: list[Callable[[str | None, str | None], None]] = []
+        self._log = log
+        self._recent = recent
         self._moved: dict[tuple[str, str, int], Position | None] = {}
         self._note_timer: asyncio.TimerHandle | None = None
+
+    def subscribe_merges(self, listener: Callable[[str, str, int, Position], None]) -> None:
+        """Call `listener` with every position that a replica's snapshot changes."""
+        self._merge_listeners.append(listener)
+
+    def subscribe_removals(self, listener: Callable[[str | None, str | None], None]) -> None:
+        """Call `listener(topic, group)` when the offsets of a removed topic or group are dropped."""
+        self._removal_listeners.append(listener)
 
     def load(self) -> None:
         """Read the file or its backup; no file is an empty table."""
@@ -105,9 +116,9 @@ class ConsumerOffsets:
 
     def load_recent(self) -> None:
         """Apply the changes after the last write of the file, as far as the log reaches."""
-        assert self.recent is not None
-        assert self.log is not None
-        for offsets in self.recent.read(self._path, self._version["timestamp"], self.log.log_end):
+        assert self._recent is not None
+        assert self._log is not None
+        for offsets in self._recent.read(self._path, self._version["timestamp"], self._log.log_end):
             for entry in offsets.entries:
                 queues = self._table.setdefault((entry.topic, entry.group), {})
                 if entry.offset < 0:
@@ -117,14 +128,14 @@ class ConsumerOffsets:
                         entry.topic, entry.group, entry.queue_id, entry.offset, entry.next_offset
                     )
         self._table = {key: queues for key, queues in self._table.items() if queues}
-        self.recent.begin(self._take_moved(), self._wall_ms())
+        self._recent.begin(self._take_moved(), self._wall_ms())
 
     def start(self) -> None:
         """Write changes a few seconds after they happen; needs the running loop."""
         self._saving = True
-        if self.recent is not None:
-            self._saver.written = self.recent.covered
-        if self.log is not None:
+        if self._recent is not None:
+            self._saver.written = self._recent.covered
+        if self._log is not None:
             self._saver.ready = self._log_flushed
         self._saver.changed()
 
@@ -163,7 +174,7 @@ class ConsumerOffsets:
             position.offset = offset
             position.handed_out = max(position.handed_out, handed_out)
             position.encoded = b""
-        if self.recent is not None:
+        if self._recent is not None:
             self._moved[topic, group, queue_id] = queues[queue_id]
         self._changed()
 
@@ -175,14 +186,14 @@ class ConsumerOffsets:
     def forget_topic(self, topic: str) -> None:
         """Remove the offsets of a topic."""
         self._forget([key for key in self._table if key[0] == topic])
-        for told in self.on_forgotten:
-            told(topic, None)
+        for listener in self._removal_listeners:
+            listener(topic, None)
 
     def forget_group(self, group: str) -> None:
         """Remove the offsets of a group."""
         self._forget([key for key in self._table if key[1] == group])
-        for told in self.on_forgotten:
-            told(None, group)
+        for listener in self._removal_listeners:
+            listener(None, group)
 
     def __iter__(self) -> Iterator[tuple[str, str, int, int]]:
         """Iterate over topic, group, queue id and offset of all entries."""
@@ -199,8 +210,8 @@ class ConsumerOffsets:
                 for (topic, group), queues in self._table.items()
                 for queue_id, position in queues.items()
             ]
-            if self.log is not None:
-                parts.append(v1.Offsets(log_end=self.log.log_end).SerializeToString())
+            if self._log is not None:
+                parts.append(v1.Offsets(log_end=self._log.log_end).SerializeToString())
             self._snapshot = b"".join(parts)
         return self._snapshot
 
@@ -240,8 +251,8 @@ class ConsumerOffsets:
     def render(self) -> str:
         """Return the text of `consumerOffset.json`."""
         self._version["timestamp"] = self._wall_ms()
-        if self.recent is not None:
-            self.recent.cover()
+        if self._recent is not None:
+            self._recent.cover()
         table = {
             f"{topic}{_SEPARATOR}{group}": {
                 queue_id: queues[queue_id].offset for queue_id in sorted(queues)
@@ -262,7 +273,7 @@ class ConsumerOffsets:
 
     async def _log_flushed(self) -> bool:
         """Return whether the log on which the current offsets rely is on disk."""
-        log = self.log
+        log = self._log
         assert log is not None
         end = log.log_end
         log.flush_soon()
@@ -308,17 +319,17 @@ class ConsumerOffsets:
             mine.handed_out = entry.next_offset
         if moved or ahead:
             mine.encoded = b""
-            if self.recent is not None:
+            if self._recent is not None:
                 self._moved[entry.topic, entry.group, entry.queue_id] = mine
             self._changed()
-            if self.on_merged is not None:
-                self.on_merged(entry.topic, entry.group, entry.queue_id, mine)
+            for listener in self._merge_listeners:
+                listener(entry.topic, entry.group, entry.queue_id, mine)
         return moved
 
     def _forget(self, gone: list[Key]) -> None:
         for key in gone:
             for queue_id in self._table.pop(key):
-                if self.recent is not None:
+                if self._recent is not None:
                     self._moved[(*key, queue_id)] = None
         if gone:
             self._changed()
@@ -336,8 +347,8 @@ class ConsumerOffsets:
 
     def _note(self) -> None:
         self._note_timer = None
-        if self.recent is not None and self._moved:
-            self.recent.append(self._take_moved(), self._wall_ms())
+        if self._recent is not None and self._moved:
+            self._recent.append(self._take_moved(), self._wall_ms())
 
     def _take_moved(self) -> bytes:
         """Return the changes since the last call, with the log end on which they rely."""
@@ -348,6 +359,6 @@ class ConsumerOffsets:
             else gone(topic, group, queue_id)
             for (topic, group, queue_id), position in moved.items()
         ]
-        if parts and self.log is not None:
-            parts.append(v1.Offsets(log_end=self.log.log_end).SerializeToString())
+        if parts and self._log is not None:
+            parts.append(v1.Offsets(log_end=self._log.log_end).SerializeToString())
         return b"".join(parts)

@@ -221,7 +221,7 @@ class _Broker:
     def state(self) -> Mapping[str, Any] | None:
         if not self.server.alive:
             return None  # between two instances
-        node = self.server.node
+        node = self.server.broker
         identity = node.replication.identity
         me = {
             "cluster": identity.cluster,

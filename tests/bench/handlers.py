@@ -23,7 +23,7 @@ from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
@@ -74,7 +74,7 @@ RECEIVE = v2.ReceiveMessageRequest(
 ).SerializeToString()
 
 
-async def sends(node: Node, requests: list[bytes]) -> None:
+async def sends(node: Broker, requests: list[bytes]) -> None:
     """Run one loop turn of sends until all are answered."""
     parse, send, ctx = v2.SendMessageRequest.FromString, node.sender.send, context()
     answers = [send(parse(raw), ctx) for raw in requests]
@@ -84,7 +84,7 @@ async def sends(node: Node, requests: list[bytes]) -> None:
     node.pump.catch_up()
 
 
-def receive(node: Node) -> list[bytes]:
+def receive(node: Broker) -> list[bytes]:
     """Return the messages of one ReceiveMessage, still encoded."""
     answer = node.receiving.receive(v2.ReceiveMessageRequest.FromString(RECEIVE), context())
     assert isinstance(answer, list)
@@ -103,7 +103,7 @@ def ack_requests(batches: list[list[bytes]]) -> list[bytes]:
     return requests
 
 
-async def bench(node: Node, seconds: float, profiler: cProfile.Profile | None, what: str) -> None:
+async def bench(node: Broker, seconds: float, profiler: cProfile.Profile | None, what: str) -> None:
     """Run every case and print the line."""
     figures: dict[str, float] = {}
 
@@ -161,9 +161,9 @@ async def run(options: argparse.Namespace, directory: str) -> None:
     )
     await server.start()
     try:
-        server.node.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
+        server.broker.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
         profiler = cProfile.Profile() if options.profile else None
-        await bench(server.node, options.seconds, profiler, options.profile)
+        await bench(server.broker, options.seconds, profiler, options.profile)
         if profiler is not None:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
     finally:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
@@ -34,7 +34,7 @@ ALLOWED_US = {BATCH: 80, 1: 290}
 MESSAGES = 512
 
 
-def receive(node: Node, batch: int) -> list[bytes]:
+def receive(node: Broker, batch: int) -> list[bytes]:
     """Return the messages of one ReceiveMessage, still encoded."""
     request = v2.ReceiveMessageRequest.FromString(RECEIVE)
     request.batch_size = batch
@@ -43,7 +43,7 @@ def receive(node: Node, batch: int) -> list[bytes]:
     return answer[1:-1]
 
 
-async def consumed(node: Node, batch: int) -> float:
+async def consumed(node: Broker, batch: int) -> float:
     """Return CPU microseconds per message received and acknowledged, with deferred work."""
     acks = node.acks
     await sends(node, [send_request(n, BATCH) for n in range(0, MESSAGES, BATCH)])
@@ -61,7 +61,7 @@ async def consumed(node: Node, batch: int) -> float:
     return spent / sum(map(len, batches)) * 1e6
 
 
-async def written(node: Node, batch: int) -> float:
+async def written(node: Broker, batch: int) -> float:
     """Return CPU microseconds per checkpoint and ack record."""
     acks, journal = node.acks, node.journal
     await sends(node, [send_request(n, BATCH) for n in range(0, MESSAGES, BATCH)])
@@ -77,7 +77,7 @@ async def written(node: Node, batch: int) -> float:
     return (spent + time.process_time() - begin) / len(batches) * 1e6
 
 
-async def bench(node: Node, rounds: int) -> list[Row]:
+async def bench(node: Broker, rounds: int) -> list[Row]:
     """Return all rows."""
     rows = []
     for batch in (BATCH, 1):
@@ -115,8 +115,8 @@ async def run(rounds: int, directory: str) -> list[Row]:
     )
     await server.start()
     try:
-        server.node.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
-        return await bench(server.node, rounds)
+        server.broker.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
+        return await bench(server.broker, rounds)
     finally:
         await server.stop(1.0)
 

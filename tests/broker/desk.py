@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.metadata.tables import Group, Topic
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.broker.pop.ack import AckService
 from cometmq.broker.pull.service import PullService
 from cometmq.front.clock import Clock
@@ -93,7 +93,7 @@ class Desk:
     pulls: PullService
 
     @property
-    def node(self) -> Node:
+    def node(self) -> Broker:
         """The broker's parts."""
         return self.live.node
 
@@ -109,7 +109,7 @@ class Desk:
         """Return a call's context."""
         deadline = None
         if remaining_ms is not None:
-            deadline = self.node.clock.steady_ns() + remaining_ms * NS_PER_MS
+            deadline = self.node.runtime.clock.steady_ns() + remaining_ms * NS_PER_MS
         return RequestContext(client_id, "PYTHON", "5.1.2", "", "127.0.0.1:4711", deadline)
 
     async def send(self, *messages: v2.Message, client_id: str = "c@1") -> v2.SendMessageResponse:
@@ -198,9 +198,9 @@ class Desk:
 
     def advance(self, ms: int) -> None:
         """Move the wall clock, like the test service."""
-        self.node.clock.advance_wall_ms(ms)
+        self.node.runtime.clock.advance_wall_ms(ms)
         self.node.pop.clock_moved()
-        self.node.clock_listeners.notify()
+        self.node.runtime.clock_listeners.notify()
 
 
 @asynccontextmanager

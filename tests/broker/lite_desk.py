@@ -134,7 +134,9 @@ class Lite:
         """Open a telemetry stream of a client."""
         node = self.one.node
         stream = Stream()
-        node.clients.seen(self.one.context(client), node.clock.steady_ns()).streams.append(stream)
+        node.clients.seen(self.one.context(client), node.runtime.clock.steady_ns()).streams.append(
+            stream
+        )
         return stream
 
 

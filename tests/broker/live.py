@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.broker.server import Bound, BrokerServer
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
@@ -70,9 +70,9 @@ class Live:
     bound: Bound
 
     @property
-    def node(self) -> Node:
+    def node(self) -> Broker:
         """Its parts."""
-        return self.server.node
+        return self.server.broker
 
     def client(self, client_id: str = "wire@1", language: str = "PYTHON") -> Wire:
         """Return a connection to its client port."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.ha.config import BrokerRole
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy
 from cometmq.ha.core.role_machine import (
@@ -45,7 +45,7 @@ class Elections:
     sync: bool = False
     _contexts: dict[int, AsyncExitStack] = field(default_factory=dict)
 
-    def node(self, broker_id: int) -> Node:
+    def node(self, broker_id: int) -> Broker:
         """Return the parts of a replica."""
         return self.replicas[broker_id].node
 
@@ -62,7 +62,7 @@ class Elections:
         del self.replicas[broker_id]
         await self._contexts.pop(broker_id).aclose()
 
-    async def elect(self, broker_id: int, *followers: int) -> Node:
+    async def elect(self, broker_id: int, *followers: int) -> Broker:
         """Elect a leader for a new epoch with these followers in sync; return when it leads."""
         self.epoch += 1
         self.send_state(broker_id, *followers)
@@ -83,7 +83,7 @@ class Elections:
         )
         self.state = GroupState(
             "DefaultCluster",
-            self.node(broker_id).config.broker_name,
+            self.node(broker_id).runtime.config.broker_name,
             version=1 if self.state is None else self.state.version + 1,
             epoch=self.epoch,
             leader=refs[broker_id],
@@ -97,7 +97,7 @@ class Elections:
                 roles.directive(
                     DirectiveArrived(self.state, Order.PROMOTE, old_leader_is_dead=True)
                 )
-                now_ns = live.node.clock.steady_ns()
+                now_ns = live.node.runtime.clock.steady_ns()
                 live.node.replication.lease(LeaseRenewed(now_ns, HOUR_NS))
             else:
                 roles.directive(DirectiveArrived(self.state, Order.FOLLOW))

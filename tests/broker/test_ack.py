@@ -27,7 +27,7 @@ async def test_acks_may_repeat_and_arrive_in_any_order(tmp_path: Path) -> None:
             assert (entry.message_id, entry.receipt_handle) == ("m", handles[order])
             assert one.node.offsets.get("t", "g", 0) == offset
         assert one.ack("t", "g", *handles).status.code == v2.OK
-        assert one.node.counters.acked == 3
+        assert one.node.runtime.counters.acked == 3
 
 
 async def test_each_entry_has_its_own_code(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_handle_of_a_truncated_tail_does_not_consume_the_message_at_its_
         one.group("g", orderly=orderly)
         await one.sent("t", b"a", b"b")
         fields = (await one.receive("t", "elsewhere")).handles[0].split(" ")
-        fields[1] = str(one.node.clock.wall_ms() - 5_000)  # before this replica led
+        fields[1] = str(one.node.runtime.clock.wall_ms() - 5_000)  # before this replica led
         fields[3] = "999" if orderly else fields[3]
         elsewhere = [*fields[:8], str(int(fields[8]) + 64)]
         answer = one.ack("t", "g", " ".join(elsewhere))
@@ -100,7 +100,7 @@ async def test_forged_handles_change_nothing(tmp_path: Path, text: str, orderly:
         one.group("g", orderly=orderly)
         await one.sent("t", b"a", b"b")
         await one.receive("t", "g", batch=1)
-        now_ms = one.node.clock.wall_ms()
+        now_ms = one.node.runtime.clock.wall_ms()
         handle = text.format(now=now_ms, ahead=now_ms + 500)
         one.ack("t", "g", handle)
         changed = one.change("t", "g", handle, 5_000)
@@ -142,7 +142,7 @@ async def test_old_and_new_handle_are_valid_after_a_change(tmp_path: Path, order
             # The new handle expires a minute after the change.
             fields = new.split(" ")
             ends_ms = int(fields[1]) + int(fields[2])
-            assert abs(ends_ms - one.node.clock.wall_ms() - 60_000) < 1_000
+            assert abs(ends_ms - one.node.runtime.clock.wall_ms() - 60_000) < 1_000
             one.advance(50_000)
             await one.nothing("t", "g")
             assert one.ack("t", "g", old if use_old else new).status.code == v2.OK

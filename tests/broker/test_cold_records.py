@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.broker.pop import cold
 from cometmq.broker.pull.cold_reads import in_sync_followers
 from cometmq.ha.record_reads import PeerRecordReads, read_places
@@ -74,7 +74,7 @@ async def drained(
     return bodies
 
 
-def reads_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def reads_here(node: Broker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Record every read of the leader's own log by later receives."""
     seen: list[tuple[str, int]] = []
     real = node.store.get
@@ -95,7 +95,7 @@ async def test_old_messages_are_received_without_reading_the_leaders_disk(
         seen = reads_here(group.node(0), monkeypatch)
         assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
         assert await drained(desk, 10, "ordered", "orderly") == [b"%d" % n for n in range(10)]
-        counters = group.node(0).counters.cold
+        counters = group.node(0).runtime.counters.cold
         assert counters["fetched"] == COUNT + 10
         assert counters["refused"] == 0
         assert seen == []
@@ -105,7 +105,7 @@ async def test_only_messages_that_match_the_filter_are_fetched(tmp_path: Path) -
     async with old_messages(tmp_path) as (group, desk):
         wanted = [b"%d" % n for n in range(0, COUNT, 2)]
         assert await drained(desk, len(wanted), tag="even", batch=7) == wanted
-        assert group.node(0).counters.cold["fetched"] == COUNT // 2
+        assert group.node(0).runtime.counters.cold["fetched"] == COUNT // 2
         await desk.nothing("t", "g", tag="even")
 
 
@@ -114,7 +114,7 @@ async def test_a_receive_without_waiting_time_reads_locally(tmp_path: Path) -> N
         short = desk.context(remaining_ms=10)
         got = await desk.receive("t", "g", short, batch=5)
         assert got.bodies == [b"0", b"1", b"2", b"3", b"4"]
-        assert not group.node(0).counters.cold
+        assert not group.node(0).runtime.counters.cold
 
 
 @pytest.mark.parametrize("wrong", ["silent", "other"])
@@ -135,7 +135,7 @@ async def test_a_failing_follower_is_not_called_for_a_while(
         monkeypatch.setattr(PeerRecordReads, "read", read)
         assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
         assert asked == 1
-        assert dict(group.node(0).counters.cold) == {"refused": 1}
+        assert dict(group.node(0).runtime.counters.cold) == {"refused": 1}
 
 
 async def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path)
         records = group.node(0).pop.cold
         assert records._kept_bytes == sum(map(len, records._kept.values()))
         assert not records._fetches
-        assert group.node(0).counters.cold["refused"] == 0
+        assert group.node(0).runtime.counters.cold["refused"] == 0
 
 
 async def test_fetched_records_are_dropped_on_step_down(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ async def test_a_repeated_message_gets_the_first_answer(tmp_path: Path) -> None:
         assert answers[0] == answers[1] == answers[2]
         await one.dispatched()
         assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 4
-        assert one.node.counters.repeated == 5
-        assert one.node.counters.sent["t", v2.NORMAL].messages == 4
+        assert one.node.runtime.counters.repeated == 5
+        assert one.node.runtime.counters.sent["t", v2.NORMAL].messages == 4
         one.advance(10_000)
         await one.send(message("t", b"1", "A"))
         await one.dispatched()
@@ -183,7 +183,7 @@ async def test_a_refused_message_can_be_sent_again(tmp_path: Path) -> None:
         for _ in range(2):
             answer = await one.send(message("t", message_id=huge))
             assert answer.status.code == v2.MESSAGE_PROPERTIES_TOO_LARGE
-        assert one.node.counters.repeated == 0
+        assert one.node.runtime.counters.repeated == 0
 
 
 async def test_without_the_setting_a_repeated_message_is_stored_again(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def refusal(k: Desk, properties: dict[str, str], deliver_ms: int | None = None) 
 
 async def test_a_message_with_a_delivery_time_is_stored_in_the_timer_topic(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
-        due = (k.node.clock.wall_ms() // 1000 + 60) * 1000
+        due = (k.node.runtime.clock.wall_ms() // 1000 + 60) * 1000
         made = k.node.delayed.record(Message(TOPIC, 3, b"x"), {"UNIQ_KEY": "M"}, due)
         assert (made.topic, made.queue_id, made.body) == (TIMER_TOPIC, 0, b"x")
         assert decode_properties(made.properties) == {
@@ -62,15 +62,15 @@ async def test_delays_are_relative_to_now(
     tmp_path: Path, name: str, value: str, after_ms: int
 ) -> None:
     async with desk(tmp_path) as k:
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         made = k.node.delayed.record(Message(TOPIC, 0, b"x"), {name: value})
         out = int(decode_properties(made.properties)["TIMER_OUT_MS"])
-        assert now + after_ms - 1000 <= out <= k.node.clock.wall_ms() + after_ms
+        assert now + after_ms - 1000 <= out <= k.node.runtime.clock.wall_ms() + after_ms
 
 
 async def test_a_delay_level_selects_its_queue_and_overrides_a_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
-        far = k.node.clock.wall_ms() + 10**12
+        far = k.node.runtime.clock.wall_ms() + 10**12
         for level, queue_id in (("3", 2), ("99", 17)):
             properties = {"DELAY": level, "TIMER_DELIVER_MS": str(far)}
             made = k.node.delayed.record(Message(TOPIC, 1, b"x"), properties)
@@ -89,7 +89,7 @@ async def test_without_a_delay_or_with_a_past_time_a_message_keeps_its_topic(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as k:
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         for properties in ({}, {"TAGS": "a"}, {"TIMER_DELIVER_MS": str(now)}, {"DELAY": "0"}):
             made = k.node.delayed.record(Message(TOPIC, 2, b"x"), properties)
             assert (made.topic, made.queue_id) == (TOPIC, 2)
@@ -100,7 +100,7 @@ async def test_invalid_delays_are_refused(tmp_path: Path) -> None:
     base = settings(tmp_path)
     store = replace(base.store, timer_congest_num_each_slot=1, timer_max_delay_sec=100)
     async with desk(tmp_path, replace(base, store=store)) as k:
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         assert refusal(k, {}, now + 101_000) == v2.ILLEGAL_DELIVERY_TIME
         assert refusal(k, {"TIMER_DELIVER_MS": "x"}) == v2.ILLEGAL_DELIVERY_TIME
         assert refusal(k, {"TIMER_DEL_UNIQKEY": "k"}, now - 1) == v2.ILLEGAL_DELIVERY_TIME
@@ -119,13 +119,13 @@ async def test_delivery_times_are_refused_without_the_timer_wheel(tmp_path: Path
     base = settings(tmp_path)
     chosen = replace(base, store=replace(base.store, timer_wheel_enable=False))
     async with desk(tmp_path, chosen) as k:
-        assert refusal(k, {}, k.node.clock.wall_ms() + 1000) == v2.UNSUPPORTED
+        assert refusal(k, {}, k.node.runtime.clock.wall_ms() + 1000) == v2.UNSUPPORTED
 
 
 async def test_the_maximum_delay_is_configurable(tmp_path: Path) -> None:
     async with desk(tmp_path, max_delay_time_mills=10_000) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         for after_ms, code in ((5_000, v2.OK), (60_000, v2.ILLEGAL_DELIVERY_TIME)):
             sent = message(TOPIC)
             sent.system_properties.delivery_timestamp.FromMilliseconds(now + after_ms)

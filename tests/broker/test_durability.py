@@ -187,7 +187,9 @@ async def test_a_failing_callback_does_not_stop_the_waits_behind_it(
     async with desk(tmp_path, chosen) as one:
         one.topic("t")
         failures: list[object] = []
-        one.node.loop.set_exception_handler(lambda _, what: failures.append(what["exception"]))
+        one.node.runtime.loop.set_exception_handler(
+            lambda _, what: failures.append(what["exception"])
+        )
 
         def fail(_: PutStatus) -> None:
             raise ValueError("a bug")

@@ -90,7 +90,7 @@ async def test_a_follower_forwards_and_serves_after_losing_its_leader(tmp_path: 
         # The messages in flight on the leader are locked here too, until the leader's lock would
         # end.
         assert await receive(wire, await_s=0.2) == []
-        follower.node.clock.advance_wall_ms(60_000)
+        follower.node.runtime.clock.advance_wall_ms(60_000)
         follower.node.pop.clock_moved()
         again = await receive(wire)
         assert [one.body for one in again] == [b"2", b"3"]
@@ -108,7 +108,7 @@ async def test_a_reset_on_the_leader_reaches_the_follower(tmp_path: Path) -> Non
         got = await receive(wire)
         assert (await wire.ack(PARENT, "g", got)).status.code == v2.OK
         await until(lambda: follower.node.offsets.get(queue, "g", 0) == 3)
-        leader.node.lite._end(queue, leader.node.clock.wall_ms())
+        leader.node.lite._end(queue, leader.node.runtime.clock.wall_ms())
         await send(wire, "a", b"new")
         await until(lambda: follower.node.store.max_offset(queue, 0) == 1)
         await until(lambda: follower.node.offsets.get(queue, "g", 0) == 0)

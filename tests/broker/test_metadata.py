@@ -149,7 +149,7 @@ def test_groups_are_created_only_if_enabled() -> None:
         tables.put_group(group)
         return True
 
-    tables.record_group = record
+    tables.record_groups(record)
     assert tables.ensure_group("g") is tables.ensure_group("g")
     assert written == ["g"]
     with pytest.raises(WireError) as refused:

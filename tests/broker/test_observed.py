@@ -113,8 +113,8 @@ async def test_one_scrub_runs_per_store_after_a_reopening(tmp_path: Path) -> Non
         names = tasks_by_name()
         for name in ("Scrub._scrub_on", "Scrub._seal_on", "DiskFullHandover.run"):
             assert names.count(name) == 1, name
-        live.server.life._ends.reopen("its leader had it cut")
-        await until(lambda: live.server.lives == 2 and live.server.alive)
+        live.server.instance._callbacks.reopen("its leader had it cut")
+        await until(lambda: live.server.instances == 2 and live.server.alive)
         names = tasks_by_name()
         assert names.count("Scrub._scrub_on") == 1, "the earlier instance stopped its own tasks"
 

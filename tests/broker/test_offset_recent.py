@@ -44,9 +44,13 @@ class SafeLog:
 def made(directory: Path, log: SafeLog, wall_ms: int = 1_000) -> ConsumerOffsets:
     """Return a loaded table with both files in the directory."""
     (directory / "config").mkdir(exist_ok=True)
-    offsets = ConsumerOffsets(directory / "config" / "consumerOffset.json", lambda: wall_ms, 50)
-    offsets.log = log
-    offsets.recent = RecentOffsets(directory / "ha" / "offsets-recent")
+    offsets = ConsumerOffsets(
+        directory / "config" / "consumerOffset.json",
+        lambda: wall_ms,
+        50,
+        log=log,
+        recent=RecentOffsets(directory / "ha" / "offsets-recent"),
+    )
     offsets.load()
     offsets.load_recent()
     return offsets

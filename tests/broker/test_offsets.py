@@ -128,8 +128,10 @@ def test_replicas_merge_by_maximum(tmp_path: Path) -> None:
     follower.commit("t", "g", 0, 8, 20)
     follower.commit("t", "g", 2, 6)
     reported: list[tuple[str, str, int, int]] = []
-    leader.on_merged = lambda topic, group, queue, position: reported.append(
-        (topic, group, queue, position.offset)
+    leader.subscribe_merges(
+        lambda topic, group, queue, position: reported.append(
+            (topic, group, queue, position.offset)
+        )
     )
     assert leader.apply(follower.snapshot()) == 1
     assert reported == [("t", "g", 0, 10), ("t", "g", 2, 6)]

@@ -75,13 +75,13 @@ async def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path)
         first = await one.receive("t", "g", batch=3, attempt_id="x")
         assert first.attempts == [2, 2, 2]
         one.ack("t", "g", first.handles[1])
-        now_ms = one.node.clock.wall_ms()
+        now_ms = one.node.runtime.clock.wall_ms()
         await one.live.server.stop(1.0)
     written = loads((tmp_path / "config" / FILE).read_text())
     assert written["table"]["t@g"][0]["cm"] == 2
     assert json.dumps(written["table"]["t@g"][0]["oc"]) == '{"0": 1, "1": 1, "2": 1}'
     async with desk(tmp_path) as one:
-        one.advance(now_ms - one.node.clock.wall_ms())
+        one.advance(now_ms - one.node.runtime.clock.wall_ms())
         await one.nothing("t", "g")
         # Its handles are valid; a repeated request gets the same batch.
         assert one.ack("t", "g", first.handles[0]).status.code == v2.OK

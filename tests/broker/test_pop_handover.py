@@ -163,7 +163,7 @@ async def test_a_follower_serves_and_the_returning_leader_takes_its_offsets(tmp_
             follower.advance(30_000)
             late = await follower.receive("t", "g")
             assert (late.bodies, late.attempts) == ([b"1"], [2])
-            assert live.node.counters.redelivered_without_handover == 0
+            assert live.node.runtime.counters.redelivered_without_handover == 0
             follower.ack("t", "g", *served.handles, *late.handles)
             assert live.node.offsets.get("t", "g", 0) == 6
             async with desk(tmp_path / "a", settings(tmp_path / "a")) as again:

@@ -12,7 +12,7 @@ from typing import Any
 from cometmq.broker.journal.revive_codec import REVIVE_GROUP
 from cometmq.broker.journal.service import JournalService
 from cometmq.broker.journal.writer import FLUSH_S
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.proto import paths, v1, v2
 from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.broker_process import BrokerProcess
@@ -121,7 +121,7 @@ async def test_recent_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
         assert numbers(await some(wire, 2)) == [4, 5]
 
 
-def journal(node: Node) -> JournalService:
+def journal(node: Broker) -> JournalService:
     """Return the broker's journal."""
     return node.journal
 
@@ -233,7 +233,7 @@ async def test_a_follower_redelivers_while_the_leader_is_dead(tmp_path: Path) ->
             await until(lambda: not follower.node.replication.leader_alive)
             await nothing(wire)
             await wire.ack("t", "g", [got[2]])
-            follower.node.clock.advance_wall_ms(300_000)
+            follower.node.runtime.clock.advance_wall_ms(300_000)
             follower.node.pop.clock_moved()
             again = await some(wire, 3)
             assert (numbers(again), attempts(again)) == ([3, 4, 5], {2})

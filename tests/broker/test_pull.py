@@ -180,7 +180,7 @@ async def test_query_offset_by_end_and_by_time(tmp_path: Path) -> None:
 
         await one.sent("t", b"a")
         await asyncio.sleep(0.02)
-        middle_ms = one.node.clock.wall_ms()
+        middle_ms = one.node.runtime.clock.wall_ms()
         await asyncio.sleep(0.02)
         await one.sent("t", b"b")
         assert query(v2.BEGINNING).offset == 0

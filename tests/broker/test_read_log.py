@@ -35,7 +35,7 @@ async def test_a_follower_forwards_the_request_to_the_leader(tmp_path: Path) -> 
     async with pair(tmp_path) as (leader, follower, _):
         await fill(leader, 5)
         own = await asyncio.to_thread(read, leader.bound.client)
-        name = leader.node.config.broker_name
+        name = leader.node.runtime.config.broker_name
         there = await asyncio.to_thread(read, follower.bound.client, broker=name)
         assert b"".join(one.frames for one in there) == b"".join(one.frames for one in own)
         assert there[-1].next_offset == leader.node.pump.readable_limit()

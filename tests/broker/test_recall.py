@@ -81,7 +81,7 @@ async def bodies(k: Desk, count: int) -> list[bytes]:
 async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         handle = await send(k, b"recalled", due, "M1")
         await send(k, b"kept", due, "M2")
         answer = await recall(k, handle)
@@ -95,7 +95,7 @@ async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> Non
 async def test_the_recall_record_equals_apaches(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
+        due = (k.node.runtime.clock.wall_ms() + HOUR) // 1000 * 1000
         await recall(k, await send(k, b"x", due, "M1"))
         await k.dispatched()
         _, stored = k.node.store.get(TIMER_TOPIC, 0, 0, 9, 1 << 20).records
@@ -117,7 +117,7 @@ async def test_the_recall_record_equals_apaches(tmp_path: Path) -> None:
 async def test_the_old_form_of_the_key_is_accepted(tmp_path: Path) -> None:
     async with desk(tmp_path, append_topic_for_timer_delete_key=True) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         await recall(k, await send(k, b"x", due, "M1"))
         await send(k, b"kept", due, "M2")
         k.advance(HOUR)
@@ -129,7 +129,7 @@ async def test_a_recall_in_an_open_slot_wins_until_the_messages_own_time(
 ) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        clock = k.node.clock
+        clock = k.node.runtime.clock
         due = (clock.wall_ms() + HOUR) // 1000 * 1000
         early = await send(k, b"early", due - 900, "M1")
         late = await send(k, b"late", due, "M2")
@@ -158,7 +158,7 @@ async def test_a_recall_survives_a_restart(tmp_path: Path) -> None:
 async def test_a_recall_is_answered_after_the_flush_where_sends_are(tmp_path: Path) -> None:
     async with desk(tmp_path, with_store(tmp_path, flush_disk_type="SYNC_FLUSH")) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         handle = await send(k, b"recalled", due, "M1")
         await send(k, b"kept", due, "M2")
         before = k.node.store.log_end
@@ -172,8 +172,8 @@ async def test_invalid_recalls_are_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         k.topic("Normal")
-        soon = k.node.clock.wall_ms() + HOUR
-        name = k.node.config.broker_name
+        soon = k.node.runtime.clock.wall_ms() + HOUR
+        name = k.node.runtime.config.broker_name
         good = RecallHandle(TOPIC, name, soon, "M").encode()
         for handle, topic, code in (
             ("nonsense", TOPIC, v2.BAD_REQUEST),
@@ -194,7 +194,7 @@ async def test_invalid_recalls_are_refused(tmp_path: Path) -> None:
 async def test_recalls_can_be_disabled(tmp_path: Path) -> None:
     async with desk(tmp_path, recall_message_enable=False) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        handle = await send(k, b"x", k.node.clock.wall_ms() + HOUR, "M1")
+        handle = await send(k, b"x", k.node.runtime.clock.wall_ms() + HOUR, "M1")
         assert (await recall(k, handle)).status.code == v2.FORBIDDEN
 
 
@@ -204,7 +204,7 @@ async def test_a_recall_in_the_log_is_ok_even_if_enqueueing_fails(
     chosen = with_store(tmp_path, flush_disk_type="SYNC_FLUSH")
     async with desk(tmp_path, chosen) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         handle = await send(k, b"x", due, "A")
 
         def full(*_: object) -> bool:

@@ -75,7 +75,7 @@ async def test_an_empty_poll_ends_before_the_deadline(tmp_path: Path) -> None:
         answer = await one.receive("t", "g", ctx)
         assert (answer.code, answer.messages) == (v2.MESSAGE_NOT_FOUND, [])
         assert answer.delivery_time is not None
-        remaining = ctx.remaining_ms(one.node.clock.steady_ns())
+        remaining = ctx.remaining_ms(one.node.runtime.clock.steady_ns())
         assert remaining is not None and remaining > 0
 
 

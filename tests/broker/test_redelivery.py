@@ -31,7 +31,7 @@ async def test_a_message_is_redelivered_when_its_time_ends_and_not_before(tmp_pa
         again = parse_received(await poll)
         assert (again.bodies, again.attempts) == ([b"a"], [2])
         assert again.handles != first.handles
-        assert one.node.counters.received["t", "g", True].messages == 1
+        assert one.node.runtime.counters.received["t", "g", True].messages == 1
 
 
 async def test_an_expiry_wakes_a_waiting_poll(tmp_path: Path) -> None:
@@ -40,9 +40,9 @@ async def test_an_expiry_wakes_a_waiting_poll(tmp_path: Path) -> None:
         await one.sent("t", b"a")
         got = await one.receive("t", "g")
         assert one.change("t", "g", got.handles[0], 60).status.code == v2.OK
-        before_ms = one.node.clock.wall_ms()
+        before_ms = one.node.runtime.clock.wall_ms()
         assert (await one.receive("t", "g")).bodies == [b"a"]
-        assert one.node.clock.wall_ms() - before_ms >= 55
+        assert one.node.runtime.clock.wall_ms() - before_ms >= 55
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ async def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_p
         # The leader's deliveries are in the log, and in flight here too.
         assert (await wire.ack("t", "g", first[4:6])).status.code == v2.OK
         assert follower.node.pop.in_flight("t", "g", 0) == 4
-        follower.node.clock.advance_wall_ms(60_000)
+        follower.node.runtime.clock.advance_wall_ms(60_000)
         again = await receive_all(wire, 4)
         assert sorted(m.system_properties.message_id for m in again) == [
             f"id{number}" for number in range(6, 10)
@@ -137,7 +137,7 @@ async def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_p
         assert {m.system_properties.delivery_attempt for m in again} == {2}
         assert (await wire.ack("t", "g", again)).status.code == v2.OK
         assert follower.node.offsets.get("t", "g", 0) == 10
-        assert follower.node.counters.redelivered_without_handover == 0
+        assert follower.node.runtime.counters.redelivered_without_handover == 0
         refused = await wire.send([normal_message("t", "late", b"x")], within_s=1.5)
         assert refused.status.code == v2.HA_NOT_AVAILABLE
         group = await create_topic(wire, "new")
@@ -159,7 +159,7 @@ async def test_used_up_messages_are_not_redelivered_while_dead_letters_wait(
         for attempt in (1, 2):
             (message,) = await receive_all(wire, 1)
             assert message.system_properties.delivery_attempt == attempt
-            follower.node.clock.advance_wall_ms(60_000)
+            follower.node.runtime.clock.advance_wall_ms(60_000)
         code, messages = await wire.receive(receive_request("t", "g"), within_s=1)
         assert (code, messages) == (v2.MESSAGE_NOT_FOUND, [])
         assert follower.node.pop.in_flight("t", "g", 0) == 1

@@ -243,7 +243,7 @@ async def test_after_three_hours_the_groups_retry_policy_hides_a_message_once_mo
         got = await one.receive("t", "g", auto_renew=True)
         for _ in range(3 * 60):
             one.advance(60_000)
-            one.node.clients.seen(one.context(), one.node.clock.steady_ns())
+            one.node.clients.seen(one.context(), one.node.runtime.clock.steady_ns())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         await one.nothing("t", "g")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.lifecycle import BrokerLifecycle
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.broker.server import Bound
 from cometmq.ha.engine import Role
 from cometmq.proto import paths, v2
@@ -79,26 +79,26 @@ async def test_an_instance_that_must_reopen_before_it_serves_reopens(
         begin = BrokerLifecycle.start
 
         async def begin_and_ask(begun: BrokerLifecycle) -> Bound:
-            if live.server.lives == 1:
-                begun._ends.reopen("its leader had it cut again")
+            if live.server.instances == 1:
+                begun._callbacks.reopen("its leader had it cut again")
             return await begin(begun)
 
         monkeypatch.setattr(BrokerLifecycle, "start", begin_and_ask)
-        live.server.life._ends.reopen("its leader had it cut")
-        await until(lambda: live.server.lives == 3 and live.server.alive)
+        live.server.instance._callbacks.reopen("its leader had it cut")
+        await until(lambda: live.server.instances == 3 and live.server.alive)
 
 
 async def test_an_ended_instance_is_freed(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
-        former = weakref.ref(live.server.life)
-        live.server.life._ends.reopen("its log was cut")
-        await until(lambda: live.server.lives == 2 and live.server.alive)
+        former = weakref.ref(live.server.instance)
+        live.server.instance._callbacks.reopen("its log was cut")
+        await until(lambda: live.server.instances == 2 and live.server.alive)
         assert former() is None
 
 
 async def test_a_failed_step_down_is_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as live:
-        role, said = live.server.life.role, list[str]()
+        role, said = live.server.instance.role, list[str]()
         monkeypatch.setattr(role, "_fatal", said.append)
 
         def fail() -> None:
@@ -115,7 +115,7 @@ async def test_timers_start_once_when_a_leader_is_reelected_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(settings(tmp_path)) as live:
-        role, timers = live.server.life.role, live.node.timers
+        role, timers = live.server.instance.role, live.node.timers
         begun = 0
         lead = timers.lead
 
@@ -141,7 +141,7 @@ async def test_a_newer_epoch_during_the_start_makes_the_replica_a_follower(
 ) -> None:
     begin = getattr(BrokerLifecycle, opens)
 
-    def step_down_first(lifecycle: BrokerLifecycle, node: Node) -> None:
+    def step_down_first(lifecycle: BrokerLifecycle, node: Broker) -> None:
         node.replication.on_step_down("a newer epoch was seen")
         begin(lifecycle, node)
 
@@ -177,6 +177,6 @@ async def test_the_lock_file_is_not_written_after_a_step_down(tmp_path: Path) ->
         locks.changed()
         saver = locks._saver
         assert saver is not None
-        live.server.life.role.follow("a test")
+        live.server.instance.role.follow("a test")
         await locks.close()
         assert saver._task is None

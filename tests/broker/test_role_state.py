@@ -8,7 +8,7 @@ import asyncio
 from pathlib import Path
 
 from cometmq.broker.journal.service import JournalService
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.proto import paths, v2
 from cometmq.tests.broker.desk import Desk, message
 from cometmq.tests.broker.live import until
@@ -21,12 +21,12 @@ def desk_of(group: Elections, broker_id: int) -> Desk:
     return Desk(live, live.node.acks, live.node.pulls)
 
 
-def journal_of(node: Node) -> JournalService:
+def journal_of(node: Broker) -> JournalService:
     """Return its journal, which is open."""
     return node.journal
 
 
-async def level(*nodes: Node) -> None:
+async def level(*nodes: Broker) -> None:
     """Wait until all logs are equal and fully dispatched."""
     await until(lambda: len({node.store.log_end for node in nodes}) == 1)
     await until(lambda: all(n.store.dispatched_offset == n.store.log_end for n in nodes))
@@ -193,7 +193,7 @@ async def test_the_new_leader_delivers_delayed_messages(tmp_path: Path) -> None:
         desk.topic("t", message_type=v2.DELAY)
         desk.group("g")
         late = message("t", b"late", message_type=v2.DELAY)
-        due_ms = first.clock.wall_ms() + 2_500
+        due_ms = first.runtime.clock.wall_ms() + 2_500
         late.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
         assert (await desk.send(late)).status.code == v2.OK
         await level(first, second)
@@ -201,7 +201,7 @@ async def test_the_new_leader_delivers_delayed_messages(tmp_path: Path) -> None:
         desk = desk_of(group, 1)
         got = await desk.receive("t", "g")
         assert got.bodies == [b"late"]
-        assert second.clock.wall_ms() >= due_ms
+        assert second.runtime.clock.wall_ms() >= due_ms
 
 
 async def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
@@ -270,10 +270,10 @@ async def test_a_diverged_tail_is_truncated_between_two_instances(tmp_path: Path
         former = await group.start(first)
         ports = former.bound
         group.resend_state(1)
-        await until(lambda: former.server.lives == 2 and former.server.alive)
-        assert former.server.life.bound == ports
+        await until(lambda: former.server.instances == 2 and former.server.alive)
+        assert former.server.instance.bound == ports
         group.resend_state(1)
-        mine, theirs = former.server.node.store, group.node(1).store
+        mine, theirs = former.server.broker.store, group.node(1).store
         await until(lambda: mine.log_end == theirs.log_end, 30)
         assert mine.read_log(0, mine.log_end) == theirs.read_log(0, mine.log_end)
         assert list((tmp_path / "a" / "ha" / "diverged").glob("*.log"))

@@ -58,7 +58,7 @@ async def test_a_response_contains_message_id_and_offset(tmp_path: Path) -> None
         long_id = "x" * 300
         answer = await one.send(message("t", message_id=long_id))
         assert answer.entries[0].message_id == long_id
-        assert one.node.counters.sent["t", v2.NORMAL].messages == 4
+        assert one.node.runtime.counters.sent["t", v2.NORMAL].messages == 4
 
 
 async def test_records_contain_the_fields_of_message_and_connection(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_records_contain_the_fields_of_message_and_connection(tmp_path: Pa
             "TRACE_ON": "true",
         }
         assert (record.sys_flag, zipped.sys_flag, zipped.body) == (0, 1, b"zip")
-        assert abs(zipped.born_timestamp_ms - one.node.clock.wall_ms()) < 60_000
+        assert abs(zipped.born_timestamp_ms - one.node.runtime.clock.wall_ms()) < 60_000
 
 
 async def test_normal_messages_rotate_over_queues_and_message_groups_keep_theirs(
@@ -191,7 +191,7 @@ async def test_refused_requests_have_a_code_and_no_entries(tmp_path: Path) -> No
 async def test_a_delivery_time_in_the_past_is_now(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("d", message_type=v2.DELAY)
-        now_ms = one.node.clock.wall_ms()
+        now_ms = one.node.runtime.clock.wall_ms()
         past = message("d", b"late")
         past.system_properties.delivery_timestamp.FromMilliseconds(now_ms - 1_234)
         answer = await one.send(past)
@@ -315,6 +315,6 @@ async def test_sends_linger_only_behind_a_door_that_passes_them_one_by_one(
     server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
     bound = await server.start()
     try:
-        assert server.node.sender.lingers is (bound.door == "grpcio")
+        assert server.broker.sender.lingers is (bound.door == "grpcio")
     finally:
         await server.stop(0)

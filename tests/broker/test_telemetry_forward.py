@@ -181,8 +181,8 @@ async def test_a_removed_client_that_returns_is_checked_again(tmp_path: Path) ->
     ):
         make_topic(live)
         live.node.clients.forget("p@1")
-        assert not live.node.clients.producers("t", live.node.clock.steady_ns())
+        assert not live.node.clients.producers("t", live.node.runtime.clock.steady_ns())
         await producer.settle("t")
-        (client,) = live.node.clients.producers("t", live.node.clock.steady_ns())
+        (client,) = live.node.clients.producers("t", live.node.runtime.clock.steady_ns())
         assert client.client_id == "p@1"
         await asyncio.sleep(0)

@@ -83,11 +83,11 @@ async def test_a_follower_delivers_nothing(tmp_path: Path) -> None:
         k.topic(TOPIC, message_type=v2.DELAY)
         clock = Clock()
         async with running(follower_of(k.live.bound, tmp_path / "follower"), clock) as follower:
-            await send(k, b"x", k.node.clock.wall_ms() + HOUR)
+            await send(k, b"x", k.node.runtime.clock.wall_ms() + HOUR)
             store = follower.node.store
             await until(lambda: store.dispatched_offset == k.node.store.log_end)
             clock.advance_wall_ms(2 * HOUR)
-            follower.node.clock_listeners.notify()
+            follower.node.runtime.clock_listeners.notify()
             await asyncio.sleep(0.05)
             assert store.log_end == k.node.store.log_end
         assert not (tmp_path / "follower" / "timerlog").exists()

@@ -16,7 +16,7 @@ TOPIC = "Later"
 async def test_timer_metrics_have_rocketmqs_names_and_values(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         for n, after_s in enumerate((30, 100, 5_000, 80_000)):
             sent = message(TOPIC, b"x", f"M{n}")
             sent.system_properties.delivery_timestamp.FromMilliseconds(now + after_s * 1000)

@@ -36,7 +36,7 @@ def small(tmp_path: Path) -> Iterator[None]:
 async def test_a_message_is_delivered_at_its_time_and_wakes_a_waiting_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         answer = await send(k, delayed(b"one", due))
         assert answer.entries[0].recall_handle
         k.advance(HOUR - 5_000)
@@ -51,7 +51,7 @@ async def test_a_message_is_delivered_at_its_time_and_wakes_a_waiting_poll(tmp_p
 async def test_no_message_is_delivered_early(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=2, message_type=v2.DELAY)
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         dues = {f"m{n}".encode(): now + 40 * n for n in range(30)}
         await send(k, *(delayed(body, due) for body, due in dues.items()))
         await arrives(k, *dues)
@@ -62,7 +62,7 @@ async def test_no_message_is_delivered_early(tmp_path: Path) -> None:
 async def test_the_delivered_copy_equals_apaches(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=4, message_type=v2.DELAY)
-        due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
+        due = (k.node.runtime.clock.wall_ms() + HOUR) // 1000 * 1000
         await send(k, delayed(b"x", due, "M1"))
         k.advance(HOUR)
         await arrives(k, b"x")
@@ -89,7 +89,7 @@ async def test_the_delivered_copy_equals_apaches(tmp_path: Path) -> None:
 async def test_a_due_message_is_delivered_at_once(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         answer = await k.send(delayed(b"past", now - HOUR))
         assert answer.entries[0].recall_handle == ""
         assert (await k.receive(TOPIC, GROUP)).bodies == [b"past"]
@@ -103,7 +103,7 @@ async def test_messages_that_arrive_in_the_open_slot_are_delivered(tmp_path: Pat
         bodies = []
         for n in range(20):  # every slot is open when its messages arrive
             bodies.append(b"soon%d" % n)
-            due = k.node.clock.wall_ms() + 1 + 37 * (n % 5)
+            due = k.node.runtime.clock.wall_ms() + 1 + 37 * (n % 5)
             assert (await k.send(delayed(bodies[-1], due))).status.code == v2.OK
             await asyncio.sleep(0.01)
         await arrives(k, *bodies)
@@ -112,7 +112,7 @@ async def test_messages_that_arrive_in_the_open_slot_are_delivered(tmp_path: Pat
 async def test_many_due_messages_are_delivered_once_in_queue_order(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=4, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         bodies = [b"%05d" % n for n in range(3_000)]
         for n in range(0, len(bodies), 100):
             await send(k, *(delayed(body, due) for body in bodies[n : n + 100]))
@@ -156,7 +156,7 @@ async def test_messages_due_during_a_downtime_are_delivered_after_the_start(tmp_
 async def test_a_time_beyond_the_roll_window_is_kept_in_nearer_slots(tmp_path: Path) -> None:
     async with desk(tmp_path, with_store(tmp_path, timer_roll_window_slot=60)) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + 150_000
+        due = k.node.runtime.clock.wall_ms() + 150_000
         await send(k, delayed(b"far", due))
         for _ in range(14):
             k.advance(10_000)
@@ -183,7 +183,7 @@ async def test_stopped_timers_deliver_nothing(tmp_path: Path) -> None:
 async def test_a_clock_set_back_and_forward_loses_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         await send(k, delayed(b"a", now + HOUR), delayed(b"b", now + HOUR + 500))
         k.advance(HOUR - 300)  # the slots are open
         await asyncio.sleep(0)
@@ -199,7 +199,7 @@ async def test_a_clock_set_back_and_forward_loses_nothing(tmp_path: Path) -> Non
 async def test_waiting_messages_are_counted_by_topic(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        now = k.node.clock.wall_ms()
+        now = k.node.runtime.clock.wall_ms()
         await send(k, delayed(b"a", now + HOUR), delayed(b"b", now + 2 * HOUR))
         timing = k.node.timers.stats.timing
         assert timing is not None

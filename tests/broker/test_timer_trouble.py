@@ -49,7 +49,7 @@ async def test_the_progress_on_disk_stays_behind_the_flushed_log(
     check = tmp_path / "config" / "timercheck"
     async with desk(tmp_path, chosen) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         await send(k, delayed(b"x", due))
         k.advance(HOUR + 10_000)
         await arrives(k, b"x")
@@ -64,7 +64,7 @@ async def test_the_progress_on_disk_stays_behind_the_flushed_log(
 async def test_a_failed_append_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        await send(k, delayed(b"x", k.node.clock.wall_ms() + HOUR))
+        await send(k, delayed(b"x", k.node.runtime.clock.wall_ms() + HOUR))
         with monkeypatch.context() as patched:
             patched.setattr(k.node.replication, "write_refusal", lambda: "too few replicas")
             k.advance(HOUR)
@@ -77,7 +77,7 @@ async def test_a_message_whose_topic_was_deleted_is_dropped(tmp_path: Path) -> N
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         k.topic("Other", message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         await send(k, delayed(b"gone", due))
         await send(k, delayed(b"there", due, topic="Other"))
         k.node.metadata.remove_topic(TOPIC)
@@ -90,7 +90,7 @@ async def test_a_message_whose_topic_was_deleted_is_dropped(tmp_path: Path) -> N
 async def test_a_topic_with_fewer_queues_gets_its_messages(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=4, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         for n in range(4):
             await send(k, delayed(b"%d" % n, due))
         k.node.metadata.put_topic(Topic(TOPIC, 1, 1, message_type=v2.DELAY))
@@ -106,7 +106,7 @@ async def test_records_deleted_by_retention_are_skipped(
 ) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
-        due = k.node.clock.wall_ms() + HOUR
+        due = k.node.runtime.clock.wall_ms() + HOUR
         await send(k, delayed(b"gone", due), delayed(b"there", due))
         store, first = k.node.store, k.node.store.get(TIMER_TOPIC, 0, 0, 1).records[0]
         record_at = store.record_at

@@ -50,7 +50,7 @@ async def test_message_types_are_written_as_ordinals(tmp_path: Path) -> None:
         one.topic("m", message_type=-1)
         later = message("m", b"d")
         later.system_properties.delivery_timestamp.FromMilliseconds(
-            one.node.clock.wall_ms() + 60_000
+            one.node.runtime.clock.wall_ms() + 60_000
         )
         half = message("m", b"x", message_type=v2.TRANSACTION)
         for sent in (message("m", b"n"), message("m", b"f", message_group="g"), later, half):

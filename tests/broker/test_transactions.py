@@ -92,7 +92,7 @@ async def test_invalid_half_messages_are_refused(tmp_path: Path) -> None:
             sent = message("t", message_type=v2.TRANSACTION, **conflict)
             answer = await one.send(sent)
             assert answer.status.code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, conflict
-        soon = v2.Timestamp(seconds=one.node.clock.wall_ms() // 1000 + 60)
+        soon = v2.Timestamp(seconds=one.node.runtime.clock.wall_ms() // 1000 + 60)
         sent = message("t", message_type=v2.TRANSACTION, delivery_timestamp=soon)
         answer = await one.send(sent)
         assert answer.status.code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
@@ -144,7 +144,7 @@ async def test_ends_are_written_in_batches_by_size_and_by_time(tmp_path: Path) -
         await end_transaction(one, "t", ids[1])
         assert len(ops(one)) == 1
         for ms, count in ((30_000, 1), (30_000, 2)):
-            one.node.clock.advance_wall_ms(ms)
+            one.node.runtime.clock.advance_wall_ms(ms)
             one.node.transactions.clock_moved()
             assert len(ops(one)) == count
         assert ops(one)[1:] == [[1]]
@@ -256,7 +256,7 @@ async def test_a_half_message_that_apache_stored_with_a_delay_is_delayed_when_it
 ) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.TRANSACTION)
-        deliver_ms = one.node.clock.wall_ms() + 60_000
+        deliver_ms = one.node.runtime.clock.wall_ms() + 60_000
         properties = {
             "UNIQ_KEY": "A",
             "TRAN_MSG": "true",

@@ -59,7 +59,7 @@ async def test_a_failed_revive_of_a_group_is_retried(
         await one.receive("t", "h")
         trouble = Trouble(monkeypatch, one.node.pop.reviver, "run")
         polls = [one.start_receive("t", group) for group in ("g", "h")]
-        one.node.clock.advance_wall_ms(30_000)
+        one.node.runtime.clock.advance_wall_ms(30_000)
         for poll in polls:
             assert parse_received(await poll).bodies == [b"a"]
         assert trouble.failed == 1
@@ -151,7 +151,7 @@ async def test_a_slot_is_read_completely_after_a_failed_read(
 ) -> None:
     async with desk(tmp_path) as one:
         one.topic(TOPIC, message_type=v2.DELAY)
-        due = one.node.clock.wall_ms() + HOUR
+        due = one.node.runtime.clock.wall_ms() + HOUR
         await send(one, *(delayed(b"%d" % n, due) for n in range(3)))
         if where == "log":
             failed = _fail_in_the_middle(monkeypatch)
@@ -250,10 +250,10 @@ async def test_a_clock_set_back_during_a_round_does_not_delay_the_next(
     async with desk(tmp_path) as one:
         checks = one.node.transactions.checks
         await until(lambda: one.node.transactions.recovery is None)
-        one.node.clock.advance_wall_ms(-HOUR)
+        one.node.runtime.clock.advance_wall_ms(-HOUR)
         checks._slice()
         assert checks._timer is not None
-        assert checks._timer.when() <= one.node.loop.time() + ROUND_MS / 1000
+        assert checks._timer.when() <= one.node.runtime.loop.time() + ROUND_MS / 1000
 
 
 async def test_late_messages_are_enqueued_after_a_timer_file_failure(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cometmq.broker.node import Node
+from cometmq.broker.parts import Broker
 from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.message_store import PutStatus
 
 
 def append(
-    node: Node,
+    node: Broker,
     topic: str,
     body: bytes,
     properties: dict[str, str],
@@ -24,7 +24,7 @@ def append(
         body,
         encode_properties(properties),
         sys_flag=sys_flag,
-        born_timestamp_ms=node.clock.wall_ms(),
+        born_timestamp_ms=node.runtime.clock.wall_ms(),
         born_host=host,
         store_host=host,
     )

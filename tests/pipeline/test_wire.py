@@ -73,7 +73,7 @@ def test_every_message_is_read_once_for_any_split_size(broker: Live) -> None:
 
 
 def test_brokers_and_files_give_the_same_rows(broker: Live) -> None:
-    name = broker.node.config.broker_name
+    name = broker.node.runtime.config.broker_name
     root = broker.node.store.config.store_path_root_dir
     wire = rows(options(broker, subscribe="orders"))
     files = rows(parse({"path": root, "brokerName": name, "subscribe": "orders"}))
@@ -155,7 +155,7 @@ def test_reading_stops_at_the_confirm_offset(broker: Live, monkeypatch: pytest.M
 def frames_of(broker: Live, start: int) -> list[tuple[bytes, int, int]]:
     end = broker.node.pump.readable_limit()
     chosen = options(broker)
-    name = broker.node.config.broker_name
+    name = broker.node.runtime.config.broker_name
     return list(frames(chosen.access, WireSplit(name, start, end)))
 
 

@@ -1,0 +1,106 @@
+"""The parts of a broker instance, as `assembly.py` builds them. Immutable.
+
+Only the composition root (`assembly.py`, `consumption.py`, `lifecycle.py`), tests and benchmarks see
+these collections. Every class takes exactly the parts that it uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..ha.engine import Replication
+    from ..store.message_store import MessageStore
+    from .admin.auto_topics import AutoTopics
+    from .admin.progress import ConsumerProgress
+    from .admin.removal import Removal
+    from .admin.status import BrokerStatus
+    from .clients.registry import ClientRegistry
+    from .clients.telemetry_forward import TelemetryForward
+    from .delay.delayed import DelayedMessages
+    from .delay.levels import DelayLevels
+    from .delay.recall import Recalls
+    from .delay.timer_service import TimerService
+    from .dispatch_pump import DispatchPump
+    from .journal.service import JournalService
+    from .leadership import Leadership
+    from .lite.fanout import LiteFanout
+    from .lite.receive_service import ReceiveService
+    from .lite.service import LiteService
+    from .maintenance.store_maintenance import StoreMaintenance
+    from .metadata.changes import MetadataChanges
+    from .metadata.files import MetaFiles
+    from .metadata.log import MetaLog
+    from .metadata.system_topics import SystemTopics
+    from .metadata.tables import Metadata
+    from .offsets.consumer_offsets import ConsumerOffsets
+    from .pop.ack import AckService
+    from .pop.failover.roles import PopRoles
+    from .pop.receive import PopService
+    from .pull.service import PullService
+    from .routing.cluster_view import ClusterView
+    from .runtime import Runtime
+    from .sending.durability import DurabilityGate
+    from .sending.sender import Sender
+    from .trace.service import TraceService
+    from .transactions.service import Transactions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """The store, its metadata and replication, and the parts that everything else needs."""
+
+    runtime: Runtime
+    store: MessageStore
+    metadata: Metadata
+    meta_log: MetaLog
+    meta_files: MetaFiles
+    clients: ClientRegistry
+    cluster: ClusterView
+    replication: Replication
+    leadership: Leadership
+    pump: DispatchPump
+    offsets: ConsumerOffsets
+    durability: DurabilityGate
+    changes: MetadataChanges
+    system_topics: SystemTopics
+    auto_topics: AutoTopics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """The producer side."""
+
+    sender: Sender
+    trace: TraceService | None
+    timers: TimerService
+    levels: DelayLevels
+    delayed: DelayedMessages
+    recalls: Recalls
+    transactions: Transactions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consumption:
+    """The consumer side."""
+
+    journal: JournalService
+    pop: PopService
+    pop_roles: PopRoles
+    acks: AckService
+    pulls: PullService
+    lite: LiteService
+    lite_fanout: LiteFanout
+    receiving: ReceiveService
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broker(Core, Sending, Consumption):
+    """All parts."""
+
+    removal: Removal
+    maintenance: StoreMaintenance
+    progress: ConsumerProgress
+    status: BrokerStatus
+    telemetry_forward: TelemetryForward
