@@ -262,8 +262,8 @@ async def test_a_follower_never_writes(tmp_path: Path) -> None:
     follower = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig())
     bound = await follower.start()
     try:
-        assert follower.node.metadata.ensure_group("g").name == "g"
-        assert follower.node.store.log_end == 0
+        assert follower.broker.metadata.ensure_group("g").name == "g"
+        assert follower.broker.store.log_end == 0
         async with Wire(bound.client) as wire:
             sent = await wire.send([normal_message("t", "id", b"x")])
             assert sent.status.code == v2.HA_NOT_AVAILABLE
