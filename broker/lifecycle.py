@@ -318,38 +318,49 @@ class BrokerLifecycle:
 
     async def _open_parts(self, broker: Broker) -> None:
         """Open everything behind the services. Raises StoreError, ConfigFileError, OSError."""
-        stack, listeners = self._stack, broker.runtime.clock_listeners
+        stack = self._stack
         broker.offsets.start()
         broker.pop.open(stack)
         broker.lite.open(stack)
-        listeners.add(broker.lite.clock_moved)
+        broker.runtime.clock_listeners.add(broker.lite.clock_moved)
         stack.push_async_callback(broker.lite_fanout.close)
         broker.pump.schedule()
         broker.maintenance.start()
         stack.callback(broker.maintenance.stop)
-        broker.store.add_close_listener(broker.timers.finish)
-        stack.push_async_callback(broker.timers.stop)
-        broker.store.add_close_listener(broker.levels.finish)
-        stack.push_async_callback(broker.levels.stop)
-        if broker.leadership.is_leader:
-            broker.timers.lead()
-            broker.levels.lead()
-        # The pop journal is recovered before the broker serves; it needs the timers.
-        broker.timers.add_filter(broker.journal.topic, broker.journal.wants)
-        listeners.add(broker.journal.flush_soon)
-        stack.callback(broker.journal.stop)
-        await broker.journal.open(broker.pop.core)
-        broker.transactions.file.load()
-        listeners.add(broker.transactions.clock_moved)
-        stack.push_async_callback(broker.transactions.close)
-        if broker.leadership.is_leader:
-            broker.transactions.lead()
+        self._start_delays(broker)
+        await self._open_journal(broker)
+        self._start_transactions(broker)
         broker.cluster.watchers.append(broker.telemetry_forward.cluster_changed)
         stack.push_async_callback(broker.telemetry_forward.close)
         if broker.trace is not None:
             stack.callback(broker.trace.flush)
             if broker.leadership.is_leader:
                 broker.trace.lead()
+
+    def _start_delays(self, broker: Broker) -> None:
+        """Open the timers and the delay levels."""
+        broker.store.add_close_listener(broker.timers.finish)
+        self._stack.push_async_callback(broker.timers.stop)
+        broker.store.add_close_listener(broker.levels.finish)
+        self._stack.push_async_callback(broker.levels.stop)
+        if broker.leadership.is_leader:
+            broker.timers.lead()
+            broker.levels.lead()
+
+    async def _open_journal(self, broker: Broker) -> None:
+        """Recover the pop journal; it needs the timers."""
+        broker.timers.add_filter(broker.journal.topic, broker.journal.wants)
+        broker.runtime.clock_listeners.add(broker.journal.flush_soon)
+        self._stack.callback(broker.journal.stop)
+        await broker.journal.open(broker.pop.core)
+
+    def _start_transactions(self, broker: Broker) -> None:
+        """Load the counts and, on a leader, recover the table."""
+        broker.transactions.file.load()
+        broker.runtime.clock_listeners.add(broker.transactions.clock_moved)
+        self._stack.push_async_callback(broker.transactions.close)
+        if broker.leadership.is_leader:
+            broker.transactions.lead()
 
     async def _open_door(self, broker: Broker, role: RoleSwitch, faults: FaultTable | None) -> int:
         """Open the front door with the access point and all services; returns its port."""

@@ -164,7 +164,7 @@ async def test_probes_answer_while_the_broker_runs(tmp_path: Path) -> None:
             await live.server.stop(0.1)
             await until(lambda: not follower.node.replication.leader_alive)
             status, reason = await fetch(follower, "/readyz")
-            assert (status, reason) == (503, "the leader is not heard\n")
+            assert (status, reason) == (503, "the leader is not reachable\n")
             assert (await fetch(follower, "/livez"))[0] == 200
 
 
