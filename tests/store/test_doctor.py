@@ -143,7 +143,7 @@ def test_a_body_that_is_not_compressed_raises(body: bytes, flag: int) -> None:
 def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoStoreError, match="not a store directory"):
         discover(tmp_path)
-    with pytest.raises(NoStoreError, match="no directory"):
+    with pytest.raises(NoStoreError, match="not a directory"):
         discover(tmp_path / "nothing")
 
 
