@@ -93,7 +93,7 @@ def test_every_type_can_be_sent(shell: Shell, kind: str, options: tuple[str, ...
     assert (sent["sent"], sent["failed"]) == (1, 0)
     if kind not in ("normal", "mixed"):
         needed = shell("message", "send", f"send-{kind}", "body", code=2)
-        assert f"needs {options[0]}" in needed
+        assert f"requires {options[0]}" in needed
 
 
 def test_a_topic_is_created_altered_and_deleted(shell: Shell) -> None:
