@@ -1,12 +1,16 @@
-"""The broker: topics and groups, clients, send, receive, offsets, and the services on top of them.
+"""The broker: topics, groups, clients, sending, receiving, offsets, and the services on top.
 
-One event loop per process is the only writer. `node.py` is the map: everything a service needs
-hangs on `Node`; `server.py` composes a process from it; `services.py` is the table of RPCs.
+One event loop per process is the only writer. `assembly.py` builds all parts and returns an immutable
+`Broker` (`parts.py`); `lifecycle.py` starts and stops one instance; `server.py` runs one instance
+after another; `role.py` switches between leader and follower; `services.py` maps RPCs to handlers.
 
-    sending   SendMessage into the log           transactions   half messages, ends, checks
-    pop       ReceiveMessage and its acks        lite           many small topics within one
-    journal   what makes pops survive            sql            filter expressions
-    delay     levels, timers, recall             metadata       topics and groups
-    clients   who is connected                   admin          what operators ask
-    metrics   counters and their page            trace          the trace that the broker writes
+    sending       SendMessage into the log           transactions   half messages, outcomes, checks
+    pop           ReceiveMessage and acknowledgement lite           many small topics within one
+    pull          PullMessage and cold reads         sql            filter expressions
+    journal       pop state that survives a crash    metadata       topics and groups
+    delay         delay levels, timers, recall       admin          `cometmq.v1.Admin`
+    clients       connected clients, telemetry       metrics        counters and `/metrics`
+    routing       routes, membership, forwarding     offsets        consumer offsets
+    messages      validation and conversion          maintenance    retention, full disks, queue removal
+    trace         message trace records              proxy          the stateless proxy process
 """

@@ -138,7 +138,8 @@ class DispatchPump:
             self.run()
 
     def close(self) -> None:
-        """Dispatch everything that may be read, for a clean stop, and never run again by a timer."""
+        """Dispatch everything that may be read, for a clean stop, and never run again by a
+        timer."""
         self._store.commit()
         self.run_to_limit()
         if self._timer is not None:

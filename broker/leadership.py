@@ -1,8 +1,8 @@
 """Leadership of this replica: whether it leads, whether it may write, and where its leader is.
 
-`role.py` changes this state when the role changes; `pop/failover/roles.py` marks the later moment from
-which pops lead, too. Every other part only reads it. In memory; the controller and the epoch history
-hold the durable state.
+`role.py` changes this state when the role changes; `pop/failover/roles.py` marks the later moment
+from which pops lead, too. Every other part only reads it. In memory; the controller and the epoch
+history hold the durable state.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Leadership:
         """Follows the group's policy from each promotion on."""
         self.is_leader = replication.role is Role.LEADER
         self.pop_leads = False
-        """The pop state here is the leader's, with its journal; follows a promotion after a moment."""
+        """The pop state here is the leader's, with its journal; follows a promotion after a
+        moment."""
         self.pausing = False
         """A write was refused that this or another leader will soon accept."""
         self.draining: str | None = None
@@ -98,7 +99,8 @@ class Leadership:
         return self.pausing
 
     def write_refusal(self) -> str | None:
-        """Why nothing may be appended here now, apart from the disk; None if appends are allowed."""
+        """Why nothing may be appended here now, apart from the disk; None if appends are
+        allowed."""
         return self.draining or self._replication.write_refusal()
 
     def writes_elsewhere(self) -> bool:
@@ -106,7 +108,8 @@ class Leadership:
         return not self.is_leader or self.draining is not None or not self._replication.may_write
 
     def leader_client(self) -> str | None:
-        """The client address of this group's leader; None if this node leads or no leader is known."""
+        """The client address of this group's leader; None if this node leads or no leader is
+        known."""
         hint = self._replication.leader_hint
         if hint is not None:
             return hint[1] if hint[0] != self._broker_id else None

@@ -1,10 +1,10 @@
 """One instance of a broker: opens the parts in order, serves, and closes them in reverse.
 
-Order: pending work on the closed store (`ha/rejoin/pending.py`), the store (lock, recovery), topics and
-groups from the log, replication, the services, the front door, metrics, registration. A failure
-closes what is open and surfaces as a typed error. Promises: contradictory settings are refused before
-anything is opened; nothing is served before the store is recovered; a stop finishes calls in flight
-within the grace time and leaves a clean store (docs/design/message-flow.md).
+Order: pending work on the closed store (`ha/rejoin/pending.py`), the store (lock, recovery), topics
+and groups from the log, replication, the services, the front door, metrics, registration. A failure
+closes what is open and surfaces as a typed error. Promises: contradictory settings are refused
+before anything is opened; nothing is served before the store is recovered; a stop finishes calls in
+flight within the grace time and leaves a clean store (docs/design/message-flow.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of a broker instance, as `assembly.py` builds them. Immutable.
 
-Only the composition root (`assembly.py`, `consumption.py`, `lifecycle.py`), tests and benchmarks see
-these collections. Every class takes exactly the parts that it uses.
+Only the composition root (`assembly.py`, `consumption.py`, `lifecycle.py`), tests and benchmarks
+see these collections. Every class takes exactly the parts that it uses.
 """
 
 from __future__ import annotations

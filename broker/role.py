@@ -1,16 +1,17 @@
 """The role switch: starts and stops leading in place, while ports and clients stay.
 
-Promotion (docs/formats/ha.md, section 6.7): replication has flushed the log and assigned the epoch. The
-switch dispatches the rest of the log (topics created just before a failover), appends EPOCH_START as
-the first record of the epoch, and from then on this replica may write. Offsets that wait for log bytes
-that will not come are dropped. Then the parts with state start to lead, each from the log or from
-state replicated beside it: sent message ids, delay levels, timers, transactions, traces, and last the
-pops with their journal and the locks of FIFO queues. No part waits; long reads run in slices of a few
-milliseconds.
+Promotion (docs/formats/ha.md, section 6.7): replication has flushed the log and assigned the epoch.
+The switch dispatches the rest of the log (topics created just before a failover), appends
+EPOCH_START as the first record of the epoch, and from then on this replica may write. Offsets that
+wait for log bytes that will not come are dropped. Then the parts with state start to lead, each
+from the log or from state replicated beside it: sent message ids, delay levels, timers,
+transactions, traces, and last the pops with their journal and the locks of FIFO queues. No part
+waits; long reads run in slices of a few milliseconds.
 
 Step-down runs in the opposite direction: nothing is appended once it has begun; polls are answered,
-and appends that wait for durability end with an *unknown* outcome, never with *failed*. Drain: before a
-planned change of leader, writes are held for the next leader (`front/access_point.py`), not refused.
+and appends that wait for durability end with an *unknown* outcome, never with *failed*. Drain:
+before a planned change of leader, writes are held for the next leader (`front/access_point.py`),
+not refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A broker process: one broker instance after another, on the same directory and ports.
 
 A role changes within an instance (`role.py`). Work that changes bytes which the log already holds
-(truncating a diverged tail, reseeding) runs between two instances: the broker closes everything, and
-the next instance runs the planned work before it opens the store (`ha/rejoin/pending.py`;
-docs/formats/ha.md, rule R6). Promises: contradictory settings are refused before anything is opened; a stop
-waits for a change of instances; an instance that cannot be opened again ends the process.
+(truncating a diverged tail, reseeding) runs between two instances: the broker closes everything,
+and the next instance runs the planned work before it opens the store (`ha/rejoin/pending.py`;
+docs/formats/ha.md, rule R6). Promises: contradictory settings are refused before anything is
+opened; a stop waits for a change of instances; an instance that cannot be opened again ends the
+process.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ class BrokerServer:
 
     async def _change(self) -> None:
         try:
-            # In a turn of its own: the caller belongs to the instance that ends. An instance that is
-            # still starting is awaited.
+            # In a turn of its own: the caller belongs to the instance that ends. An instance that
+            # is still starting is awaited.
             await asyncio.sleep(0)
             while self._instance is None and not self._stopping:  # noqa: ASYNC110 - its start ends soon
                 await asyncio.sleep(_PORT_PAUSE_S)

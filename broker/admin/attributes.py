@@ -1,9 +1,10 @@
-"""Attributes of topics and groups: which there are, what they may say, and how a command changes them.
+"""Attributes of topics and groups: which there are, what they may say, and how a command changes
+them.
 
 A change is a list of `+key=value` (set) and `-key` (remove), as Apache's tools write it (broker
-semantics, section 8.3; those of groups: sections 6.4 and 12.2). Pure. Promises: an unknown key, a key
-named twice, a value that nothing can be done with, the removal of what is not there and the change of
-what cannot change are refused, and then nothing is changed.
+semantics, section 8.3; those of groups: sections 6.4 and 12.2). Pure. Promises: an unknown key, a
+key named twice, a value that nothing can be done with, the removal of what is not there and the
+change of what cannot change are refused, and then nothing is changed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 With it off, an unknown topic is an error, as it is for gRPC clients behind Apache's proxy
 (docs/formats/broker-semantics.md, section 8.1). With it on, the first route query or the first
-message creates the topic: type NORMAL, at most four queues, as Apache's broker does for its remoting
-clients. Names of retry, dead-letter and light queues are never created this way.
+message creates the topic: type NORMAL, at most four queues, as Apache's broker does for its
+remoting clients. Names of retry, dead-letter and light queues are never created this way.
 """
 
 from __future__ import annotations

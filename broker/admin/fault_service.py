@@ -1,7 +1,7 @@
 """`cometmq.v1.Test`: the wall clock, injected faults and counters, for tests.
 
-Promises: served only with `testHooks=true`; moves the wall clock, never the steady clock, so that leases
-and deadlines stay untouched; an invalid fault is BAD_REQUEST and changes nothing.
+Promises: served only with `testHooks=true`; moves the wall clock, never the steady clock, so that
+leases and deadlines stay untouched; an invalid fault is BAD_REQUEST and changes nothing.
 """
 
 from __future__ import annotations

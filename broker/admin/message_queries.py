@@ -1,7 +1,7 @@
 """`cometmq.v1.Admin/QueryMessages`: messages by key, unique key, tag or id.
 
-Promises: answers come from this broker's store and contain dispatched messages only; when an answer would
-become too large it leaves out the oldest messages and sets `left_out`
+Promises: answers come from this broker's store and contain dispatched messages only; when an answer
+would become too large it leaves out the oldest messages and sets `left_out`
 (docs/formats/store-format.md, sections 4 and 13).
 """
 

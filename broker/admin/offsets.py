@@ -1,9 +1,10 @@
 """`cometmq.v1.Admin`, consumer offsets: set a group to a time, an offset or an end of a topic.
 
-Promises: the answer gives each queue's offset before and after, and with `dry_run` the offset it would
-get. The next receive starts there; messages in flight are dropped from the pop state, a locked FIFO queue
-is unlocked, and the journal records it (docs/formats/broker-semantics.md, section 2.5). Retry topics keep
-their offsets unless `skip_retries` is set: a reset loses no message that the request does not name.
+Promises: the answer gives each queue's offset before and after, and with `dry_run` the offset it
+would get. The next receive starts there; messages in flight are dropped from the pop state, a
+locked FIFO queue is unlocked, and the journal records it (docs/formats/broker-semantics.md, section
+2.5). Retry topics keep their offsets unless `skip_retries` is set: a reset loses no message that
+the request does not name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Progress of consumer groups, queue by queue and summed up for a group. Reads only.
 
-Lag counts the messages that a group has not consumed: those it has not received, those in flight, and
-those that wait in its retry topics (docs/formats/broker-semantics.md, section 11.2). The consumer offset
-alone is not enough, because it may pass messages in flight that the journal holds; where this node
-holds the pop state of a queue, that state counts.
+Lag counts the messages that a group has not consumed: those it has not received, those in flight,
+and those that wait in its retry topics (docs/formats/broker-semantics.md, section 11.2). The
+consumer offset alone is not enough, because it may pass messages in flight that the journal holds;
+where this node holds the pop state of a queue, that state counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ NOT_CONSUMED = -1
 """Offset of a group in a queue that it has not consumed yet."""
 
 QueueProgress = Callable[[str, str, int], tuple[int, int] | None]
-"""(topic, group, queue id) -> next offset to read and messages in flight; None without pop state."""
+"""(topic, group, queue id) -> next offset to read and messages in flight; None without pop
+state."""
 
 
 class ConsumerProgress:
@@ -55,7 +56,8 @@ class ConsumerProgress:
         self._queue_progress = queue_progress
 
     def all_group_queues(self) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
-        """Group and queue for everything that was ever consumed, and for the retry topics beside it."""
+        """Group and queue for everything that was ever consumed, and for the retry topics beside
+        it."""
         self._pump.catch_up()
         pairs: set[tuple[str, str]] = set()
         for topic, group, queue_id, offset in self._offsets:

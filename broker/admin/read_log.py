@@ -1,9 +1,10 @@
-"""`cometmq.v1.Admin`, ReadLog and LocateLog: raw ranges of the commit log, for readers that decode them.
+"""`cometmq.v1.Admin`, ReadLog and LocateLog: raw ranges of the commit log, for readers that decode
+them.
 
-Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable limit
-(`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has deleted is
-ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. At most one answer of `max_bytes`
-is prepared ahead of the client, and other calls run between two answers.
+Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable
+limit (`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has
+deleted is ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. At most one answer
+of `max_bytes` is prepared ahead of the client, and other calls run between two answers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Removal of a topic or a group: its retry topics, dead letters, offsets and messages in flight.
 
-Source: docs/formats/broker-semantics.md, section 8.7. A retry topic belongs to a group and a topic. Its
-name in the first form is ambiguous; such a topic is removed only if no other existing pair can own it.
-Promises: names are computed from the metadata alone (pure functions); offsets and pop state are removed
-on every replica when the record of the removal is dispatched.
+Source: docs/formats/broker-semantics.md, section 8.7. A retry topic belongs to a group and a topic.
+Its name in the first form is ambiguous; such a topic is removed only if no other existing pair can
+own it.
+Promises: names are computed from the metadata alone (pure functions); offsets and pop state are
+removed on every replica when the record of the removal is dispatched.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _PREFIX = "%RETRY%"
 
 
 def retry_topics_of_topic(metadata: Metadata, topic: str, groups: Iterable[str]) -> list[str]:
-    """Return the existing retry topics of a topic and any of `groups` that no other pair can own."""
+    """Return the existing retry topics of a topic and any of `groups` that no other pair can
+    own."""
     names = {name for group in groups for name in queue_topics(topic, group)[1:]}
     return sorted(
         name
@@ -34,7 +36,8 @@ def retry_topics_of_topic(metadata: Metadata, topic: str, groups: Iterable[str])
 
 
 def topics_of_group(metadata: Metadata, group: str) -> list[str]:
-    """Return the group's existing retry topics that no other group can own, and its dead-letter topic."""
+    """Return the group's existing retry topics that no other group can own, and its dead-letter
+    topic."""
     first, second = f"{_PREFIX}{group}_", f"{_PREFIX}{group}+"
     names = {
         name

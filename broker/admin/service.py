@@ -1,7 +1,7 @@
 """`cometmq.v1.Admin` on the client port: topics, groups, offsets, members and settings.
 
-The access point forwards calls to the leader if there is one (`routing/request_router.py`). The service
-needs no client id, because its callers are tools.
+The access point forwards calls to the leader if there is one (`routing/request_router.py`). The
+service needs no client id, because its callers are tools.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Admin:
         door: Callable[[], str],
         settings: Mapping[str, tuple[str, str]],
     ) -> None:
-        """`door` returns the name of the open front door; `settings` maps keys to value and origin."""
+        """`door` returns the name of the open front door; `settings` maps keys to value and
+        origin."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets

@@ -70,7 +70,8 @@ class BrokerStatus:
         return decode(records[0].data, check_crc=False).store_timestamp_ms
 
     def members(self) -> list[v1.MemberStatus]:
-        """The replicas of this group: positions from replication, addresses from the nameservers."""
+        """The replicas of this group: positions from replication, addresses from the
+        nameservers."""
         heard = {row.broker_id: row for row in self._replication.members()}
         listed = {member.broker_id: member for member in self._cluster.own().members}
         ids = sorted({self._config.broker_id, *heard, *listed})

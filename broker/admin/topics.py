@@ -1,10 +1,11 @@
 """`cometmq.v1.Admin`, topics: create, alter, delete, list, describe.
 
-Promises: settings that a request does not name keep their value; creating a topic again with the same
-settings changes nothing; read queues are removed only when all their messages are consumed (or the
-request accepts the loss); system topics are refused (docs/formats/broker-semantics.md, sections 8.1-8.3
-and 8.7). A deletion removes the groups' offsets on the topic and their retry topics. The messages stay in
-the log until retention deletes them, so a topic that is created again starts behind them.
+Promises: settings that a request does not name keep their value; creating a topic again with the
+same settings changes nothing; read queues are removed only when all their messages are consumed (or
+the request accepts the loss); system topics are refused (docs/formats/broker-semantics.md, sections
+8.1-8.3 and 8.7). A deletion removes the groups' offsets on the topic and their retry topics. The
+messages stay in the log until retention deletes them, so a topic that is created again starts
+behind them.
 """
 
 from __future__ import annotations
@@ -206,7 +207,8 @@ class TopicAdmin:
             if known is not None and request.queues < max(read, write):
                 raise _bad(
                     f"topic {known.name} has {max(read, write)} queues: a topic cannot lose queues "
-                    "in one step. Lower its write queues first, and its read queues once they are consumed"
+                    "in one step. Lower its write queues first, and its read queues once they are "
+                    "consumed"
                 )
             return request.queues, request.queues
         return request.read_queues or read, request.write_queues or write

@@ -2,9 +2,10 @@
 
 Promises: a client is known by its id and never by its connection (one connection may carry every
 client of a process); the end of a telemetry stream is not the end of the client; a client without
-settings is fine (gRPC API, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). Who produces to a topic is
-known from the settings and, for those who only add topics later, from the first transaction that they
-send (pitfall 40). State is in memory and derived: losing it costs nothing but the next heartbeat.
+settings is fine (gRPC API, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). Who produces to a topic
+is known from the settings and, for those who only add topics later, from the first transaction that
+they send (pitfall 40). State is in memory and derived: losing it costs nothing but the next
+heartbeat.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 SENT_TOPICS_MAX = 1_000
-"""Topics of one client that are known from its transactions alone: it names them itself in minutes."""
+"""Topics of one client that are known from its transactions alone: it names them itself in
+minutes."""
 
 
 class CommandStream(Protocol):

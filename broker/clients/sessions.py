@@ -42,7 +42,8 @@ class Sessions:
         client_gone: Callable[[str], None],
         relay: Relay,
     ) -> None:
-        """`client_gone` ends a client's polls; `relay` sends a request to the leader, without waiting."""
+        """`client_gone` ends a client's polls; `relay` sends a request to the leader, without
+        waiting."""
         self._clock = clock
         self._metadata = metadata
         self._clients = clients

@@ -1,9 +1,9 @@
 """Telemetry stream: clients send their settings and receive the server's, and its commands.
 
-Promises: every settings message is answered in the same turn with status OK, the client's own fields
-echoed and the server's overwritten; invalid settings end the stream with a gRPC status; the end of a
-stream has no other effect, because some clients open a new one every 30 s (docs/formats/grpc-api.md,
-section 8 and pitfalls 13-23).
+Promises: every settings message is answered in the same turn with status OK, the client's own
+fields echoed and the server's overwritten; invalid settings end the stream with a gRPC status; the
+end of a stream has no other effect, because some clients open a new one every 30 s
+(docs/formats/grpc-api.md, section 8 and pitfalls 13-23).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _LONG_POLLING_S = 20
 _LITE_TOPIC_BYTES = 64
 # Concurrent streams of one client; some clients leave old ones open.
 _STREAMS_MAX = 16
-# The Node.js client supports an exponential policy only: with a customized one it retries without pause.
+# The Node.js client supports an exponential policy only: with a customized one it retries without
+# pause.
 _EXPONENTIAL_ONLY = frozenset(("HTTP", "NODE_JS"))
 
 
@@ -63,7 +64,8 @@ class TelemetryService:
         max_message_size: int,
         forward: TelemetryForward | None,
     ) -> None:
-        """`forward` sends the client's commands to the leaders that use this node as access point."""
+        """`forward` sends the client's commands to the leaders that use this node as access
+        point."""
         self._clock = clock
         self._metadata = metadata
         self._clients = clients
@@ -162,7 +164,8 @@ class TelemetrySession:
 
 
 def ensured_group(metadata: Metadata, name: str) -> Group:
-    """Return the group, created if allowed; if not, an unregistered one, so that settings succeed."""
+    """Return the group, created if allowed; if not, an unregistered one, so that settings
+    succeed."""
     try:
         return metadata.ensure_group(name)
     except WireError:

@@ -1,11 +1,12 @@
 """Telemetry passed on: who leads must reach clients that talk to another node.
 
-A client speaks to whichever node it knows; the questions for it (what became of a transaction, a lite
-topic that it lost) come from the leader of the group that holds the message. So a node opens, for each
-client that has a stream here, one stream to each leader concerned, in the client's name: to the leader of
-its own group when this node follows it, and, for a producer, to those of other groups that hold its
-topics (design, section 2). The client's last settings are said again when such a stream opens, what it
-answers goes on to every leader, and what a leader asks comes out of the client's own stream.
+A client speaks to whichever node it knows; the questions for it (what became of a transaction, a
+lite topic that it lost) come from the leader of the group that holds the message. So a node opens,
+for each client that has a stream here, one stream to each leader concerned, in the client's name:
+to the leader of its own group when this node follows it, and, for a producer, to those of other
+groups that hold its topics (design, section 2). The client's last settings are said again when such
+a stream opens, what it answers goes on to every leader, and what a leader asks comes out of the
+client's own stream.
 
 Promises: the settings that leaders answer with stay here (this node has answered already); a stream
 that breaks, or whose leader changed, is opened again within two seconds; nothing of it delays the
@@ -45,8 +46,8 @@ log = logging.getLogger(__name__)
 
 _ANSWERS_MAX = 16
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 2.0
-# When a leader is back, the streams to it are opened over some time, so that thousands of them do not
-# stop the loops of both.
+# When a leader is back, the streams to it are opened over some time, so that thousands of them do
+# not stop the loops of both.
 _OPENED_A_SECOND = 5_000
 # The settings are said again after so long, as a sign of life: a leader of another group hears no
 # heartbeat of the client, and forgets who is silent for `channelExpiredTimeout` (two minutes).
@@ -251,7 +252,8 @@ class TelemetryForward:
         """Say what there is to say; a stream that is gone is the reader's to notice."""
         while True:
             try:
-                # Not `wait_for`: in Python 3.11 it may swallow the cancellation that ends this task.
+                # Not `wait_for`: in Python 3.11 it may swallow the cancellation that ends this
+                # task.
                 async with asyncio.timeout(_SAY_AGAIN_S):
                     await link.news.wait()
             except TimeoutError:
@@ -266,7 +268,7 @@ class TelemetryForward:
                 await call.write(link.answers.popleft())
 
     def _hand_over(self, guest: Guest, answer: bytes) -> None:
-        """Give a leader's command to the client; its answers to settings are for nobody."""
+        """Give a leader's command to the client; drop its answers to settings."""
         try:
             kind = v2.TelemetryCommand.FromString(answer).WhichOneof("command")
         except DecodeError as error:

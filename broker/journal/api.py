@@ -1,7 +1,7 @@
 """Interface between the pop state and its journal.
 
-The pop state of the running leader is in memory (`pop/group.py`); the journal makes it survive in the
-revive topic (docs/formats/broker-semantics.md, section 1.7). On a follower the journal writes
+The pop state of the running leader is in memory (`pop/group.py`); the journal makes it survive in
+the revive topic (docs/formats/broker-semantics.md, section 1.7). On a follower the journal writes
 nothing, so the consumer offset stays at the first message that is not acknowledged.
 
 Calls come on the event loop in the order of the events; none blocks, none raises an error that the
@@ -44,7 +44,8 @@ class Journal(Protocol):
     def flush_soon(self) -> None:
         """Write in the next turn of the loop.
 
-        Called after copies were appended: a crash before the originals are settled copies them twice.
+        Called after copies were appended: a crash before the originals are settled copies them
+        twice.
         """
 
     def changed(  # noqa: PLR0917 - one event with all its data
@@ -58,8 +59,8 @@ class Journal(Protocol):
     ) -> None:
         """Record that the delivery is hidden for `invisible_ms` from `now_ms`.
 
-        Its pop time, `delivery.pop_ms`, is new: at least `now_ms`, and never used before; it becomes
-        visible at `delivery.visible_ms`.
+        Its pop time, `delivery.pop_ms`, is new: at least `now_ms`, and never used before; it
+        becomes visible at `delivery.visible_ms`.
         """
 
     def restored(self, core: PopGroup) -> Restored:

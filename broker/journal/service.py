@@ -5,9 +5,9 @@ Promises: a batch that is still in flight after `popCkStayBufferTime` is in the 
 that is in the log. A clean stop writes everything. A consumer never waits for the journal: a crash
 costs another delivery of what was unwritten.
 
-A leader reads the log once, before it serves, and then reads only what surfaced in the revive topic,
-so that the consumer offsets there can advance (`recovery.py`). A follower reads continuously; when
-its leader fails it holds the deliveries in flight, and writes nothing.
+A leader reads the log once, before it serves, and then reads only what surfaced in the revive
+topic, so that the consumer offsets there can advance (`recovery.py`). A follower reads
+continuously; when its leader fails it holds the deliveries in flight, and writes nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Journal writer: appends the collected checkpoints and acks to the log, a few times a second.
 
-Promises: a record that may be written (`PopJournal.take`) is in the log at most `FLUSH_S` later; while
-the log refuses appends the writer retries at that interval, and the records stay in memory, bounded by
-the messages in flight. A flush is one append for each of three kinds; a kind is appended only if the
-log accepted all of the kind before, so that the record that ends a delivery never precedes the record
-of what became of the message (`core.py`). The pop state learns what is stored, so that the consumer
-offset may pass it.
+Promises: a record that may be written (`PopJournal.take`) is in the log at most `FLUSH_S` later;
+while the log refuses appends the writer retries at that interval, and the records stay in memory,
+bounded by the messages in flight. A flush is one append for each of three kinds; a kind is appended
+only if the log accepted all of the kind before, so that the record that ends a delivery never
+precedes the record of what became of the message (`core.py`). The pop state learns what is stored,
+so that the consumer offset may pass it.
 """
 
 from __future__ import annotations

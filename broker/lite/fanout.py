@@ -1,9 +1,9 @@
 """Lite fan-out: sends lite subscriptions to the other broker groups that hold the parent topic.
 
-A lite topic is in one of the groups (its name selects a queue of the parent), and a client sends its
-subscriptions to one node only. That node forwards them to the leader of every other group with the
-parent, in the client's name. The client's answer comes from its own group: the node does not wait for
-the others. A lost request is repeated by the client's refresh within 30 seconds.
+A lite topic is in one of the groups (its name selects a queue of the parent), and a client sends
+its subscriptions to one node only. That node forwards them to the leader of every other group with
+the parent, in the client's name. The client's answer comes from its own group: the node does not
+wait for the others. A lost request is repeated by the client's refresh within 30 seconds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """ReceiveMessage of lite topics: messages of all that the client subscribes to, each in its order.
 
-Source: docs/formats/broker-semantics.md, section 12.2; docs/formats/grpc-api.md, section 5.13. A lite
-topic is consumed like one queue of a FIFO group: one batch is delivered at a time, its handles have
-queue 0 and revive queue 999, there is no retry topic, and a message without attempts left becomes a
-dead letter. An answer may hold messages of several lite topics. Promises: an answer as soon as one of
-the client's lite topics has an available message; arrivals, acknowledgements, expiries and new
-subscriptions wake waiting polls; a state that equals the consumer offset is dropped at once, so that
-an idle lite topic costs nothing.
+Source: docs/formats/broker-semantics.md, section 12.2; docs/formats/grpc-api.md, section 5.13. A
+lite topic is consumed like one queue of a FIFO group: one batch is delivered at a time, its handles
+have queue 0 and revive queue 999, there is no retry topic, and a message without attempts left
+becomes a dead letter. An answer may hold messages of several lite topics. Promises: an answer as
+soon as one of the client's lite topics has an available message; arrivals, acknowledgements,
+expiries and new subscriptions wake waiting polls; a state that equals the consumer offset is
+dropped at once, so that an idle lite topic costs nothing.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class LiteReceive:
     def receive(
         self, request: v2.ReceiveMessageRequest, ctx: RequestContext, now_ns: int
     ) -> list[bytes] | asyncio.Future[list[bytes]]:
-        """Handle a ReceiveMessage of a lite group; `now_ns` is the steady time. Raises WireError."""
+        """Handle a ReceiveMessage of a lite group; `now_ns` is the steady time. Raises
+        WireError."""
         poll_ms = poll_time_ms(self._clients, request, ctx, now_ns)
         asked = checked(self._metadata, request, ctx)
         key = self._check(asked)

@@ -2,10 +2,10 @@
 
 A lite topic ends `lite.topic.expiration` minutes after its last message
 (docs/formats/broker-semantics.md, section 12.2): its LMQ and its groups' offsets are removed;
-its records stay until retention deletes them. Its next message creates it again. The leader decides;
-a follower waits an hour longer before it does the same, so that the clocks need not agree. In the
-first minutes after a start nothing ends, so that consumers can return. Promises: work is done in
-slices of a few milliseconds.
+its records stay until retention deletes them. Its next message creates it again. The leader
+decides; a follower waits an hour longer before it does the same, so that the clocks need not agree.
+In the first minutes after a start nothing ends, so that consumers can return. Promises: work is
+done in slices of a few milliseconds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """SyncLiteSubscription: the lite topics that a client of a group receives, and its start offsets.
 
-Source: docs/formats/grpc-api.md, section 5.13; docs/formats/broker-semantics.md, section 12.2. Checks
-are in the order of the specification; a refused request changes nothing. A group that subscribes to a
-lite topic for the first time starts at its end as of the subscription, so that later messages are
-delivered however late the first poll is; the OffsetOption of a partial subscription overrides this.
+Source: docs/formats/grpc-api.md, section 5.13; docs/formats/broker-semantics.md, section 12.2.
+Checks are in the order of the specification; a refused request changes nothing. A group that
+subscribes to a lite topic for the first time starts at its end as of the subscription, so that
+later messages are delivered however late the first poll is; the OffsetOption of a partial
+subscription overrides this.
 Subscriptions are in memory: clients refresh them every 30 seconds, and those not refreshed for a
 minute are dropped.
 """

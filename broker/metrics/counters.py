@@ -44,7 +44,8 @@ class Counters:
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Messages moved to dead letters while a consumer asked for them, by topic and group."""
     created: dict[tuple[str, str, bool], Buckets] = field(default_factory=dict)
-    """Milliseconds that making a topic or group took, by what it is, outcome and whether the system's."""
+    """Milliseconds that making a topic or group took, by what it is, outcome and whether the
+    system's."""
     acked: int = 0
     redelivered_without_handover: int = 0
     """Deliveries repeated because pop state is not handed over between replicas."""
@@ -53,7 +54,8 @@ class Counters:
     """Messages that were not stored again, because their ids were sent inside the window."""
     internal_errors: int = 0
     cold: Counter[str] = field(default_factory=Counter)
-    """What was read on a follower because it is old: reads "passed_on", records "fetched", fetches "refused"."""
+    """What was read on a follower because it is old: reads "passed_on", records "fetched", fetches
+    "refused"."""
 
     def add_sent(self, topic: str, message_type: int, messages: int, size: int) -> None:
         """Messages that were appended."""

@@ -1,7 +1,7 @@
-"""Makes metric families with the labels that every metric of a broker has.
+"""Metric families with the labels that every metric of a broker has.
 
-Common labels: the cluster, the type of node and its name (broker semantics, section 11.1).
-prometheus-client is imported with the first scrape: a broker that nobody scrapes does not pay for it.
+Common labels: cluster, node type and node name (docs/formats/broker-semantics.md, section 11.1).
+prometheus-client is imported by the first scrape.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metrics of consumer groups: lag, messages in flight and ready and their age, dead letters.
 
-Names are RocketMQ 5's (docs/formats/broker-semantics.md, section 11.2). Retry topics count under their
-origin topic, with `is_retry`. Promises: a scrape reads at most `READS_MAX` records for the ages, so that
-many groups do not hold the loop; a message whose age is not read yet has no sample.
+Names are RocketMQ 5's (docs/formats/broker-semantics.md, section 11.2). Retry topics count under
+their origin topic, with `is_retry`. Promises: a scrape reads at most `READS_MAX` records for the
+ages, so that many groups do not hold the loop; a message whose age is not read yet has no sample.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ QueuePosition = tuple[str, int, int]
 class StoreTimes:
     """Store times of the messages at which groups stand.
 
-    The time of a message does not change, so each is read once; a scrape reads a part of what is new
-    and the next one goes on from there.
+    The time of a message does not change, so each is read once; a scrape reads a part of what is
+    new and the next one goes on from there.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -74,7 +74,8 @@ def group_families(
     now_ms: int,
     families: Families,
 ) -> list[Metric]:
-    """Metrics of the groups: `rows` are all their queues, `dead` counts dead letters by topic and group."""
+    """Metrics of the groups: `rows` are all their queues, `dead` counts dead letters by topic and
+    group."""
     lag: Counter[Key] = Counter()
     in_flight: Counter[Key] = Counter()
     oldest: list[tuple[Key, QueuePosition]] = []

@@ -1,8 +1,8 @@
 """/metrics, /livez and /readyz: a small HTTP server on the broker's own event loop.
 
-Promises: a request costs nothing until it comes (no thread that polls); bounded in headers, time and
-connections; GET and HEAD only, one request a connection. It lives on the loop on purpose: /livez
-answers exactly while the loop turns. The text of a scrape is rendered in a thread.
+Promises: a request costs nothing until it comes (no thread that polls); bounded in headers, time
+and connections; GET and HEAD only, one request a connection. It lives on the loop on purpose:
+/livez answers exactly while the loop turns. The text of a scrape is rendered in a thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class MetricsServer:
     def __init__(
         self, scrape: Callable[[], Callable[[], bytes]], unready: Callable[[], str | None]
     ) -> None:
-        """`scrape` collects on the loop and returns what renders; `unready` says why not, or None."""
+        """`scrape` collects on the loop and returns what renders; `unready` says why not, or
+        None."""
         self._scrape = scrape
         self._unready = unready
         self._server: asyncio.Server | None = None
@@ -71,7 +72,7 @@ class MetricsServer:
                 writer.write(_response(head, status, kind, body))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            # Too slow, too long, or gone: nobody is there to be told.
+            # Too slow, too long, or disconnected: there is no client to answer.
             pass
         finally:
             self._connections -= 1

@@ -1,8 +1,9 @@
 """The `/metrics` page of a broker, under RocketMQ 5's names where they exist.
 
-Promises: a scrape reads everything on the event loop and renders it elsewhere; it counts nothing that the
-parts do not count anyway (docs/formats/broker-semantics.md, sections 11.1-11.3; names with `cometmq_` are
-ours). prometheus-client is imported by the first scrape, so that a broker without scrapes does not load it.
+Promises: a scrape reads everything on the event loop and renders it elsewhere; it counts nothing
+that the parts do not count anyway (docs/formats/broker-semantics.md, sections 11.1-11.3; names with
+`cometmq_` are ours). prometheus-client is imported by the first scrape, so that a broker without
+scrapes does not load it.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class Metrics:
             ),
             self._counter(
                 "cometmq_cold_reads",
-                "Reads of old records served by a follower: reads forwarded, records fetched, fetches refused.",
+                "Reads of old records on a follower: reads forwarded, records fetched, refusals.",
                 [((how,), number) for how, number in sorted(counters.cold.items())],
                 ("how",),
             ),
@@ -233,7 +234,8 @@ class Metrics:
         )
 
     def _waiting(self) -> dict[str, int]:
-        """Return queue lengths under the names of RocketMQ's thread pools; only sends are queued."""
+        """Return queue lengths under the names of RocketMQ's thread pools; only sends are
+        queued."""
         waiting = dict.fromkeys(_PROCESSORS, 0)
         waiting["send"] = self._sender.waiting
         waiting["async_put"] = len(self._durability)

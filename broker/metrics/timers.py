@@ -1,5 +1,6 @@
-"""The timers' part of a scrape, under RocketMQ 5's names (broker semantics, section 11.3); `cometmq_...`
-are ours. Read from the service's own counts on the event loop; nothing is counted here."""
+"""The timers' part of a scrape, under RocketMQ 5's names (broker semantics, section 11.3);
+`cometmq_...` are ours. Read from the service's own counts on the event loop; nothing is counted
+here."""
 
 from __future__ import annotations
 

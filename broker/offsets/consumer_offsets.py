@@ -61,7 +61,8 @@ class ConsumerOffsets:
         log: Log | None = None,
         recent: RecentOffsets | None = None,
     ) -> None:
-        """`log` is the log on which the offsets rely; `recent` keeps changes since the last write."""
+        """`log` is the log on which the offsets rely; `recent` keeps changes since the last
+        write."""
         self._path = path
         self._wall_ms = wall_ms
         self._table: dict[Key, dict[int, Position]] = {}
@@ -85,7 +86,8 @@ class ConsumerOffsets:
         self._merge_listeners.append(listener)
 
     def subscribe_removals(self, listener: Callable[[str | None, str | None], None]) -> None:
-        """Call `listener(topic, group)` when the offsets of a removed topic or group are dropped."""
+        """Call `listener(topic, group)` when the offsets of a removed topic or group are
+        dropped."""
         self._removal_listeners.append(listener)
 
     def load(self) -> None:

@@ -278,7 +278,8 @@ class AckService:
         return handle
 
     def _fits(self, core: Core, topic: Topic, handle: ReceiptHandle) -> bool:
-        """Return whether this broker can have made the handle for the topic; open the queue's state."""
+        """Return whether this broker can have made the handle for the topic; open the queue's
+        state."""
         key = handle.key
         known: Topic | None = topic
         if isinstance(core, PopGroup):

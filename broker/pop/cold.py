@@ -1,11 +1,13 @@
-"""Cold records: old messages for ReceiveMessage, fetched from a follower instead of the leader's disk.
+"""Cold records: old messages for ReceiveMessage, fetched from a follower instead of the leader's
+disk.
 
-The leader keeps the pop state and reads the records from a follower when a pop reaches a message that
-lies far behind the log's end (`pull/cold_reads.py` defines how far). Fetched records are delivered; a
-record that is not fetched yet counts as not arrived: a piece of the queue is fetched, and its arrival
-wakes the polls of the queue.
+The leader keeps the pop state and reads the records from a follower when a pop reaches a message
+that lies far behind the log's end (`pull/cold_reads.py` defines how far). Fetched records are
+delivered; a record that is not fetched yet counts as not arrived: a piece of the queue is fetched,
+and its arrival wakes the polls of the queue.
 
-Promises: a delivered record has the position, size and checksum that the queue and the record state.
+Promises: a delivered record has the position, size and checksum that the queue and the record
+state.
 If the follower does not answer, or sends other data, the leader reads its own log, and fetches
 nothing for a while. Derived data, bounded; a loss costs another fetch.
 """
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Read ahead of one queue: some batches, so that a long backlog does not cost a round trip for each.
+#: Read ahead of one queue: some batches, so that a long backlog does not cost a round trip for
+#: each.
 _AHEAD_COUNT: Final = 256
 _AHEAD_BYTES: Final = 1 << 20
 #: Concurrent fetches; further queues are read from the own log meanwhile.

@@ -1,9 +1,10 @@
 """Dead letters: the copy of a message whose delivery attempts are used up, in `%DLQ%<group>`.
 
-The copy has the reference's properties (docs/formats/store-format.md, section 2.12) and two that name
-its origin (docs/formats/grpc-api.md, sections 5.9 and 10.1). The topic is created with one queue for
-the first dead letter. Promises: the copy is appended before the original counts as consumed; a crash
-between the two leaves the message in both places, never in none. Only a leader moves messages.
+The copy has the reference's properties (docs/formats/store-format.md, section 2.12) and two that
+name its origin (docs/formats/grpc-api.md, sections 5.9 and 10.1). The topic is created with one
+queue for the first dead letter. Promises: the copy is appended before the original counts as
+consumed; a crash between the two leaves the message in both places, never in none. Only a leader
+moves messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pop queue: one queue of a group without order, its offsets and its messages in flight. Pure.
 
-Promises: the consumer offset never passes a message in flight, unless the journal has stored it, nor
-a message whose copy is not durable yet; a message that was read and is not in flight counts as
+Promises: the consumer offset never passes a message in flight, unless the journal has stored it,
+nor a message whose copy is not durable yet; a message that was read and is not in flight counts as
 consumed (docs/formats/broker-semantics.md, sections 1.7 and 1.11).
 """
 
@@ -64,7 +64,8 @@ class PopQueue:
         return dropped
 
     def advance_to(self, offset: int) -> list[int]:
-        """Advance after another replica consumed everything below `offset`, except stored deliveries.
+        """Advance after another replica consumed everything below `offset`, except stored
+        deliveries.
 
         Return the messages in flight that this ends.
         """

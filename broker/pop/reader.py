@@ -1,10 +1,11 @@
 """Pop reader: reads the queues of a group in their order into a ReceiveMessage answer.
 
-Promises: filtered messages count as consumed; a message without attempts left goes to `%DLQ%<group>`
-instead of the client; an unreadable message counts as consumed only if retention has deleted it
-(docs/formats/grpc-api.md, sections 5.6 and 7; docs/formats/broker-semantics.md, sections 1.4, 1.13
-and 3.3). A new group starts at the first message of the queue. Due messages come from the retry
-topic, to which `reviver.py` copies them; while nothing can be written they are delivered in place.
+Promises: filtered messages count as consumed; a message without attempts left goes to
+`%DLQ%<group>` instead of the client; an unreadable message counts as consumed only if retention has
+deleted it (docs/formats/grpc-api.md, sections 5.6 and 7; docs/formats/broker-semantics.md, sections
+1.4, 1.13 and 3.3). A new group starts at the first message of the queue. Due messages come from the
+retry topic, to which `reviver.py` copies them; while nothing can be written they are delivered in
+place.
 """
 
 from __future__ import annotations
@@ -280,7 +281,8 @@ class PopReader:
 def _convert(
     core: PopGroup, queue: PopQueue, result: GetResult, turn: PopTurn, count: int
 ) -> tuple[list[int], int]:
-    """Add up to `count` new messages to the answer; return their offsets and the next read offset."""
+    """Add up to `count` new messages to the answer; return their offsets and the next read
+    offset."""
     offsets: list[int] = []
     if result.status is not GetStatus.FOUND:
         return offsets, result.next_offset

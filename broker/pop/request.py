@@ -1,6 +1,7 @@
 """ReceiveMessage requests: checks, defaults and the lookups that other consumer RPCs share.
 
-Order of the checks and their codes: docs/formats/grpc-api.md, section 5.6; polling time: section 7.2.
+Order of the checks and their codes: docs/formats/grpc-api.md, section 5.6; polling time: section
+7.2.
 Settings of the client are used if known and never required (pitfall 22).
 """
 

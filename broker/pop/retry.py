@@ -1,10 +1,10 @@
 """Retry topics: names, and the copies of messages whose invisible time ended. Pure.
 
-Each topic and group has one retry topic, created on first use with one queue; pops of the group read
-it besides the topic (docs/formats/broker-semantics.md, sections 1.2 and 1.7;
+Each topic and group has one retry topic, created on first use with one queue; pops of the group
+read it besides the topic (docs/formats/broker-semantics.md, sections 1.2 and 1.7;
 docs/formats/store-format.md, section 2.12). The name has two forms. The first,
-`%RETRY%<group>_<topic>`, is the default and is ambiguous: the property ORIGIN_GROUP tells the copies
-of two groups apart. The second has a `+`, which no topic name may contain.
+`%RETRY%<group>_<topic>`, is the default and is ambiguous: the property ORIGIN_GROUP tells the
+copies of two groups apart. The second has a `+`, which no topic name may contain.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Reviver: copies due messages to the retry or dead-letter topic, on a leader, in small slices.
 
 Source: docs/formats/broker-semantics.md, sections 1.7, 1.13 and 3.3. When the invisible time of a
-message ends, its copy is appended first; the original counts as consumed when the copy is as durable
-as a client's message would be. A crash between the two leaves the message in both places, never in
-none. The invisible time of a push consumer's message is renewed instead while the consumer is alive,
-for at most three hours, and then once more by the group's retry policy. While nothing can be written
-(on a follower, on a full disk, without in-sync replicas) messages stay where they are, and pops
-deliver them again in place.
+message ends, its copy is appended first; the original counts as consumed when the copy is as
+durable as a client's message would be. A crash between the two leaves the message in both places,
+never in none. The invisible time of a push consumer's message is renewed instead while the consumer
+is alive, for at most three hours, and then once more by the group's retry policy. While nothing can
+be written (on a follower, on a full disk, without in-sync replicas) messages stay where they are,
+and pops deliver them again in place.
 
 Promises: never early; a slice takes a few milliseconds of the loop, however much is due.
 """

@@ -1,8 +1,8 @@
 """Pop turn: one ReceiveMessage while it collects its answer.
 
 Promises: the answer is bounded in messages and bytes, except for a first message of any size; a
-message is converted before the pop state marks it as delivered; a tag is compared literally, because
-the store compares only hashes (docs/formats/grpc-api.md, sections 5.6 and 10.1;
+message is converted before the pop state marks it as delivered; a tag is compared literally,
+because the store compares only hashes (docs/formats/grpc-api.md, sections 5.6 and 10.1;
 docs/formats/broker-semantics.md, section 1.13).
 """
 
@@ -88,7 +88,8 @@ class PopTurn:
         return len(self.items) >= self.request.batch or self.size >= ANSWER_BYTES_MAX
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> GetResult:
-        """Read records of a queue that may match; a request that may wait gets old ones from a follower."""
+        """Read records of a queue that may match; a request that may wait gets old ones from a
+        follower."""
         tags = self.request.tags
         if tags is not None and tags.codes is None:
             # Only the records decide the match: reading them one at a time would cost a read each.

@@ -1,9 +1,9 @@
 """Cluster watch: polls the nameservers for the cluster's state, for a node that is not a member.
 
 Each nameserver has its own task, which polls every second, and at once after an owner could not be
-reached (`poll_soon`), but not more often than `_POLL_SOON_S`. A silent nameserver delays no other, and its
-last response counts only while all are silent (`cluster_view.py`). Removed members disappear after
-half a minute.
+reached (`poll_soon`), but not more often than `_POLL_SOON_S`. A silent nameserver delays no other,
+and its last response counts only while all are silent (`cluster_view.py`). Removed members
+disappear after half a minute.
 """
 
 from __future__ import annotations

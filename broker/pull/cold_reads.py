@@ -1,12 +1,12 @@
 """Cold reads: a leader forwards reads of old log data to a follower, to keep its own page cache.
 
 Source: docs/formats/ha.md, section 3.1 and rule R10. A read is cold if its message lies further
-behind the log's end than `accessMessageInMemoryMaxRatio` of the machine's memory: it would come from
-the disk, on the loop that also handles sends. The leader forwards read-only requests through the
-access point to its in-sync followers in turn, which serve them up to the confirm offset. Receiving
-stays on the leader, which holds the group's state; only the records come from the follower
-(`pop/cold.py`). Without a reachable follower the leader reads its own log. Promises: while the whole
-log fits into that share of the memory this costs one comparison.
+behind the log's end than `accessMessageInMemoryMaxRatio` of the machine's memory: it would come
+from the disk, on the loop that also handles sends. The leader forwards read-only requests through
+the access point to its in-sync followers in turn, which serve them up to the confirm offset.
+Receiving stays on the leader, which holds the group's state; only the records come from the
+follower (`pop/cold.py`). Without a reachable follower the leader reads its own log. Promises: while
+the whole log fits into that share of the memory this costs one comparison.
 """
 
 from __future__ import annotations

@@ -280,7 +280,8 @@ class PullService:
             self._commit_timer = self._loop.call_later(COMMIT_MS / 1000, self._commit_broadcast)
 
     def _start_offset(self, pull: _Pull, group: str) -> list[bytes]:
-        """Return the start offset of a client without one: the slowest client's of its group, if any."""
+        """Return the start offset of a client without one: the slowest client's of its group, if
+        any."""
         offsets, store = self._offsets, self._store
         known = offsets.get(pull.topic, broadcast_group(group), pull.queue_id)
         if known is None:
@@ -297,7 +298,8 @@ class PullService:
         for _ in range(_READS_MAX):
             wanted = pull.tags
             codes = None if wanted is None else wanted.codes
-            # If only the records decide the match, reading them one at a time would cost a read each.
+            # If only the records decide the match, reading them one at a time would cost a read
+            # each.
             count = pull.batch if wanted is None or codes is not None else MAX_BATCH
             result = self._store.get(
                 *(pull.topic, pull.queue_id, pull.offset, count, ANSWER_BYTES_MAX), tag_codes=codes

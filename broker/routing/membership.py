@@ -1,7 +1,7 @@
 """This replica as a member of its cluster: its registration, and the leader that a follower dials.
 
-Promises: the start waits at most half a second for nameservers; a follower without a configured master
-dials the leader that the nameservers name (docs/formats/ha.md, sections 6.4 and 6.8).
+Promises: the start waits at most half a second for nameservers; a follower without a configured
+master dials the leader that the nameservers name (docs/formats/ha.md, sections 6.4 and 6.8).
 """
 
 from __future__ import annotations

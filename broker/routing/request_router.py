@@ -1,10 +1,10 @@
 """Request routing: which replica serves a request, and what happens when it cannot be reached.
 
-The access point calls `locate` for every call of a client (a forwarded call is never forwarded again)
-and `unreachable` when the owner does not answer. Rules (docs/formats/ha.md, rule R10): the group is the
-one that the request names (a queue's broker, a receipt handle), else a group that has the topic, this
-one first; its leader owns the request. Without a leader a follower serves reads from its own log, and
-writes are held until a leader exists or the deadline is near.
+The access point calls `locate` for every call of a client (a forwarded call is never forwarded
+again) and `unreachable` when the owner does not answer. Rules (docs/formats/ha.md, rule R10): the
+group is the one that the request names (a queue's broker, a receipt handle), else a group that has
+the topic, this one first; its leader owns the request. Without a leader a follower serves reads
+from its own log, and writes are held until a leader exists or the deadline is near.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class RequestRouter:
         self._leader_was_alive = False
 
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
-        """Return HOST:PORT of the owner, or None to serve here. Raises WireError if no replica can."""
+        """Return HOST:PORT of the owner, or None to serve here. Raises WireError if no replica
+        can."""
         if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
             self._lite_fanout.send(request, ctx)
         if path in _ROUTES and self._may_be_new_topic(path, request):

@@ -1,9 +1,9 @@
 """QueryRoute and QueryAssignment: the queues of a topic and their endpoints, for official clients.
 
-Promises: broker id 0, READ_WRITE, queue ids from 0, one endpoint a group, stable order; never an OK without
-queues; any node answers for every group (docs/formats/grpc-api.md, sections 5.1, 5.2, 9, pitfalls
-26-34). Answers depend on the metadata and the cluster view only and are built for each call: clients
-ask every 30 s.
+Promises: broker id 0, READ_WRITE, queue ids from 0, one endpoint a group, stable order; never an OK
+without queues; any node answers for every group (docs/formats/grpc-api.md, sections 5.1, 5.2, 9,
+pitfalls 26-34). Answers depend on the metadata and the cluster view only and are built for each
+call: clients ask every 30 s.
 """
 
 from __future__ import annotations
@@ -159,5 +159,6 @@ def _accepted(message_type: int) -> tuple[v2.MessageType.ValueType, ...]:
 def _unknown(topic: str) -> WireError:
     return WireError(
         v2.TOPIC_NOT_FOUND,
-        f"No topic route info for the topic: {topic}. Create it with `cometmq topic create {topic}`.",
+        f"No topic route info for the topic: {topic}. Create it with "
+        f"`cometmq topic create {topic}`.",
     )

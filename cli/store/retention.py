@@ -157,7 +157,8 @@ def _print(document: dict[str, Any]) -> None:
     hours = ";".join(f"{hour:02d}" for hour in document["delete_when"])
     click.echo(
         f"{document['directory']}: fileReservedTime {document['file_reserved_hours']} h, "
-        f"deleteWhen {hours}, it is hour {document['hour']:02d}; the disk is {document['disk_use']} % full"
+        f"deleteWhen {hours}, it is hour {document['hour']:02d}; "
+        f"the disk is {document['disk_use']} % full"
     )
     if document["archive_gate"]:
         click.echo(f"archiveGate is on; archive watermark: {document['archive_watermark']}")

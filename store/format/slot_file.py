@@ -11,9 +11,9 @@ offset  size  field      meaning
     49     n  body       JSON, UTF-8
   ....        padding    newlines up to the slot's size, 4096 by default
 
-Slots are text: `cat` shows both. A torn write damages one slot and leaves the other, which holds the
-previous state. Format: docs/formats/ha.md, section 6.5. Pure: `ha/state/slots.py` reads and writes
-the files.
+Slots are text: `cat` shows both. A torn write damages one slot and leaves the other, which holds
+the previous state. Format: docs/formats/ha.md, section 6.5. Pure: `ha/state/slots.py` reads and
+writes the files.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Control doors of replicas and nameservers that keep what they are told: real gRPC servers with a small state each.
+"""Control doors of replicas and nameservers that keep what they are told: real gRPC servers with a
+small state each.
 
 The CLI's decider is tested against them without brokers; `tests/drills` does it with real ones.
 """

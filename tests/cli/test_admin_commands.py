@@ -1,4 +1,5 @@
-"""Topics, groups and offsets as an operator types them, against a real broker in processes of its own."""
+"""Topics, groups and offsets as an operator types them, against a real broker in processes of its
+own."""
 
 from __future__ import annotations
 

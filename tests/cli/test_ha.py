@@ -1,4 +1,5 @@
-"""`cometmq ha` and `scripts/promote`: the static sequence, the controller's commands, what each refuses."""
+"""`cometmq ha` and `scripts/promote`: the static sequence, the controller's commands, what each
+refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`cometmq store` as a shell sees it: what it prints, its exit codes, and that looking changes nothing."""
+"""`cometmq store` as a shell sees it: what it prints, its exit codes, and that looking changes
+nothing."""
 
 from __future__ import annotations
 
@@ -251,7 +252,8 @@ def test_an_empty_export_keeps_an_existing_file(normal: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("command", ["verify", "repair", "ls", "dump"])
 def test_a_store_without_its_log_is_refused(root: Path, tmp_path: Path, command: str) -> None:
-    """Of a log that lies elsewhere nothing was found, so all that is derived from it looked wrong."""
+    """Of a log that lies elsewhere nothing was found, so all that is derived from it looked
+    wrong."""
     (root / "commitlog").rename(tmp_path / "elsewhere")
     before = digests(root)
     done = store(command, root)

@@ -1,4 +1,5 @@
-"""`cometmq up` with real processes: ready, used, killed, restarted, stopped. Ephemeral ports only."""
+"""`cometmq up` with real processes: ready, used, killed, restarted, stopped. Ephemeral ports
+only."""
 
 import importlib.util
 import json

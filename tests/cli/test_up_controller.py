@@ -1,4 +1,5 @@
-"""`cometmq up` with a controller: the slave leads when the master is killed, and the master comes back as a slave."""
+"""`cometmq up` with a controller: the slave leads when the master is killed, and the master comes
+back as a slave."""
 
 from __future__ import annotations
 

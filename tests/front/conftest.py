@@ -1,7 +1,8 @@
-"""The bench of the front's tests: a table of small services behind a door, and clients that call it.
+"""The bench of the front's tests: a table of small services behind a door, and clients that call
+it.
 
-Tests may be coroutines; each runs on a loop of its own. `door` is parametrised: every door must pass
-the same suite (front-door note, section 4).
+Tests may be coroutines; each runs on a loop of its own. `door` is parametrised: every door must
+pass the same suite (front-door note, section 4).
 """
 
 import asyncio
@@ -28,7 +29,8 @@ from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
 
 PREFIX = "/test.Conformance/"
-#: The native door is tested where it is installed; scripts/test builds it where there is a toolchain.
+#: The native door is tested where it is installed; scripts/test builds it where there is a
+#: toolchain.
 DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else ("grpcio",)
 PATIENCE_S = 10.0
 

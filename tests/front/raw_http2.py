@@ -1,7 +1,9 @@
-"""HTTP/2 by hand, for what no gRPC client would send. Writes frames, and reads them without headers.
+"""HTTP/2 by hand, for what no gRPC client would send. Writes frames, and reads them without
+headers.
 
-Just enough of RFC 9113 and RFC 7541: literal header fields without indexing, no Huffman coding; what
-the server's headers say is not decoded, tests look at frames, their flags and the data in them.
+Just enough of RFC 9113 and RFC 7541: literal header fields without indexing, no Huffman coding;
+what the server's headers say is not decoded, tests look at frames, their flags and the data in
+them.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """What a hostile peer can put on the native door's socket, while a neighbour goes on.
 
-Each attack ends in a status, a GOAWAY or a closed connection of that peer, or is simply borne within
-bounds; the process, its memory and its neighbours go on. The limits under test are the door's own
-(`front/config.py`); grpc's core has limits of its own, which are not ours to test.
+Each attack ends in a status, a GOAWAY or a closed connection of that peer, or is simply borne
+within bounds; the process, its memory and its neighbours go on. The limits under test are the
+door's own (`front/config.py`); grpc's core has limits of its own, which are not ours to test.
 """
 
 import asyncio

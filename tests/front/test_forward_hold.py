@@ -119,7 +119,8 @@ async def test_an_owner_that_drains_hands_over(front: Any, bench: Any, eventuall
 async def test_the_wrong_node_behind_a_name_answered_for_as_long_as_its_connection_stood(
     front: Any, bench: Any
 ) -> None:
-    """Containers that come back with exchanged addresses: a proxy answered nobody for minutes (drill 38)."""
+    """Containers that come back with exchanged addresses: a proxy answered nobody for minutes
+    (drill 38)."""
     async with await bench() as owner, front(_at(owner)) as wrong:
         relay = Relay(wrong.bench.port)
         async with front(await relay.start()) as f:

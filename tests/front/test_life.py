@@ -81,7 +81,8 @@ async def test_health_reports_the_start_of_a_drain(bench: Any) -> None:
         stub = health_pb2_grpc.HealthStub(b.client.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=""))
         assert (await watch.read()).status == SERVING
-        # Grace for a slow machine; the watch that has been told is given back, so the drain ends at once.
+        # Grace for a slow machine; the watch that has been told is given back, so the drain ends at
+        # once.
         draining = asyncio.ensure_future(b.door.drain(30))
         assert (await watch.read()).status == NOT_SERVING
         watch.cancel()

@@ -1,8 +1,9 @@
 """Full load and abuse on the native door at once, for minutes: no error, and memory that stays.
 
-The server is a process of its own with empty handlers (`cometmq.tests.bench.empty_server`), the load comes from the
-load generator in Go, which takes a whole core. Less than a minute in the suite; ten with `scripts/test --slow`. Compared is anonymous
-memory: what is mapped from files may come and go as the kernel likes.
+The server is a process of its own with empty handlers (`cometmq.tests.bench.empty_server`), the
+load comes from the load generator in Go, which takes a whole core. Less than a minute in the suite;
+ten with `scripts/test --slow`. Compared is anonymous memory: what is mapped from files may come and
+go as the kernel likes.
 """
 
 import asyncio

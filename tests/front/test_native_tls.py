@@ -1,4 +1,5 @@
-"""The native door's own: TLS and plaintext on one port, certificates that change, clients that need one."""
+"""The native door's own: TLS and plaintext on one port, certificates that change, clients that
+need one."""
 
 import asyncio
 import importlib.util

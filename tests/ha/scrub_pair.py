@@ -52,7 +52,8 @@ class Replica:
 
 
 class Pair:
-    """Two replicas with the same log of several segments; `damage_bit` flips a bit in the file of one."""
+    """Two replicas with the same log of several segments; `damage_bit` flips a bit in the file of
+    one."""
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.one = Replica(root / "one", **options)

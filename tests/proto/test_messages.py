@@ -1,4 +1,5 @@
-"""Messages of the private pool behave as protobuf promises: presence, oneofs, maps, sub-messages."""
+"""Messages of the private pool behave as protobuf promises: presence, oneofs, maps,
+sub-messages."""
 
 import pytest
 from google.protobuf import timestamp_pb2

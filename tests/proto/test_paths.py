@@ -1,4 +1,5 @@
-"""`paths` has a constant for every method of every service, and every `paths.NAME` in use exists."""
+"""`paths` has a constant for every method of every service, and every `paths.NAME` in use
+exists."""
 
 import re
 from pathlib import Path

@@ -18,8 +18,9 @@
     I14 what was cut is zero until it is written again                          `has_cut`
     I16 queue offsets are dense in log order, also across epochs                `compare_logs`
 
-I12, I13 and I15 concern derived state, reads and routes outside of the cores; drills check them. The
-confirmed bytes are stored once (`truth`): I13's limit is then I4 at each reader's confirm offset.
+I12, I13 and I15 concern derived state, reads and routes outside of the cores; drills check them.
+The confirmed bytes are stored once (`truth`): I13's limit is then I4 at each reader's confirm
+offset.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,11 @@
-"""Pop handover: what a follower delivered and acknowledged without a leader, `<store>/ha/pop-handover`.
+"""Pop handover: what a follower delivered and acknowledged without a leader,
+`<store>/ha/pop-handover`.
 
 Only a follower writes the file, every two seconds while it serves, so that its own restart does not
 deliver messages in flight again. When a leader exists again, the state is sent to it (or used
-locally, if this replica is elected: `takeover.py`), and the file is deleted. Format: magic, CRC-32 of
-the rest, a `v1.PopHandover`. The file is derived and bounded: a queue that does not fit, or a damaged
-file, costs repeated deliveries, never a message.
+locally, if this replica is elected: `takeover.py`), and the file is deleted. Format: magic, CRC-32
+of the rest, a `v1.PopHandover`. The file is derived and bounded: a queue that does not fit, or a
+damaged file, costs repeated deliveries, never a message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Takeover: a leader adopts what a follower delivered and acknowledged without a leader.
 
-Acknowledged messages are settled here. Messages in flight stay in flight until the same time, in the
-journal and so in the revive topic; their handles stay valid. What this leader has consumed or
+Acknowledged messages are settled here. Messages in flight stay in flight until the same time, in
+the journal and so in the revive topic; their handles stay valid. What this leader has consumed or
 delivered in the meantime is newer and stays unchanged, so that a late or repeated handover does no
 harm. A FIFO queue is locked as it was on the follower. The payload comes from another replica:
 unknown names, and offsets beyond the queue, are ignored. What is not adopted is delivered again,

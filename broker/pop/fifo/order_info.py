@@ -1,6 +1,7 @@
 """Order info: the delivered batches of FIFO groups in `consumerOrderInfo.json`.
 
-It keeps queues locked across a restart. Format: RocketMQ's (docs/formats/broker-semantics.md, section
+It keeps queues locked across a restart. Format: RocketMQ's (docs/formats/broker-semantics.md,
+section
 1.9; docs/formats/store-format.md, section 12.3), so that either broker continues with the other's
 file. Only a leader writes it, a few seconds after a change and at the stop. Without the file the
 queues unlock early: their messages are delivered again, in order, from the first that is not
@@ -243,7 +244,8 @@ def batch_of(bean: Mapping[str, Any]) -> Batch | None:
 
 
 def batches_of(content: Mapping[Any, Any]) -> dict[str, dict[int, Batch]]:
-    """Return the batches by `topic@group` and queue. Raises ValueError, TypeError, AttributeError."""
+    """Return the batches by `topic@group` and queue. Raises ValueError, TypeError,
+    AttributeError."""
     found: dict[str, dict[int, Batch]] = {}
     for name, queues in (content.get("table") or {}).items():
         batches = {int(queue_id): batch_of(bean) for queue_id, bean in queues.items()}
