@@ -1,7 +1,7 @@
 """The rules of the house that a reviewer should not have to check by hand.
 
 The import table, the purity of `ha/core`, who may read a clock, module docstrings, the length of
-functions and files, the folders of the tree and of the wheel, and no path of somebody's machine.
+functions and files, the folders of the tree and of the wheel, and no path of a developer's machine.
 """
 
 import ast

@@ -38,7 +38,7 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.stop()
 
     def stop(self) -> None:
-        """Nobody listens any more."""
+        """Stop listening."""
         self._server.stop(None).wait()
 
     def service(self, call: Any) -> Any:

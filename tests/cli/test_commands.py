@@ -24,7 +24,7 @@ def cometmq(*arguments: str, cwd: str | None = None) -> subprocess.CompletedProc
 
 
 @pytest.fixture
-def nobody() -> str:
+def closed_port() -> str:
     """An address where nothing listens."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -63,15 +63,15 @@ def test_errors_have_a_sentence_and_an_exit_code(
     assert "Traceback" not in done.stderr
 
 
-def test_an_unreachable_endpoint_is_an_error_sentence(nobody: str) -> None:
-    done = cometmq("topic", "list", "--endpoint", nobody)
+def test_an_unreachable_endpoint_is_an_error_sentence(closed_port: str) -> None:
+    done = cometmq("topic", "list", "--endpoint", closed_port)
     assert done.returncode == 1
-    assert f"Cannot connect to {nobody}" in done.stderr
+    assert f"Cannot connect to {closed_port}" in done.stderr
     assert "cometmq up" in done.stderr
 
 
-def test_an_unhealthy_node_is_exit_code_3(nobody: str) -> None:
-    done = cometmq("healthcheck", "--endpoint", nobody, "-o", "json")
+def test_an_unhealthy_node_is_exit_code_3(closed_port: str) -> None:
+    done = cometmq("healthcheck", "--endpoint", closed_port, "-o", "json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["healthy"] is False
 

@@ -1,6 +1,7 @@
 """Does our store say the same as Apache's broker says about the same directory?
 
-`view` is a golden manifest (`cases.py`), or what the broker that `tests/interop/apache` starts printed:
+`view` is a golden manifest (`cases.py`), or what the broker that `tests/interop/apache` starts
+printed:
 queues with every unit and its decoded record, offsets by time, key queries, the ends of the log.
 """
 

@@ -1,10 +1,12 @@
 """The golden cases: store directories that the released Apache RocketMQ 5.5.0 broker wrote.
 
-`golden/CASE.tar.gz` is the directory as the broker left it, `CASE.json.gz` (the manifest) what was sent
-and what that broker read back, `CASE.recovered.json.gz` what it read after it had recovered a killed copy.
+`golden/CASE.tar.gz` is the directory as the broker left it, `CASE.json.gz` (the manifest) what was
+sent and what that broker read back, `CASE.recovered.json.gz` what it read after it had recovered a
+killed copy.
 Tests open copies only. What one has to know of the manifests:
 
-* They were written before the stop, so a broker that still works (the check rounds of `transaction`)
+* They were written before the stop, so a broker that still works (the check rounds of
+  `transaction`)
   may have appended more: `LOG_ENDS`, and queues that are longer than the manifest says.
 * Properties are sorted by name there, so their order on disk is taken from the log.
 * Key queries are in no particular order; IPv6 hosts are in long form.
@@ -63,7 +65,8 @@ def read_back(case: str) -> dict[str, Any]:
 
 
 def unpack(case: str, folder: Path) -> Path:
-    """The case's directory below `folder`. A timer wheel (37 MiB) comes only where it holds timers."""
+    """The case's directory below `folder`. A timer wheel (37 MiB) comes only where it holds
+    timers."""
     with tarfile.open(GOLDEN / f"{case}.tar.gz") as archive:
         members = [
             member

@@ -1,8 +1,9 @@
-"""Index files of the golden cases: built again from the log they are Apache's, byte for byte, and the
-key queries of the manifests have Apache's answers.
+"""Index files of the golden cases: built again from the log they are Apache's, byte for byte, and
+the key queries of the manifests have Apache's answers.
 
-File names are creation times, so the clock gives the times in Apache's names. `expired` begins in the
-middle of its log: its first index file holds entries of records that are gone, and is only read.
+File names are creation times, so the clock gives the times in Apache's names. `expired` begins in
+the middle of its log: its first index file holds entries of records that are gone, and is only
+read.
 """
 
 from __future__ import annotations

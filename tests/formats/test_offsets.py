@@ -1,7 +1,7 @@
 """The consumer offsets of the golden directories, as our broker reads them.
 
-What the workloads committed is known: `CG` at 17 and 5 by hand, and the consumer of `retry` read all of
-its topic. Every file of every case must come back as it is when our broker writes it again.
+What the workloads committed is known: `CG` at 17 and 5 by hand, and the consumer of `retry` read
+all of its topic. Every file of every case must come back as it is when our broker writes it again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The same bytes come out of our store: golden logs written again, message by message.
 
 The decoded records of the manifest go through `MessageStore` in physical order, with the clock, the
-hosts, the queue ids and the batches that Apache had. Log, queues, extension files and index must then
-be Apache's, byte for byte. Index files are compared in the order of their names, which are creation
-times. The order of properties is taken from the log, because a manifest sorts them; records without a
-queue unit (prepared, rolled back) are not in a manifest at all and are taken from the log.
+hosts, the queue ids and the batches that Apache had. Log, queues, extension files and index must
+then be Apache's, byte for byte. Index files are compared in the order of their names, which are
+creation times. The order of properties is taken from the log, because a manifest sorts them;
+records without a queue unit (prepared, rolled back) are not in a manifest at all and are taken from
+the log.
 """
 
 from __future__ import annotations

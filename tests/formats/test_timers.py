@@ -1,7 +1,8 @@
 """Apache's timer files through ours: read, written again from the timer topic, recovered.
 
-`delay` and `delay-killed` hold delivered and pending timers, `timer-roll` a roll-over of the log, roll
-units and messages that were due at once, `grpc` checkpoints, acknowledgements and recalls of a proxy.
+`delay` and `delay-killed` hold delivered and pending timers, `timer-roll` a roll-over of the log,
+roll units and messages that were due at once, `grpc` checkpoints, acknowledgements and recalls of a
+proxy.
 """
 
 from __future__ import annotations

@@ -119,14 +119,14 @@ async def test_an_owner_that_drains_hands_over(front: Any, bench: Any, eventuall
 async def test_the_wrong_node_behind_a_name_answered_for_as_long_as_its_connection_stood(
     front: Any, bench: Any
 ) -> None:
-    """Containers that come back with exchanged addresses: a proxy answered nobody for minutes
+    """Containers that come back with exchanged addresses: a proxy answered no call for minutes
     (drill 38)."""
     async with await bench() as owner, front(_at(owner)) as wrong:
         relay = Relay(wrong.bench.port)
         async with front(await relay.start()) as f:
             call = f.bench.client.unary("Echo", b"x")
             await asyncio.sleep(0.3)
-            assert not call.done()  # nobody owns it there, and it goes no further
+            assert not call.done()  # it has no owner there and is not forwarded again
             relay.to = owner.port
             assert await call == b"x"
         await relay.stop()

@@ -1,7 +1,7 @@
 """Planting damage in a store directory, and taking it back; and where the parts of its records lie.
 
-A plant changes one file and says which bytes. `Site` undoes it from a copy of that file, so that one
-unpacked directory serves many plants.
+A plant changes one file and says which bytes. `Site` undoes it from a copy of that file, so that
+one unpacked directory serves many plants.
 """
 
 from __future__ import annotations

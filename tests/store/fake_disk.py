@@ -1,9 +1,9 @@
 """A disk that can lose power: what was not flushed comes back whole, not at all, or torn.
 
-`FakeDisk` is a `Disk` on a real directory. The files that a process sees are the page cache: a killed
-process loses nothing of them. Besides it keeps what is certainly on the disk: the bytes of every file
-at its last fdatasync or fsync, and the names that a sync of their directory made durable. `crash`
-writes into another directory what a power loss may leave:
+`FakeDisk` is a `Disk` on a real directory. The files that a process sees are the page cache: a
+killed process loses nothing of them. Besides it keeps what is certainly on the disk: the bytes of
+every file at its last fdatasync or fsync, and the names that a sync of their directory made
+durable. `crash` writes into another directory what a power loss may leave:
 
 * of every 4 KiB page that differs from its flushed content: the new one, the flushed one (zeros
   where nothing was flushed), or half of each;

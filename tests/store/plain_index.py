@@ -1,5 +1,5 @@
-"""The index written entry by entry, straight from the format's description: what the bulk one is held
-against (docs/formats/store-format.md, section 4)."""
+"""The index written entry by entry, straight from the format's description: what the bulk one is
+held against (docs/formats/store-format.md, section 4)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Damage of what is derived from the log, and of the checkpoint and JSON files, for the matrix: each
-plants it and gives the range that has to be found."""
+"""Damage of what is derived from the log, and of the checkpoint and JSON files, for the matrix:
+each plants it and gives the range that has to be found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Damage of the commit log, for the matrix: each plants it and gives the range that has to be found."""
+"""Damage of the commit log, for the matrix: each plants it and gives the range that has to be
+found."""
 
 from __future__ import annotations
 

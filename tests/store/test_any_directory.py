@@ -1,6 +1,8 @@
-"""Whatever lies in a directory: it opens, or a StoreError says in a sentence why not and nothing changed.
+"""Whatever lies in a directory: it opens, or a StoreError says in a sentence why not and nothing
+changed.
 
-Arbitrary bytes, lengths, names and kinds of file, in a directory that was a real store or never was one.
+Arbitrary bytes, lengths, names and kinds of file, in a directory that was a real store or never was
+one.
 The codecs have tests of their own; this is about all of them together.
 """
 
@@ -54,7 +56,8 @@ contents = st.one_of(st.binary(max_size=200), sizes.map(bytes), sizes.map(lambda
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A store with several segments, queues, extension and index files, that was stopped cleanly."""
+    """A store with several segments, queues, extension and index files, that was stopped
+    cleanly."""
     kit = Kit(tmp_path_factory.mktemp("template") / "store", **OPTIONS)
     kit.open()
     for number in range(60):

@@ -101,8 +101,8 @@ def test_file_names_that_are_not_offsets_are_refused(tmp_path: Path) -> None:
 def test_the_store_leaves_batch_queues_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A topic of the batch form: not read, not written, its queues' folder never made (Apache's broker
-    refuses to start where a topic has both forms)."""
+    """A topic of the batch form: not read, not written, its queues' folder never made (Apache's
+    broker refuses to start where a topic has both forms)."""
     kit = Kit(tmp_path)
     kit.open()
     kit.write_many(5, topic="Batched")

@@ -46,7 +46,8 @@ def test_what_is_written_is_read_back(value: dict[str | int, object], compact: b
 
 @given(st.dictionaries(st.integers(), st.integers(), max_size=5), st.text(max_size=20))
 def test_the_older_dialect_is_read(table: dict[int, int], text: str) -> None:
-    """fastjson 1 writes maps of numbers on one line; a string that looks like one stays as it is."""
+    """fastjson 1 writes maps of numbers on one line; a string that looks like one stays as it
+    is."""
     inside = ",".join(f"{key}:{value}" for key, value in table.items())
     written = f'{{"offsetTable":{{{inside}\n\t}},"text":{json.dumps(text + "{1:2,3:4}")}}}'
     assert loads(written) == {"offsetTable": table, "text": text + "{1:2,3:4}"}

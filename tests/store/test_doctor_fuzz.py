@@ -1,4 +1,5 @@
-"""Whatever the bytes of a store are: the doctor reads them, judges them and plans, and never fails."""
+"""Whatever the bytes of a store are: the doctor reads them, judges them and plans, and never
+fails."""
 
 from __future__ import annotations
 

@@ -2,18 +2,22 @@
 
 Rows are what happens to bytes, columns where: "." stands for a pair that the matrix has.
 
-                   header  body  properties  CRC tail  blank  unit  slot  entry  timer  checkpoint  JSON
-    bit flip         .      .        .          .        .     .     .     .      .        .         .
-    zeroed range     .      .        .          .        .     .     .     .      .                  .
-    cut              .      .                                  .           .      .        .         .
+                   header  body  properties  CRC tail  blank  unit  slot  entry  timer  checkpoint
+                   JSON
+    bit flip         .      .        .          .        .     .     .     .      .        .
+    .
+    zeroed range     .      .        .          .        .     .     .     .      .
+    .
+    cut              .      .                                  .           .      .        .
+    .
     duplicated       .      .                                  .     .     .      .
     swapped          (records) .                               .     .     .      .
     wrong size       .               .                   .     .                  .        .
     wrong magic      .                                   .                        .
 
-A checkpoint of zeros is a legal one (nothing is known), and so is JSON with another number in it. Without
-a CRC tail nothing checks flag, born time, hosts, reconsume times and the text of user properties: those
-are planted in the case that has the tail (`crc`).
+A checkpoint of zeros is a legal one (nothing is known), and so is JSON with another number in it.
+Without a CRC tail nothing checks flag, born time, hosts, reconsume times and the text of user
+properties: those are planted in the case that has the tail (`crc`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Repair: what is derived comes back with its own bytes, what is true is never touched, and a repair that
-was killed is continued."""
+"""Repair: what is derived comes back with its own bytes, what is true is never touched, and a
+repair that was killed is continued."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The doctor on stores of our own: stopped, running, killed, after a power loss; and on the queues that only
-Apache's broker writes. What it calls no problem, recovery accepts."""
+"""The doctor on stores of our own: stopped, running, killed, after a power loss; and on the queues
+that only Apache's broker writes. What it calls no problem, recovery accepts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def test_a_store_that_is_behind_differs_at_its_end(tmp_path: Path) -> None:
     assert log.what == "One log ends, the other continues."
 
 
-# -- what a kill and a power loss leave -------------------------------------------------------------
+# -- what a kill and a power loss leave
+# -------------------------------------------------------------
 
 
 def killed(tmp_path: Path, count: int = 20) -> tuple[Kit, list[int]]:

@@ -1,4 +1,5 @@
-"""Files and folders of a directory that are not ours stay as they are, whatever happens to the store."""
+"""Files and folders of a directory that are not ours stay as they are, whatever happens to the
+store."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import pytest
 
 from cometmq.tests.store.kit import Kit
 
-#: What Apache keeps beside the file store (docs/formats/store-format.md, section 1), and what an operator might.
+#: What Apache keeps beside the file store (docs/formats/store-format.md, section 1), and what an
+#: operator might.
 FOREIGN = (
     "rocksdbstore/CURRENT",
     "rocksdbstore/MANIFEST-000005",

@@ -1,4 +1,5 @@
-"""A file system that is really full: refused before anything is half written, and it goes on later."""
+"""A file system that is really full: refused before anything is half written, and it goes on
+later."""
 
 from __future__ import annotations
 

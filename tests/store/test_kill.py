@@ -1,4 +1,5 @@
-"""SIGKILL of a real writer, again and again: nothing that it was promised is lost, nothing is torn."""
+"""SIGKILL of a real writer, again and again: nothing that it was promised is lost, nothing is
+torn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Segments of 1 GiB, offsets beyond 32 bits, and messages at every limit (docs/formats/store-format.md, section 2.5).
+"""Segments of 1 GiB, offsets beyond 32 bits, and messages at every limit
+(docs/formats/store-format.md, section 2.5).
 
 Files are sparse: `ftruncate` stands in for the reservation.
 """

@@ -1,7 +1,8 @@
 """Light queues: one record in several queues, through every way from the log to the queues.
 
-The units that a light queue must have are told by a plain model that reads the log's records; whichever
-way they came to be (hints, parsing, bulk reading, recovery, a follower), the files are the same.
+The units that a light queue must have are told by a plain model that reads the log's records;
+whichever way they came to be (hints, parsing, bulk reading, recovery, a follower), the files are
+the same.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def files(kit: Kit) -> dict[str, bytes]:
 
 
 def expected(kit: Kit) -> dict[str, list[tuple[int, int]]]:
-    """Light queue -> (physical offset, size) by number, as the log says it; the later life counts."""
+    """Light queue -> (physical offset, size) by number, as the log says it; the later life
+    counts."""
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for record in kit.records():
         for name, number in lmq_units(record.topic, record.properties):

@@ -1,8 +1,8 @@
 """The whole store against a list: crashes keep, lose or tear every page that was not flushed.
 
-The store runs on a `FakeDisk`. Its flush threads sleep; the machine flushes, so that every run can be
-repeated. After any crash: nothing that was flushed is lost, what is there is a prefix of what was
-appended, queue offsets have no gap, and queues and index are what a rebuild from the log makes.
+The store runs on a `FakeDisk`. Its flush threads sleep; the machine flushes, so that every run can
+be repeated. After any crash: nothing that was flushed is lost, what is there is a prefix of what
+was appended, queue offsets have no gap, and queues and index are what a rebuild from the log makes.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ class StoreModel(RuleBasedStateMachine):
         self.after_a_crash(held)
 
     def settle(self) -> None:
-        """Let the thread that makes segments ahead come to its end, so that a run can be repeated."""
+        """Let the thread that makes segments ahead come to its end, so that a run can be
+        repeated."""
         allocator = self.kit.store.log._allocator
         with allocator._changed:
             assert allocator._changed.wait_for(lambda: allocator._thread is None, 30)

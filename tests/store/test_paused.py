@@ -1,4 +1,5 @@
-"""A full disk pauses the store: messages are refused, readers are served, and it goes on by itself."""
+"""A full disk pauses the store: messages are refused, readers are served, and it goes on by
+itself."""
 
 from __future__ import annotations
 

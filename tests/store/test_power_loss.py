@@ -1,4 +1,5 @@
-"""The emulated power loss: what was flushed stays, what was not may go in any way, and the store comes up."""
+"""The emulated power loss: what was flushed stays, what was not may go in any way, and the store
+comes up."""
 
 from __future__ import annotations
 

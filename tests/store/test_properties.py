@@ -1,4 +1,5 @@
-"""Properties, Java's string hash and tags codes (docs/formats/store-format.md, sections 2.4 and 3.2)."""
+"""Properties, Java's string hash and tags codes (docs/formats/store-format.md, sections 2.4 and
+3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The record codec against the worked examples of the store format (section 15) and against itself."""
+"""The record codec against the worked examples of the store format (section 15) and against
+itself."""
 
 from __future__ import annotations
 

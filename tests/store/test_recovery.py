@@ -270,14 +270,15 @@ def test_the_report_of_repairs(kit: Kit) -> None:
         f"The store was not stopped properly. Kept: the log from 0 to {ends[-2]} (3 segments), "
         "3 queues.",
         "Checked: 37 records from offset 0.",
-        f"Cut at {ends[-2]}: {ends[-1] - ends[-2]} bytes that are no whole record (the checksum of the "
-        "body does not match).",
+        f"Cut at {ends[-2]}: {ends[-1] - ends[-2]} bytes that are no whole record (the checksum of "
+        "the body does not match).",
         "Removed: 1 segment behind the end, 1 unfinished file.",
         f"Rebuilt: 37 queue units from offset 0 on. Readers see the log up to {ends[-2]}.",
     ]
 
 
-# -- the checksum of the whole record ---------------------------------------------------------------
+# -- the checksum of the whole record
+# ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("forced", [False, True])

@@ -1,7 +1,8 @@
 """A real small file system that fills up under a store, and under a broker with clients.
 
-A tmpfs of some MiB is mounted for each test; without the right to mount, the tests are skipped. Deleting
-before its time is off (`cleanFileForciblyEnable=false`): nothing may be lost here but by order.
+A tmpfs of some MiB is mounted for each test; without the right to mount, the tests are skipped.
+Deleting before its time is off (`cleanFileForciblyEnable=false`): nothing may be lost here but by
+order.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def fill(folder: Path, leave: int = 0) -> Path:
 
 
 def append_until_refused(kit: Kit, first: int, limit: int = 2000) -> tuple[int, PutStatus]:
-    """Append numbered messages; returns the number of the first that was refused, and the status."""
+    """Append numbered messages; returns the number of the first that was refused, and the
+    status."""
     for number in range(first, limit):
         body = b"%06d" % number + bytes(BODY)
         (result,) = kit.store.append_many([message(body, queue_id=number % 2)])
@@ -83,7 +85,8 @@ def numbers(kit: Kit) -> list[int]:
 
 
 def go_on(kit: Kit, first: int) -> int:
-    """Append messages until one is taken: what resumes may need a moment; returns the next number."""
+    """Append messages until one is taken: what resumes may need a moment; returns the next
+    number."""
 
     def taken() -> bool:
         kit.store.retention.watch_disk()  # as the broker does every few seconds

@@ -1,4 +1,5 @@
-"""One owner a directory: the files `lock` and `abort` (docs/formats/store-format.md, sections 1 and 6.1)."""
+"""One owner a directory: the files `lock` and `abort` (docs/formats/store-format.md, sections 1
+and 6.1)."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_lock_and_abort_are_the_files_of_apache(kit: Kit) -> None:
 
 
 def test_abort_stays_while_records_wait_for_dispatch(kit: Kit) -> None:
-    """Apache would otherwise take the queues for complete (docs/formats/store-format.md, section 6.7)."""
+    """Apache would otherwise take the queues for complete (docs/formats/store-format.md, section
+    6.7)."""
     kit.write()
     report = kit.reopen()
     assert not report.clean

@@ -1,4 +1,5 @@
-"""The transient pool: what is appended is read after the commit, and what a crash of the process loses."""
+"""The transient pool: what is appended is read after the commit, and what a crash of the process
+loses."""
 
 from __future__ import annotations
 

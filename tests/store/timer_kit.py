@@ -1,4 +1,5 @@
-"""What the tests of the timer files share: units, a log of small files, a store without messages."""
+"""What the tests of the timer files share: units, a log of small files, a store without
+messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A process that appends until it is killed: `python writer.py DIRECTORY sync|async|pool SEED`.
 
-Prints `END BODY-NUMBER` for everything that it was promised: in sync mode what was flushed, in async
-mode what was appended (the page cache survives the process), with the transient pool what was
+Prints `END BODY-NUMBER` for everything that it was promised: in sync mode what was flushed, in
+async mode what was appended (the page cache survives the process), with the transient pool what was
 committed. The checker is `test_kill.py`.
 """
 
