@@ -1,4 +1,4 @@
-"""Conformance of a door, part 3: bytes that no good client sends. Well-behaved clients are unharmed."""
+"""Conformance of a door, part 3: malformed bytes. Well-behaved clients are unharmed."""
 
 import asyncio
 import random
