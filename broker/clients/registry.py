@@ -1,11 +1,10 @@
-"""Clients by client id: when each was last heard of, its settings and its open telemetry streams.
+"""Client registry: last activity, settings and open telemetry streams of each client, by client id.
 
-Promises: a client is known by its id and never by its connection (one connection may carry every
-client of a process); the end of a telemetry stream is not the end of the client; a client without
-settings is fine (gRPC API, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). Who produces to a topic
-is known from the settings and, for those who only add topics later, from the first transaction that
-they send (pitfall 40). State is in memory and derived: losing it costs nothing but the next
-heartbeat.
+Promises: a client is identified by its id, never by its connection (one connection may carry all
+clients of a process); the end of a telemetry stream does not remove the client; settings are
+optional (docs/formats/grpc-api.md, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). The producers of
+a topic come from the settings and, for clients that add topics later, from their first transaction
+(pitfall 40). State is in memory and derived: the next heartbeat restores it.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 SENT_TOPICS_MAX = 1_000
-"""Topics of one client that are known from its transactions alone: it names them itself in
-minutes."""
+"""Topics of one client known from its transactions only; its settings name them in minutes."""
 
 
 class CommandStream(Protocol):
-    """What the registry needs of an open telemetry stream: somewhere to send commands."""
+    """An open telemetry stream, to send commands."""
 
     @property
     def finished(self) -> bool:
-        """Nothing reaches the client through it any more."""
+        """Whether the stream has ended."""
 
     def send(self, message: object) -> None:
         """Queue one command for the client."""
@@ -39,7 +37,7 @@ class CommandStream(Protocol):
 
 @dataclass(slots=True)
 class Client:
-    """One producer or consumer object of some process."""
+    """One producer or consumer object of a process."""
 
     client_id: str
     language: str
@@ -50,14 +48,14 @@ class Client:
     group: str = ""
     settings: v2.Settings | None = None
     topics: frozenset[str] = frozenset()
-    """That it said it produces to."""
+    """Topics to which it produces, from its settings."""
     sent: dict[str, None] = field(default_factory=dict)
-    """That it sent transactions to."""
+    """Topics to which it sent transactions."""
     streams: list[CommandStream] = field(default_factory=list)
 
 
 class ClientRegistry:
-    """Every client that this node heard of within the expiry time."""
+    """The clients that were active within the expiry time."""
 
     def __init__(self, expiry_ms: int, limit: int) -> None:
         self._expiry_ns = expiry_ms * _NS_PER_MS
@@ -73,7 +71,7 @@ class ClientRegistry:
         return iter(list(self._clients.values()))
 
     def seen(self, ctx: RequestContext, now_ns: int) -> Client:
-        """Note that a client spoke; it is registered if it was unknown."""
+        """Record activity of a client; register an unknown one."""
         client = self._clients.get(ctx.client_id)
         if client is None:
             return self._register(ctx, now_ns)
@@ -81,35 +79,35 @@ class ClientRegistry:
         return client
 
     def get(self, client_id: str) -> Client | None:
-        """The client, alive or about to expire."""
+        """Return the client, also if it is about to expire."""
         return self._clients.get(client_id)
 
     def alive(self, client_id: str, now_ns: int) -> bool:
-        """Whether the client was heard of within the expiry time."""
+        """Return whether the client was active within the expiry time."""
         client = self._clients.get(client_id)
         return client is not None and now_ns - client.last_seen_ns <= self._expiry_ns
 
     def settings(self, client_id: str) -> v2.Settings | None:
-        """The settings that the client sent last, if it ever did."""
+        """Return the last settings of the client, or None."""
         client = self._clients.get(client_id)
         return client.settings if client is not None else None
 
     def forget(self, client_id: str) -> Client | None:
-        """The client said good-bye (or expired)."""
+        """Remove a client that terminated or expired."""
         client = self._clients.pop(client_id, None)
         if client is not None:
             self._unlist(client, (*client.topics, *client.sent))
         return client
 
     def publishes(self, client: Client, topics: Iterable[str]) -> None:
-        """The client's settings name what it produces to."""
+        """Set the topics to which the client produces, from its settings."""
         self._unlist(client, client.topics)
         client.topics = frozenset(topics)
         for topic in (*client.topics, *client.sent):
             self._producers.setdefault(topic, {})[client.client_id] = client
 
     def sends(self, client: Client, topic: str) -> None:
-        """The client sends a transaction: it can be asked about it, whatever its settings say."""
+        """Add a topic to which the client sends a transaction: it can answer checks there."""
         if topic in client.sent:
             return
         client.sent[topic] = None
@@ -121,8 +119,7 @@ class ClientRegistry:
         self._producers.setdefault(topic, {})[client.client_id] = client
 
     def producers(self, topic: str, now_ns: int) -> list[Client]:
-        """Those that live, can be reached here and produce to the topic; each call begins with the
-        next one of them."""
+        """Return live producers of the topic with an open stream, rotated by one at each call."""
         found = [
             client
             for client in self._producers.get(topic, {}).values()
@@ -136,7 +133,7 @@ class ClientRegistry:
         return found
 
     def expire(self, now_ns: int) -> list[str]:
-        """Forget who was not heard of for too long; the ids are returned."""
+        """Remove expired clients; return their ids."""
         cut = now_ns - self._expiry_ns
         gone = [c.client_id for c in self._clients.values() if c.last_seen_ns < cut]
         for client_id in gone:
@@ -151,9 +148,9 @@ class ClientRegistry:
         return client
 
     def _drop_oldest(self) -> None:
-        """Ids are the caller's choice: a loop of fresh ids must not fill the memory.
+        """Remove the sixteenth that was inactive longest; one scan serves many registrations.
 
-        A sixteenth goes at once, so that the scan is paid once for many registrations.
+        Callers choose their ids: a loop of new ids must not fill the memory.
         """
         count = max(1, self._limit // 16)
         oldest = heapq.nsmallest(count, self._clients.values(), key=lambda c: c.last_seen_ns)

@@ -160,7 +160,7 @@ class TelemetrySession:
         """Send a command to the leaders that reach this client through this node."""
         forward = self._service.forward
         if forward is not None and not self._ctx.forwarded:
-            forward.said(self._ctx, command)
+            forward.forward(self._ctx, command)
 
 
 def ensured_group(metadata: Metadata, name: str) -> Group:

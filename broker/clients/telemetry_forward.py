@@ -1,17 +1,16 @@
-"""Telemetry passed on: who leads must reach clients that talk to another node.
+"""Telemetry forwarding: connects leaders with clients whose telemetry stream is on another node.
 
-A client speaks to whichever node it knows; the questions for it (what became of a transaction, a
-lite topic that it lost) come from the leader of the group that holds the message. So a node opens,
-for each client that has a stream here, one stream to each leader concerned, in the client's name:
-to the leader of its own group when this node follows it, and, for a producer, to those of other
-groups that hold its topics (design, section 2). The client's last settings are said again when such
-a stream opens, what it answers goes on to every leader, and what a leader asks comes out of the
-client's own stream.
+A client may use any node; commands for it (transaction checks, lite topics that it lost) come from
+the leader of the group that holds the message. For each client with a stream here, the node opens
+one stream in the client's name to each leader concerned: to the leader of its own group while this
+node follows it, and, for a producer, to the leaders of other groups that hold its topics
+(docs/formats/front-door.md). Such a stream starts with the client's last settings; the
+client's answers go to every leader, and a leader's commands go to the client's own stream.
 
-Promises: the settings that leaders answer with stay here (this node has answered already); a stream
-that breaks, or whose leader changed, is opened again within two seconds; nothing of it delays the
-client. Bounded: by the clients with a stream here (`maxClients`), a queue of `_ANSWERS_MAX` answers
-each. What does not fit is dropped: the leader asks again.
+Promises: the leaders' answers to settings are dropped (this node has answered already); a stream
+that breaks, or whose leader changed, is reopened within two seconds; the client is never delayed.
+Bounded by the clients with a stream here (`maxClients`), with `_ANSWERS_MAX` queued answers each;
+further answers are dropped, and the leader repeats its command.
 """
 
 from __future__ import annotations
@@ -46,18 +45,16 @@ log = logging.getLogger(__name__)
 
 _ANSWERS_MAX = 16
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 2.0
-# When a leader is back, the streams to it are opened over some time, so that thousands of them do
-# not stop the loops of both.
+# Streams to a returning leader are opened over some time: thousands at once would block both loops.
 _OPENED_A_SECOND = 5_000
-# The settings are said again after so long, as a sign of life: a leader of another group hears no
-# heartbeat of the client, and forgets who is silent for `channelExpiredTimeout` (two minutes).
-_SAY_AGAIN_S = 45.0
-# Settings and answers; what a leader sends to such a client is larger and comes the other way.
+# Interval at which settings are repeated as a heartbeat: a leader of another group receives none of
+# the client's heartbeats, and removes it after `channelExpiredTimeout` (two minutes).
+_REPEAT_S = 45.0
 _LOST = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 @dataclass(slots=True)
-class Guest:
+class ForwardedClient:
     """A client with a stream here."""
 
     client_id: str
@@ -70,17 +67,17 @@ class Guest:
 
 @dataclass(slots=True)
 class _Link:
-    """One client at one leader."""
+    """The stream of one client to one leader."""
 
     task: asyncio.Task[None] | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    pending: asyncio.Event = field(default_factory=asyncio.Event)
     settings: bytes = b""
-    """To be said; empty when they have been."""
+    """Settings to send; empty if they were sent."""
     answers: deque[bytes] = field(default_factory=lambda: deque(maxlen=_ANSWERS_MAX))
 
 
 class TelemetryForward:
-    """All streams of this node to leaders, in the names of clients."""
+    """All streams of this node to leaders in the names of clients."""
 
     def __init__(
         self,
@@ -99,87 +96,89 @@ class TelemetryForward:
         self._cluster = cluster
         self._leads = leads
         self._pool = ChannelPool(config)
-        self._guests: dict[str, Guest] = {}
+        self._forwarded: dict[str, ForwardedClient] = {}
         self._connected_to: tuple[bool, dict[str, str]] = False, {}
-        """Whether this node led, and every group's leader, when all guests were connected last."""
+        """Whether this node led, and each group's leader, when all clients were connected last."""
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def __len__(self) -> int:
-        """Streams that are open or to be opened."""
-        return sum(len(guest.links) for guest in self._guests.values())
+        """Return the number of streams that are open or being opened."""
+        return sum(len(client.links) for client in self._forwarded.values())
 
-    def said(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
-        """A client said something to this node that was in order."""
-        guest = self._guests.get(ctx.client_id)
+    def forward(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
+        """Forward a valid command of a client."""
+        client = self._forwarded.get(ctx.client_id)
         if command.HasField("settings"):
-            if guest is None:
-                guest = self._guests[ctx.client_id] = Guest(ctx.client_id, ctx.metadata)
-            guest.metadata = ctx.metadata
-            guest.settings = command.SerializeToString()
-            guest.topics = self._topics_of(command.settings)
-            for link in guest.links.values():
-                link.settings = guest.settings
-                link.news.set()
-            self._connect(guest)
-        elif guest is not None:
-            for link in guest.links.values():
+            if client is None:
+                client = self._forwarded[ctx.client_id] = ForwardedClient(
+                    ctx.client_id, ctx.metadata
+                )
+            client.metadata = ctx.metadata
+            client.settings = command.SerializeToString()
+            client.topics = self._topics_of(command.settings)
+            for link in client.links.values():
+                link.settings = client.settings
+                link.pending.set()
+            self._connect(client)
+        elif client is not None:
+            for link in client.links.values():
                 link.answers.append(command.SerializeToString())
-                link.news.set()
+                link.pending.set()
 
     def _topics_of(self, settings: v2.Settings) -> frozenset[str]:
-        """That decide which leaders a client concerns."""
+        """Return the topics that decide to which leaders a client is connected."""
         return frozenset(topic.name for topic in settings.publishing.topics)
 
     def forget(self, client_id: str) -> None:
-        """The client has no stream here any more."""
-        guest = self._guests.pop(client_id, None)
-        if guest is not None:
-            for link in guest.links.values():
+        """End the streams of a client without a stream here."""
+        client = self._forwarded.pop(client_id, None)
+        if client is not None:
+            for link in client.links.values():
                 self._end(link)
 
     def cluster_changed(self) -> None:
-        """Leaders or topics may have changed."""
+        """Connect clients again after a change of leaders or topics."""
         groups = self._cluster.groups
         leaders = {name: group.leader() for name, group in groups.items()}
         addresses = {name: leader.client for name, leader in leaders.items() if leader}
         now = self._leads(), addresses
         if len(groups) == 1 and now == self._connected_to:
-            return  # topics count only among several groups
+            return  # topics matter only among several groups
         self._connected_to = now
-        for guest in self._guests.values():
-            self._connect(guest)
+        for client in self._forwarded.values():
+            self._connect(client)
 
     async def close(self) -> None:
         """End all streams."""
         self._closed = True
-        for client_id in list(self._guests):
+        for client_id in list(self._forwarded):
             self.forget(client_id)
         for task in self._connecting.values():
             task.cancel()
         await asyncio.gather(*self._ending, *self._connecting.values(), return_exceptions=True)
         await self._pool.close()
 
-    def _connect(self, guest: Guest) -> None:
-        """Have a link to every leader concerned and to no other node."""
+    def _connect(self, client: ForwardedClient) -> None:
+        """Open streams to the leaders concerned, and end all others."""
         if self._closed:
             return
-        wanted = set(self._leaders(guest))
-        for address in guest.links.keys() - wanted:
-            self._end(guest.links.pop(address))
-        for address in wanted - guest.links.keys():
-            link = guest.links[address] = _Link(settings=guest.settings)
-            link.task = self._loop.create_task(self._keep(guest, link, address))
+        wanted = set(self._leaders(client))
+        for address in client.links.keys() - wanted:
+            self._end(client.links.pop(address))
+        for address in wanted - client.links.keys():
+            link = client.links[address] = _Link(settings=client.settings)
+            link.task = self._loop.create_task(self._maintain(client, link, address))
 
-    def _leaders(self, guest: Guest) -> Iterable[str]:
+    def _leaders(self, client: ForwardedClient) -> Iterable[str]:
         view = self._cluster
         own = view.own().leader()
         if not self._leads() and own is not None:
             yield own.client
         for name, group in view.groups.items():
             leader = group.leader()
-            if name != view.own_group and leader and not guest.topics.isdisjoint(group.topics):
+            if name != view.own_group and leader and not client.topics.isdisjoint(group.topics):
                 yield leader.client
 
     def _end(self, link: _Link) -> None:
@@ -189,20 +188,20 @@ class TelemetryForward:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    async def _keep(self, guest: Guest, link: _Link, address: str) -> None:
-        """Hold the stream open, whatever happens to it, until the link is ended."""
+    async def _maintain(self, client: ForwardedClient, link: _Link, address: str) -> None:
+        """Keep the stream open until the link is ended."""
         delay_s = _RETRY_FIRST_S
-        metadata = (*(pair for pair in guest.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
+        metadata = (*(pair for pair in client.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
         while True:
             await self._connected(address)
             start = self._pool.call(address, paths.TELEMETRY, requests=True, answers=True)
-            link.settings = guest.settings
-            link.news.set()
-            heard = False
+            link.settings = client.settings
+            link.pending.set()
+            answered = False
             call = None
             try:
                 call = start(metadata=metadata)
-                heard = await self._converse(guest, link, call)
+                answered = await self._exchange(client, link, call)
             except _LOST as error:
                 log.debug("telemetry.link_lost leader=%s error=%s", address, error)
             finally:
@@ -210,83 +209,83 @@ class TelemetryForward:
                     call.cancel()
             if cancel_requests():
                 raise asyncio.CancelledError
-            delay_s = _RETRY_FIRST_S if heard else min(_RETRY_MAX_S, 2 * delay_s)
+            delay_s = _RETRY_FIRST_S if answered else min(_RETRY_MAX_S, 2 * delay_s)
             await asyncio.sleep(delay_s)
 
     async def _connected(self, address: str) -> None:
-        """Until there is a connection; one task tries for all who wait."""
+        """Wait for a connection; one task connects for all waiting streams."""
         if self._pool.ready(address):
             return
         task = self._connecting.get(address)
         if task is None:
-            task = self._loop.create_task(self._reach(address))
+            task = self._loop.create_task(self._wait_ready(address))
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
         await asyncio.shield(task)
         await asyncio.sleep(random.random() * min(_RETRY_MAX_S, len(self) / _OPENED_A_SECOND))
 
-    async def _reach(self, address: str) -> None:
-        while not self._pool.ready(address) and self._wanted(address):  # noqa: ASYNC110 - once for all
+    async def _wait_ready(self, address: str) -> None:
+        ready, wanted = self._pool.ready, self._wanted
+        while not ready(address) and wanted(address):  # noqa: ASYNC110 - one poll for all streams
             await asyncio.sleep(_RETRY_FIRST_S)
 
     def _wanted(self, address: str) -> bool:
-        return any(address in guest.links for guest in self._guests.values())
+        return any(address in client.links for client in self._forwarded.values())
 
-    async def _converse(self, guest: Guest, link: _Link, call: Any) -> bool:
-        """Until the leader ends the stream; returns whether it said anything before."""
-        heard = False
-        writing = asyncio.ensure_future(self._write(guest, link, call))
+    async def _exchange(self, client: ForwardedClient, link: _Link, call: Any) -> bool:
+        """Read and write until the leader ends the stream; return whether it sent anything."""
+        answered = False
+        writing = asyncio.ensure_future(self._write(client, link, call))
         try:
             while (answer := await call.read()) is not grpc.aio.EOF:
-                heard = True
-                self._hand_over(guest, answer)
+                answered = True
+                self._process(client, answer)
         except _LOST:
-            if not heard:
+            if not answered:
                 raise
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-        return heard
+        return answered
 
-    async def _write(self, guest: Guest, link: _Link, call: Any) -> None:
-        """Say what there is to say; a stream that is gone is the reader's to notice."""
+    async def _write(self, client: ForwardedClient, link: _Link, call: Any) -> None:
+        """Write settings and answers; the reader detects the end of the stream."""
         while True:
             try:
-                # Not `wait_for`: in Python 3.11 it may swallow the cancellation that ends this
-                # task.
-                async with asyncio.timeout(_SAY_AGAIN_S):
-                    await link.news.wait()
+                # Not `wait_for`: in Python 3.11 it may swallow this task's cancellation.
+                async with asyncio.timeout(_REPEAT_S):
+                    await link.pending.wait()
             except TimeoutError:
-                if not self._clients.alive(guest.client_id, self._clock.steady_ns()):
+                if not self._clients.alive(client.client_id, self._clock.steady_ns()):
                     continue
-                link.settings = guest.settings
-            link.news.clear()
+                link.settings = client.settings
+            link.pending.clear()
             if link.settings:
                 settings, link.settings = link.settings, b""
                 await call.write(settings)
             while link.answers:
                 await call.write(link.answers.popleft())
 
-    def _hand_over(self, guest: Guest, answer: bytes) -> None:
-        """Give a leader's command to the client; drop its answers to settings."""
+    def _process(self, client: ForwardedClient, answer: bytes) -> None:
+        """Send a leader's command to the client; drop its answers to settings."""
         try:
             kind = v2.TelemetryCommand.FromString(answer).WhichOneof("command")
         except DecodeError as error:
             log.warning("telemetry.unreadable_command error=%s", error)
             return
         if kind == "settings":
-            self._settings_answered(guest, answer)
+            self._settings_answered(client, answer)
         elif kind is not None:
-            self._give(guest, answer, kind)
+            self._send(client, answer, kind)
 
-    def _settings_answered(self, guest: Guest, answer: bytes) -> None:
-        """The client has this node's own answer."""
+    def _settings_answered(self, client: ForwardedClient, answer: bytes) -> None:
+        """Drop the answer: the client has this node's own one."""
 
-    def _give(self, guest: Guest, answer: bytes, kind: str) -> None:
-        client = self._clients.get(guest.client_id)
-        if client is None:
+    def _send(self, client: ForwardedClient, answer: bytes, kind: str) -> None:
+        registered = self._clients.get(client.client_id)
+        if registered is None:
             return
-        for stream in reversed(client.streams):
+        for stream in reversed(registered.streams):
             if stream.finished:
                 continue
             try:
@@ -294,4 +293,4 @@ class TelemetryForward:
             except OutboundFull:
                 continue
             return
-        log.info("telemetry.command_dropped client=%s command=%s", guest.client_id, kind)
+        log.info("telemetry.command_dropped client=%s command=%s", client.client_id, kind)

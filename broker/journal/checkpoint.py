@@ -29,7 +29,7 @@ class Checkpoint:
     """Bits of the open messages."""
     revive_queue: int
     suspended: bool = False
-    place: int = -1
+    timer_offset: int = -1
     """Its records are in the timer topic at or after this queue offset; -1: not written."""
     acks: int = 0
     """Bits that are done and not written."""
@@ -60,7 +60,7 @@ class Checkpoint:
             at = offsets.index(offset)
         return 1 << at
 
-    def chosen(self, bits: int) -> list[int]:
+    def offsets_of(self, bits: int) -> list[int]:
         """Return the offsets of some bits."""
         return [offset for at, offset in enumerate(self.offsets) if bits >> at & 1]
 
@@ -93,7 +93,7 @@ class Book:
 class Batch:
     """Records to write, in this order: all of one list before any of the next."""
 
-    hurried: list[Checkpoint] = field(default_factory=list)
+    urgent: list[Checkpoint] = field(default_factory=list)
     """Checkpoints of messages delivered earlier under another checkpoint."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
     acks: list[Checkpoint] = field(default_factory=list)
@@ -102,4 +102,4 @@ class Batch:
     @property
     def size(self) -> int:
         """Return the number of records to write."""
-        return len(self.hurried) + len(self.checkpoints) + len(self.acks)
+        return len(self.urgent) + len(self.checkpoints) + len(self.acks)

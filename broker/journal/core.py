@@ -36,7 +36,7 @@ class PopJournal(JournalState):
     """Batches that may wait unwritten; beyond this the oldest are written early."""
     _buffer: deque[Checkpoint] = field(default_factory=deque)
     _buffered_limit: int = SWEEP_SLACK
-    _hurried: deque[Checkpoint] = field(default_factory=deque)
+    _urgent: deque[Checkpoint] = field(default_factory=deque)
     """The newest first: an older batch that a newer one ends may be waiting here too."""
 
     # Events of a leader.
@@ -50,10 +50,10 @@ class PopJournal(JournalState):
                 part = offsets[first : first + BATCH_MAX]
                 self.delivered(book, part, pop_ms, invisible_ms, revive_queue)
             return
-        hurried = invisible_ms < self.stay_ms + self.margin_ms
+        urgent = invisible_ms < self.stay_ms + self.margin_ms
         opened = book.open
         if not opened.keys().isdisjoint(offsets):
-            hurried = True
+            urgent = True
             for offset in offsets:
                 self.settled(book, offset)
         count = len(offsets)
@@ -62,8 +62,8 @@ class PopJournal(JournalState):
         )
         opened.update(dict.fromkeys(offsets, checkpoint))
         self.open_count += count
-        if hurried:
-            self._hurried.appendleft(checkpoint)
+        if urgent:
+            self._urgent.appendleft(checkpoint)
         else:
             self._buffer.append(checkpoint)
 
@@ -76,7 +76,7 @@ class PopJournal(JournalState):
         # Runs once per message: `_close` and `bit` are inlined for the common case.
         offsets = checkpoint.offsets
         at = offset - offsets[0]
-        if checkpoint.place < 0 and at < len(offsets) and offsets[at] == offset:
+        if checkpoint.timer_offset < 0 and at < len(offsets) and offsets[at] == offset:
             checkpoint.open ^= 1 << at
         else:
             self._close(checkpoint, checkpoint.bit(offset))
@@ -94,7 +94,7 @@ class PopJournal(JournalState):
         checkpoint = book.open[offset] = Checkpoint(
             book, offset, pop_ms, max(invisible_ms, 0), (offset,), 1, revive_queue, suspended
         )
-        self._hurried.appendleft(checkpoint)
+        self._urgent.appendleft(checkpoint)
 
     def forget(self, topic: str | None = None, group: str | None = None) -> None:
         """Drop the state of a deleted topic or group: none of its messages come back."""
@@ -117,7 +117,7 @@ class PopJournal(JournalState):
 
     def _close(self, checkpoint: Checkpoint, bit: int) -> None:
         checkpoint.open &= ~bit
-        if checkpoint.place >= 0:
+        if checkpoint.timer_offset >= 0:
             if not checkpoint.acks:
                 self._to_ack.append(checkpoint)
             checkpoint.acks |= bit
@@ -127,24 +127,24 @@ class PopJournal(JournalState):
     @property
     def waiting(self) -> bool:
         """Return whether something may have to be written now or later."""
-        return bool(self._hurried or self._to_ack or self._buffer)
+        return bool(self._urgent or self._to_ack or self._buffer)
 
     @property
     def buffered(self) -> int:
         """Return the number of unwritten batches."""
-        return len(self._buffer) + len(self._hurried)
+        return len(self._buffer) + len(self._urgent)
 
     def take(self, now_ms: int, limit: int, everything: bool = False) -> Batch:
         """Return what must be written now, at most `limit` records; `put_back` or `written` must
         follow.
         """
         batch = Batch()
-        hurried = self._hurried
-        while hurried and len(batch.hurried) < limit:
-            first = hurried.popleft()
+        urgent = self._urgent
+        while urgent and len(batch.urgent) < limit:
+            first = urgent.popleft()
             if first.open:
-                batch.hurried.append(first)
-        limit -= len(batch.hurried)
+                batch.urgent.append(first)
+        limit -= len(batch.urgent)
         checkpoints, buffer = batch.checkpoints, self._buffer
         while buffer and len(checkpoints) < limit:
             first = buffer[0]
@@ -159,7 +159,7 @@ class PopJournal(JournalState):
             if first.open:
                 checkpoints.append(first)
         limit -= len(checkpoints)
-        while self._to_ack and not hurried and len(batch.acks) < limit:
+        while self._to_ack and not urgent and len(batch.acks) < limit:
             done = self._to_ack.popleft()
             if done.acks:
                 batch.acks.append(done)
@@ -168,21 +168,23 @@ class PopJournal(JournalState):
     def put_back(self, batch: Batch) -> None:
         """Return a batch whose append failed."""
         # Before their own kind, and overdue ones together with those that never wait.
-        self._hurried.extendleft(reversed(batch.hurried + batch.checkpoints))
+        self._urgent.extendleft(reversed(batch.urgent + batch.checkpoints))
         self._to_ack.extendleft(reversed(batch.acks))
         if self.buffered > self._buffered_limit:
             # While the log is not writable, acknowledged batches must not accumulate behind open
             # ones. Sweeping whenever their number has doubled bounds them by the open ones
             # (`_note_written`).
-            self._hurried = deque(one for one in self._hurried if one.open)
+            self._urgent = deque(one for one in self._urgent if one.open)
             self._buffer = deque(one for one in self._buffer if one.open)
             self._buffered_limit = SWEEP_SLACK + 2 * self.buffered
 
-    def checkpoint_written(self, checkpoint: Checkpoint, place: int, direct: bool = False) -> None:
-        """Record that a checkpoint is in the timer topic at `place`; or, `direct`, in the revive
-        topic, and its later records in the timer topic at or after `place`.
+    def checkpoint_written(
+        self, checkpoint: Checkpoint, timer_offset: int, direct: bool = False
+    ) -> None:
+        """Record that a checkpoint is in the timer topic at `timer_offset`; or, `direct`, in the
+        revive topic, and its later records in the timer topic at or after `timer_offset`.
         """
-        checkpoint.place = place
+        checkpoint.timer_offset = timer_offset
         self._note_written(checkpoint)
         if direct:
             checkpoint.surfaced = True
@@ -228,12 +230,12 @@ class PopJournal(JournalState):
                 assert checkpoint.open & checkpoint.bit(offset), checkpoint
                 assert not checkpoint.acks & checkpoint.bit(offset), checkpoint
         assert opened == self.open_count, (opened, self.open_count)
-        unwritten = {id(one) for one in (*self._buffer, *self._hurried)}
+        unwritten = {id(one) for one in (*self._buffer, *self._urgent)}
         written = {id(one) for one in self._written}
         for book in self.all_books():
             for checkpoint in book.open.values():
-                where = written if checkpoint.place >= 0 else unwritten
+                where = written if checkpoint.timer_offset >= 0 else unwritten
                 assert id(checkpoint) in where, checkpoint
         assert len(self._written) <= self._written_limit
-        places = [one.place for one in self._written]
-        assert places == sorted(places), places
+        offsets = [one.timer_offset for one in self._written]
+        assert offsets == sorted(offsets), offsets

@@ -75,9 +75,9 @@ class JournalState:
     # Records of the log: after a restart, and on a follower.
 
     def read_checkpoint(
-        self, record: CheckpointRecord, revive_queue: int, place: int, stored_ms: int
+        self, record: CheckpointRecord, revive_queue: int, timer_offset: int, stored_ms: int
     ) -> None:
-        """Process a checkpoint, in log order; `place` as in `Checkpoint`."""
+        """Process a checkpoint, in log order; `timer_offset` as in `Checkpoint`."""
         key = record.key
         known = self._keys.get(key)
         if known is not None:
@@ -99,9 +99,9 @@ class JournalState:
             opened,
             revive_queue,
             record.suspended,
-            place,
+            timer_offset,
         )
-        for offset in checkpoint.chosen(opened):
+        for offset in checkpoint.offsets_of(opened):
             old = book.open.get(offset)
             if old is None:
                 self.open_count += 1
@@ -139,7 +139,7 @@ class JournalState:
         checkpoint = self._keys.get(key)
         if checkpoint is None:
             return
-        for offset in checkpoint.chosen(checkpoint.open):
+        for offset in checkpoint.offsets_of(checkpoint.open):
             if checkpoint.book.open.get(offset) is checkpoint:
                 del checkpoint.book.open[offset]
                 self.open_count -= 1
@@ -207,7 +207,7 @@ class JournalState:
         written = self._written
         while written and written[0].finished:
             written.popleft()
-        return min(written[0].place, end) if written else end
+        return min(written[0].timer_offset, end) if written else end
 
     def revive_mark(self, revive_queue: int, end: int) -> int:
         """Return the same for a queue of the revive topic that was read up to `end`."""

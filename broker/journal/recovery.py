@@ -69,7 +69,7 @@ class _Source:
     """Physical offset, queue offset and record of what was read but not processed yet."""
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """The first queue offset that was not processed."""
         return self.ahead[0][1] if self.ahead else self.next_offset
 
@@ -96,13 +96,13 @@ class ReviveReader:
         self._begin_timer()
 
     @property
-    def place(self) -> int:
+    def timer_offset(self) -> int:
         """The first unread queue offset of the timer topic."""
-        return self._timer.place
+        return self._timer.position
 
-    def revive_places(self) -> dict[int, int]:
+    def revive_offsets(self) -> dict[int, int]:
         """The same for the revive topic, by queue."""
-        return {queue_id: source.place for queue_id, source in self._revive.items()}
+        return {queue_id: source.position for queue_id, source in self._revive.items()}
 
     def watch(self, queue_ids: Collection[int]) -> None:
         """Add queues of the revive topic."""
@@ -190,7 +190,7 @@ class ReviveReader:
             self._committed(TIMER_TOPIC, TIMER_QUEUE) or 0,
             self._log.max_offset(TIMER_TOPIC, TIMER_QUEUE),
         )
-        if mark > timer.place:
+        if mark > timer.position:
             timer.ahead.clear()
             timer.next_offset = mark
 
@@ -231,7 +231,7 @@ class ReviveReader:
         if not property_value(stored.properties, _OUT_MS):
             # It never was in the timer topic; later records of it are after the read position.
             journal.read_checkpoint(
-                record, source.queue_id, self._timer.place, stored.store_timestamp_ms
+                record, source.queue_id, self._timer.position, stored.store_timestamp_ms
             )
         journal.read_copy(record, offset, source.queue_id)
         if offset < (self._committed(self._topic, source.queue_id) or 0):

@@ -298,10 +298,10 @@ class JournalService:
             self.surfaced.update(reader.follow_copies(SLICE))
         # The copies first: a copy that is passed no longer holds back the timer topic's mark.
         marks = {
-            (self.topic, queue_id): core.revive_mark(queue_id, place)
-            for queue_id, place in reader.revive_places().items()
+            (self.topic, queue_id): core.revive_mark(queue_id, offset)
+            for queue_id, offset in reader.revive_offsets().items()
         }
-        end = store.max_offset(TIMER_TOPIC, TIMER_QUEUE) if self.leading else reader.place
+        end = store.max_offset(TIMER_TOPIC, TIMER_QUEUE) if self.leading else reader.timer_offset
         marks[TIMER_TOPIC, TIMER_QUEUE] = core.timer_mark(end)
         if self.leading:
             for (topic, queue_id), mark in marks.items():
@@ -362,6 +362,6 @@ def _delivery(offset: int, checkpoint: Checkpoint) -> Delivery:
         checkpoint.pop_ms,
         checkpoint.visible_ms,
         1,
-        stored=checkpoint.place >= 0,
+        stored=checkpoint.timer_offset >= 0,
         counted=not checkpoint.suspended,
     )

@@ -113,17 +113,17 @@ class JournalWriter:
         """Return whether the log accepted the whole batch; put the rest back."""
         now_ms = self._clock.wall_ms()
         try:
-            batch.hurried = self._checkpoints(batch.hurried, now_ms)
-            if not batch.hurried:
+            batch.urgent = self._checkpoints(batch.urgent, now_ms)
+            if not batch.urgent:
                 batch.checkpoints = self._checkpoints(batch.checkpoints, now_ms)
-            if not batch.hurried and not batch.checkpoints:
+            if not batch.urgent and not batch.checkpoints:
                 batch.acks = self._acks(batch.acks, now_ms)
             reason = "the log accepted only some of the records" if batch.size else ""
         except WireError as error:
             reason = error.message
         if reason:
             self.core.put_back(batch)
-            for one in batch.hurried + batch.checkpoints:
+            for one in batch.urgent + batch.checkpoints:
                 self.counts[CK_TAG, _REFUSED, one.revive_queue] += 1
             for one in batch.acks:
                 self.counts[_ack_tag(one), _REFUSED, one.revive_queue] += 1
@@ -136,7 +136,7 @@ class JournalWriter:
         """Append; return the refused checkpoints. Raises WireError if all were refused."""
         codec, core = self._codec, self.core
         messages = [codec.checkpoint(one.record(), one.revive_queue, now_ms) for one in checkpoints]
-        place = self._store.next_offset(TIMER_TOPIC, TIMER_QUEUE)
+        timer_offset = self._store.next_offset(TIMER_TOPIC, TIMER_QUEUE)
         refused: list[Checkpoint] = []
         stored: dict[int, tuple[Book, list[int]]] = {}
         results = self._append(messages)
@@ -146,10 +146,10 @@ class JournalWriter:
                 continue
             direct = message.topic != TIMER_TOPIC
             if not direct:
-                place = result.queue_offset
-            core.checkpoint_written(one, place, direct)
+                timer_offset = result.queue_offset
+            core.checkpoint_written(one, timer_offset, direct)
             self.counts[CK_TAG, _WRITTEN, one.revive_queue] += 1
-            stored.setdefault(id(one.book), (one.book, []))[1].extend(one.chosen(one.open))
+            stored.setdefault(id(one.book), (one.book, []))[1].extend(one.offsets_of(one.open))
         for book, offsets in stored.values():
             self._mark_stored(book, offsets)
         return refused
@@ -157,7 +157,7 @@ class JournalWriter:
     def _acks(self, checkpoints: list[Checkpoint], now_ms: int) -> list[Checkpoint]:
         codec = self._codec
         messages = [
-            codec.ack(one.key, one.chosen(one.acks), one.visible_ms, one.revive_queue, now_ms)
+            codec.ack(one.key, one.offsets_of(one.acks), one.visible_ms, one.revive_queue, now_ms)
             for one in checkpoints
         ]
         refused: list[Checkpoint] = []

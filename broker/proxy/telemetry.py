@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
-from ..clients.telemetry_forward import Guest, TelemetryForward
+from ..clients.telemetry_forward import ForwardedClient, TelemetryForward
 from ..messages.validation import require_client_id
 
 if TYPE_CHECKING:
@@ -88,25 +88,25 @@ class ProxyTelemetry(TelemetryForward):
         self._unanswered.discard(client_id)
         self.forget(client_id)
 
-    def said(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
+    def forward(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
         """Forward a command of a client."""
         if command.HasField("settings"):
             self._unanswered.add(ctx.client_id)
-        super().said(ctx, command)
+        super().forward(ctx, command)
 
     def _topics_of(self, settings: v2.Settings) -> frozenset[str]:
         subscribed = [entry.topic.name for entry in settings.subscription.subscriptions]
         return super()._topics_of(settings) | frozenset(subscribed)
 
-    def _leaders(self, guest: Guest) -> Iterable[str]:
+    def _leaders(self, client: ForwardedClient) -> Iterable[str]:
         groups = self._owners.groups()
-        concerned = [g for g in groups if not guest.topics.isdisjoint(g.topics)] or groups[:1]
+        concerned = [g for g in groups if not client.topics.isdisjoint(g.topics)] or groups[:1]
         return [leader.client for g in concerned if (leader := g.leader()) is not None]
 
-    def _settings_answered(self, guest: Guest, answer: bytes) -> None:
-        if guest.client_id in self._unanswered:
-            self._unanswered.discard(guest.client_id)
-            self._give(guest, answer, "settings")
+    def _settings_answered(self, client: ForwardedClient, answer: bytes) -> None:
+        if client.client_id in self._unanswered:
+            self._unanswered.discard(client.client_id)
+            self._send(client, answer, "settings")
 
 
 class ProxySession:
@@ -134,7 +134,7 @@ class ProxySession:
             self._outbound.finish(RpcFailure(INVALID_ARGUMENT, text))
             return
         try:
-            self._owner.said(self._ctx, command)
+            self._owner.forward(self._ctx, command)
         except OutboundFull:
             self._outbound.finish()
 

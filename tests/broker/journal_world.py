@@ -38,11 +38,13 @@ class SimLog:
     def append(self, message: Message, now_ms: int) -> int:
         """Append a record; return its queue offset."""
         queue = self.queues.setdefault((message.topic, message.queue_id), [])
-        place, offset = len(self.messages), len(queue)
+        physical_offset, offset = len(self.messages), len(queue)
         self.messages.append((message, now_ms))
-        data = encode(message, offset, place, now_ms)
+        data = encode(message, offset, physical_offset, now_ms)
         queue.append(
-            StoredRecord(offset, place, data, tags_code(message.topic, message.properties, now_ms))
+            StoredRecord(
+                offset, physical_offset, data, tags_code(message.topic, message.properties, now_ms)
+            )
         )
         return offset
 
@@ -201,15 +203,15 @@ class World:
         """Flush the journal; the log may accept a part and then no more."""
         batch = self.core.take(self.now_ms, limit, everything)
         room = [1 << 30 if refuse_after is None else refuse_after]
-        batch.hurried = self._checkpoints(batch.hurried, room)
-        if not batch.hurried:
+        batch.urgent = self._checkpoints(batch.urgent, room)
+        if not batch.urgent:
             batch.checkpoints = self._checkpoints(batch.checkpoints, room)
-        if not batch.hurried and not batch.checkpoints:
+        if not batch.urgent and not batch.checkpoints:
             batch.acks = self._acks(batch, room)
         self.core.put_back(batch)
 
     def _checkpoints(self, checkpoints: list[Checkpoint], room: list[int]) -> list[Checkpoint]:
-        place = self.log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        timer_offset = self.log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         refused = []
         for one in checkpoints:
             if not room[0]:
@@ -219,10 +221,10 @@ class World:
             message = self.writer.checkpoint(one.record(), one.revive_queue, self.now_ms)
             offset = self._append(message)
             direct = message.topic != TIMER_TOPIC
-            place = place if direct else offset
-            self.core.checkpoint_written(one, place, direct)
+            timer_offset = timer_offset if direct else offset
+            self.core.checkpoint_written(one, timer_offset, direct)
             queue = one.book.queue_id
-            for each in one.chosen(one.open):
+            for each in one.offsets_of(one.open):
                 out = self.out[queue][each]
                 out.stored, out.written_at = True, len(self.log.messages)
             self.settle(queue)
@@ -235,7 +237,7 @@ class World:
                 refused.append(one)
                 continue
             room[0] -= 1
-            offsets = one.chosen(one.acks)
+            offsets = one.offsets_of(one.acks)
             visible_ms = one.visible_ms
             self._append(
                 self.writer.ack(one.key, offsets, visible_ms, one.revive_queue, self.now_ms)
@@ -276,8 +278,8 @@ class World:
 
     def save(self) -> None:
         """Save the consumer offsets and the bookmarks of one moment."""
-        places = self.reader.revive_places()
-        marks = {(TOPIC, n): self.core.revive_mark(n, place) for n, place in places.items()}
+        offsets = self.reader.revive_offsets()
+        marks = {(TOPIC, n): self.core.revive_mark(n, offset) for n, offset in offsets.items()}
         end = self.log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         marks[TIMER_TOPIC, TIMER_QUEUE] = self.core.timer_mark(end)
         self.saved = Saved(len(self.log.messages), list(self.committed), marks)

@@ -127,7 +127,7 @@ class Journals(RuleBasedStateMachine):
             offset: one.key
             for book in self.world.core.all_books()
             for offset, one in book.open.items()
-            if one.place >= 0
+            if one.timer_offset >= 0
         }
         theirs = {o: one.key for book in self.follower.all_books() for o, one in book.open.items()}
         assert mine.keys() <= theirs.keys()

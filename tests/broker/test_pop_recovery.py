@@ -37,7 +37,7 @@ def test_messages_in_flight_are_read_from_apaches_directory(tmp_path: Path) -> N
         reader.watch(range(8))
         while reader.step(7):
             core.validate()
-        places = reader.revive_places()
+        places = reader.revive_offsets()
         found = {
             (book.topic, book.queue_id, offset): (one.pop_ms, one.invisible_ms, one.surfaced)
             for book in core.all_books()
@@ -54,7 +54,7 @@ def test_messages_in_flight_are_read_from_apaches_directory(tmp_path: Path) -> N
             True,
         ),
     }
-    assert reader.place == 115
+    assert reader.timer_offset == 115
     assert places == last
     committed = {queue: offsets.get(APACHE, REVIVE_GROUP, queue) for queue in range(8)}
     assert core.revive_mark(4, places[4]) == committed[4] == 9
@@ -83,7 +83,7 @@ def test_a_batch_waits_for_its_acknowledgements() -> None:
     core.settled(book, 3)
     assert core.timer_mark(8) == 7, "the ack is not written"
     batch = core.take(2_000, 10)
-    assert [done.chosen(done.acks) for done in batch.acks] == [[3]]
+    assert [done.offsets_of(done.acks) for done in batch.acks] == [[3]]
     core.acks_written(one)
     assert core.timer_mark(8) == 8
     core.validate()
@@ -119,8 +119,8 @@ def test_finished_batches_behind_an_open_one_are_swept() -> None:
     for n in range(1, 30_000):
         deliver(core, n, 1, 0)
         if n % 1_000 == 0:
-            for place, one in enumerate(core.take(1_000, 2_000).checkpoints, n):
-                core.checkpoint_written(one, place)
+            for timer_offset, one in enumerate(core.take(1_000, 2_000).checkpoints, n):
+                core.checkpoint_written(one, timer_offset)
             for offset in range(max(1, n - 1_000), n + 1):
                 core.settled(book, offset)
             for one in core.take(1_000, 2_000).acks:
@@ -187,7 +187,7 @@ def test_a_reader_behind_the_mark_continues_at_the_mark() -> None:
     assert not reader.step(1_000)
     assert sorted(core.book("t", "g", 0).open) == [0, 5]
     assert not reader.behind()
-    assert set(reader.revive_places()) == set(range(REVIVE_QUEUES))
+    assert set(reader.revive_offsets()) == set(range(REVIVE_QUEUES))
     assert TOPIC != APACHE
 
 
@@ -221,7 +221,7 @@ def test_the_next_leader_writes_a_missing_ack() -> None:
     core = world.recovered(2, {})
     core.read_everything()
     batch = core.take(world.now_ms, 10)
-    assert [one.chosen(one.acks) for one in batch.acks] == [[1]]
+    assert [one.offsets_of(one.acks) for one in batch.acks] == [[1]]
     assert [one.start for one in core.book("t", "g", 0).open.values()] == [0, 1]
     core.put_back(batch)
     core.validate()
@@ -239,4 +239,4 @@ def test_acknowledged_batches_are_dropped_while_the_log_is_not_writable() -> Non
     assert core.buffered < 5_000
     core.validate()
     batch = core.take(20_000, 10, everything=True)
-    assert [one.offsets for one in batch.hurried] == [[0, 1, 2, 3]]
+    assert [one.offsets for one in batch.urgent] == [[0, 1, 2, 3]]
