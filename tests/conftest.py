@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trustme
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
@@ -42,18 +43,30 @@ LONG_FILES = (
     "pipeline/test_ending.py",
     "interop/test_other_clients.py",
     "drills/test_kill9.py",
+    "sim/test_seeds.py",
 )
+#: Files whose tests share no fixture and take seconds each.
+INDEPENDENT_FILES = ("tests/sim/test_seeds.py", "tests/sim/test_planted_bugs.py")
 
 
-@pytest.hookimpl(tryfirst=True)
+class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Sends the tests of a file to one worker; tests of `INDEPENDENT_FILES` go to any worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return nodeid if file.endswith(INDEPENDENT_FILES) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Replace `--dist loadfile`. Groups (`loadgroup`) do not work with pytest 9.2 and xdist 3.8."""
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the long files first; keep the order of all others."""
     folder = Path(__file__).parent
     first = {folder / name: position for position, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(os.path.relpath(item.path, folder)))
 
 
 def _refuse_skip(report: Any) -> None:
