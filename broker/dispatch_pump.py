@@ -2,7 +2,7 @@
 
 An append, a flush, a confirm and data from the leader all end in `schedule`. Promises: nothing here
 waits; the pump runs at most once a turn of the event loop; readers never see records beyond
-`readable_limit` (docs/design/delivery.md).
+`readable_limit` (docs/design/delivery-guarantees.md).
 """
 
 from __future__ import annotations

@@ -84,7 +84,10 @@ def administration(
 
 
 def reading(reads: LogReads) -> list[Method]:
-    """Return the methods of `cometmq.v1.Admin` that read the commit log."""
+    """Return the methods of `cometmq.v1.Admin` that read the commit log.
+
+    Apart from `administration`, because they share no part with it.
+    """
     return methods_of(_ADMIN, {"ReadLog": reads.read_log, "LocateLog": reads.locate_log})
 
 

@@ -10,8 +10,8 @@ from typing import Any
 _MIB = 1 << 20
 
 
-def _key(default: Any, help: str, unit: str = "") -> Any:
-    metadata = {"help": help, "unit": unit} if unit else {"help": help}
+def _setting(default: Any, help_text: str, unit: str = "") -> Any:
+    metadata = {"help": help_text, "unit": unit} if unit else {"help": help_text}
     return field(default=default, metadata=metadata)
 
 
@@ -19,81 +19,85 @@ def _key(default: Any, help: str, unit: str = "") -> Any:
 class DoorConfig:
     """Settings of the front door, and of forwarding to other nodes."""
 
-    front_door: str = _key(
+    front_door: str = _setting(
         "auto",
         "auto | grpcio | native: native costs several times less CPU per call and needs the "
         "package cometmq-native; auto uses it if it is installed",
     )
-    front_max_receive_message_size: int = _key(
+    front_max_receive_message_size: int = _setting(
         130 * _MIB,
         "largest request; above the body limit, so that clients get the broker's error, not gRPC's",
         "bytes",
     )
-    front_max_metadata_size: int = _key(16 * 1024, "largest metadata of a request", "bytes")
-    front_max_concurrent_streams: int = _key(
+    front_max_metadata_size: int = _setting(16 * 1024, "largest metadata of a request", "bytes")
+    front_max_concurrent_streams: int = _setting(
         100_000,
         "streams on one connection: a push consumer holds one for each queue",
     )
-    front_max_concurrent_calls: int = _key(
+    front_max_concurrent_calls: int = _setting(
         200_000,
         "concurrent calls, long polls included; further ones are answered RESOURCE_EXHAUSTED",
     )
-    front_min_ping_interval: int = _key(
+    front_min_ping_interval: int = _setting(
         10_000, "shortest interval between pings of a client; faster ones are disconnected", "ms"
     )
-    front_max_connection_idle: int = _key(
+    front_max_connection_idle: int = _setting(
         120_000, "a connection without calls is closed after this time", "ms"
     )
-    front_keepalive_time: int = _key(
+    front_keepalive_time: int = _setting(
         60_000,
         "interval between pings on a silent connection, to detect vanished clients",
         "ms",
     )
-    front_keepalive_timeout: int = _key(
+    front_keepalive_timeout: int = _setting(
         20_000, "a connection whose ping is unanswered for this time is closed", "ms"
     )
-    front_max_connections: int = _key(
+    front_max_connections: int = _setting(
         50_000, "native door: concurrent connections, one descriptor each; further ones are closed"
     )
-    front_max_waiting_calls: int = _key(
+    front_max_waiting_calls: int = _setting(
         20_000,
         "native door: requests that may wait for the event loop; further ones are answered "
         "RESOURCE_EXHAUSTED",
     )
-    front_max_pending_resets: int = _key(
+    front_max_pending_resets: int = _setting(
         200, "native door: streams that a client may open and reset before it is disconnected"
     )
-    front_handshake_timeout: int = _key(
+    front_handshake_timeout: int = _setting(
         10_000, "native door: time limit for the handshake of a connection", "ms"
     )
-    front_write_timeout: int = _key(
+    front_write_timeout: int = _setting(
         60_000,
         "native door: a client that reads none of its answers for this time is disconnected",
         "ms",
     )
-    front_tls_certificate: str = _key(
+    front_tls_certificate: str = _setting(
         "",
         "native door: file of the certificate chain (PEM), read again when it changes; empty: "
         "a certificate for development is generated at start",
     )
-    front_tls_key: str = _key("", "native door: file of the certificate's key (PEM)")
-    front_tls_client_ca: str = _key(
+    front_tls_key: str = _setting("", "native door: file of the certificate's key (PEM)")
+    front_tls_client_ca: str = _setting(
         "",
         "native door: file of certificate authorities (PEM); if set, clients need a certificate "
         "signed by one of them",
     )
-    front_outbound_messages: int = _key(
+    front_outbound_messages: int = _setting(
         1_000, "messages queued on a bidirectional stream for a slow client"
     )
-    front_outbound_bytes: int = _key(16 * _MIB, "bytes queued on a bidirectional stream", "bytes")
-    front_forward_channels: int = _key(
+    front_outbound_bytes: int = _setting(
+        16 * _MIB, "bytes queued on a bidirectional stream", "bytes"
+    )
+    front_forward_channels: int = _setting(
         64, "connections to other nodes; the least recently used is closed"
     )
-    front_forward_hold_margin: int = _key(
+    front_forward_hold_margin: int = _setting(
         500, "a held request is answered this much before its deadline", "ms"
     )
-    front_forward_hold_max: int = _key(10_000, "longest hold of a request without a deadline", "ms")
-    front_forward_hold_bytes: int = _key(
+    front_forward_hold_max: int = _setting(
+        10_000, "longest hold of a request without a deadline", "ms"
+    )
+    front_forward_hold_bytes: int = _setting(
         64 * _MIB, "total size of held requests; further ones are refused", "bytes"
     )
 
@@ -103,8 +107,14 @@ class DoorConfig:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+                raise ValueError(f"{_key(name)} must be at least 1, not {value}")
         if bool(self.front_tls_certificate) != bool(self.front_tls_key):
             raise ValueError("Set both frontTlsCertificate and frontTlsKey, or neither.")
         if self.front_tls_client_ca and not self.front_tls_certificate:
             raise ValueError("frontTlsClientCa requires frontTlsCertificate and frontTlsKey.")
+
+
+def _key(name: str) -> str:
+    """Return the key of a field in `broker.conf`."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

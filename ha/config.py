@@ -64,7 +64,9 @@ class HaConfig:
     ha_reconnect_min_ms: int = _setting(100, "first pause before a follower reconnects", "ms")
     ha_reconnect_max_ms: int = _setting(2000, "longest pause before a follower reconnects", "ms")
     ha_refused_retry_ms: int = _setting(
-        10_000, "retry interval of a follower that was refused (for example DIVERGED)", "ms"
+        10_000,
+        "pause of a follower after a refusal (for example DIVERGED) or a failed append",
+        "ms",
     )
     ha_offsets_interval_ms: int = _setting(
         200, "interval at which changed consumer offsets are sent to the followers", "ms"
@@ -150,15 +152,15 @@ class HaConfig:
             )
 
     def _check_times(self) -> None:
-        for name in (
-            "slave_timeout",
-            "ha_beat_interval_ms",
-            "ha_reconnect_min_ms",
-            "ha_refused_retry_ms",
-            "ha_offsets_interval_ms",
+        for key, value in (
+            ("slaveTimeout", self.slave_timeout),
+            ("haBeatIntervalMs", self.ha_beat_interval_ms),
+            ("haReconnectMinMs", self.ha_reconnect_min_ms),
+            ("haRefusedRetryMs", self.ha_refused_retry_ms),
+            ("haOffsetsIntervalMs", self.ha_offsets_interval_ms),
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1 ms")
+            if value < 1:
+                raise ValueError(f"{key}={value} must be at least 1 ms")
         if self.ha_reconnect_max_ms < self.ha_reconnect_min_ms:
             raise ValueError(
                 f"haReconnectMaxMs={self.ha_reconnect_max_ms} is below haReconnectMinMs="

@@ -91,7 +91,8 @@ class Control:
                 request = await self._parse(kind, raw, context)
                 produce = hook()
                 if produce is None:
-                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not served here")
+                    text = "this replica has not started to serve its segments: try again"
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
                 async for message in produce(request):
                     yield message.SerializeToString()
 
@@ -271,6 +272,7 @@ class Control:
     async def _read_places(self, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
         read = self._hooks.read_places
         if read is None:
-            return v1.ReadPlacesResponse(code=v2.NOT_IMPLEMENTED, message="not served here")
+            text = "this replica has not started to serve records: try again"
+            return v1.ReadPlacesResponse(code=v2.NOT_IMPLEMENTED, message=text)
         answer: v1.ReadPlacesResponse = await read(request)
         return answer

@@ -46,7 +46,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._roles = roles
         self._control = control
         config = replica.config
-        # A follower retries at least once within its longest pause.
+        # A follower reconnects at least once within `haReconnectMaxMs`.
         window_ms = 2 * config.ha_reconnect_max_ms + config.controller_lease_ms
         self._resume = LeaderResume(window_ms * 1_000_000)
         self._server: Any = None

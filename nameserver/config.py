@@ -10,8 +10,8 @@ from typing import Any
 _MAX_PORT = 65_535
 
 
-def _setting(default: Any, text: str, **more: str) -> Any:
-    return field(default=default, metadata={"help": text, **more})
+def _setting(default: Any, help_text: str, **more: str) -> Any:
+    return field(default=default, metadata={"help": help_text, **more})
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def _spread_hash(name: str) -> int:
 
 
 def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: str) -> bytes:
-    """Encode the properties of a message; `topic` replaces the producer group."""
+    """Encode the properties of a message; PGROUP holds `topic`: gRPC has no producer group."""
     if draft.user_properties or draft.message_type in _MARKED:
         return encode_properties(sent_properties(draft, topic, region, cluster, born_host))
     before, between = frame(region, cluster, topic)
@@ -52,8 +52,8 @@ def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: 
 
 @lru_cache(maxsize=4096)
 def frame(region: str, cluster: str, topic: str) -> tuple[str, str]:
-    """Return the encoded text before and after the ids of a topic's messages without user
-    properties.
+    """Return the encoded properties that are equal in all common messages of a topic: those before
+    and those after `UNIQ_KEY`, in bucket order.
     """
     return (
         f"MSG_REGION\x01{region}\x02",

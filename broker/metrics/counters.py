@@ -1,8 +1,7 @@
 """Running totals of one broker, kept as plain numbers on the hot paths and read by the metrics.
 
-Promises: adding costs one dictionary access and no lock (the event loop is the only writer). The
-names under which they are exported are RocketMQ 5's (broker semantics, section 11.2). Derived and
-in memory: a restart starts at zero.
+Adding costs one dictionary access and no lock (the event loop is the only writer). Exported names:
+docs/formats/broker-semantics.md, section 11.2. Derived and in memory: a restart starts at zero.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ class Counters:
     system's."""
     acked: int = 0
     redelivered_without_handover: int = 0
-    """Deliveries repeated because pop state is not handed over between replicas."""
+    """Messages delivered again because their pop state was not handed over: another replica or an
+    earlier instance had delivered them."""
     forwarded: int = 0
     repeated: int = 0
     """Messages that were not stored again, because their ids were sent inside the window."""

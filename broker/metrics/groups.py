@@ -97,28 +97,33 @@ def group_families(
     ready_messages = {key: max(0, lag[key] - in_flight[key]) for key in lag}
     gauge = families.gauge
     return [
-        gauge("rocketmq_consumer_lag_messages", "Not consumed yet.", lag.items(), _LABELS),
+        gauge(
+            "rocketmq_consumer_lag_messages",
+            "Messages that a group has not acknowledged.",
+            lag.items(),
+            _LABELS,
+        ),
         gauge(
             "rocketmq_consumer_inflight_messages",
-            "Delivered and not acknowledged.",
+            "Messages delivered to a group and not acknowledged.",
             in_flight.items(),
             _LABELS,
         ),
         gauge(
             "rocketmq_consumer_ready_messages",
-            "Ready to be delivered.",
+            "Messages ready to be delivered to a group.",
             ready_messages.items(),
             _LABELS,
         ),
         gauge(
             "rocketmq_consumer_lag_latency",
-            "Milliseconds since the oldest message that is not consumed was stored.",
+            "Milliseconds since the group's oldest unacknowledged message was stored.",
             waited.items(),
             _LABELS,
         ),
         gauge(
             "rocketmq_consumer_queueing_latency",
-            "Milliseconds since the oldest message that is ready was stored.",
+            "Milliseconds since the group's oldest ready message was stored.",
             queued.items(),
             _LABELS,
         ),

@@ -40,13 +40,13 @@ def _records(journal: JournalService, families: Families) -> list[Metric]:
     return [
         families.counter(
             "rocketmq_pop_revive_in_message",
-            "Checkpoints and acks written to the revive topic, and those refused.",
+            "Checkpoints and acknowledgements written to the revive topic, by put_status.",
             written.items(),
             ("revive_message_type", "put_status", "queue_id"),
         ),
         families.counter(
             "rocketmq_pop_revive_out_message",
-            "Checkpoints that surfaced in the revive topic.",
+            "Checkpoints that the timers delivered to the revive topic.",
             surfaced,
             ("revive_message_type", "queue_id"),
         ),
@@ -72,13 +72,13 @@ def _revive_queues(journal: JournalService, now_ms: int, families: Families) -> 
     return [
         families.gauge(
             "rocketmq_pop_revive_lag",
-            "Records of a revive queue from the first unsettled one on.",
+            "Records of a revive queue from the first unsettled checkpoint to the end.",
             [((str(queue_id),), lag) for queue_id, lag, _ in rows],
             ("queue_id",),
         ),
         families.gauge(
             "rocketmq_pop_revive_latency",
-            "How long the messages of that record have been due, ms.",
+            "Time since the first unsettled checkpoint of a revive queue became due, ms.",
             [
                 ((str(queue_id),), max(0, now_ms - due_ms) if due_ms is not None else 0)
                 for queue_id, _, due_ms in rows
@@ -93,7 +93,7 @@ def _buffers(journal: JournalService, families: Families) -> list[Metric]:
     return [
         families.one(
             "rocketmq_pop_checkpoint_buffer_size",
-            "Batches in flight that are not in the log yet.",
+            "Checkpoints of batches in flight that are not in the log yet.",
             sizes["buffered"],
         ),
         families.one(
@@ -103,7 +103,7 @@ def _buffers(journal: JournalService, families: Families) -> list[Metric]:
         ),
         families.histogram(
             "rocketmq_pop_buffer_scan_time_consume",
-            "Duration of one scan of the buffer, ms.",
+            "Duration of one scan of the checkpoint buffer, ms.",
             [((), journal.writer.took)],
         ),
     ]

@@ -1,9 +1,9 @@
 """The `/metrics` page of a broker, under RocketMQ 5's names where they exist.
 
-Promises: a scrape reads everything on the event loop and renders it elsewhere; it counts nothing
-that the parts do not count anyway (docs/formats/broker-semantics.md, sections 11.1-11.3; names with
-`cometmq_` are ours). prometheus-client is imported by the first scrape, so that a broker without
-scrapes does not load it.
+A scrape reads all values on the event loop and returns a callable that renders them in another
+thread. Only the parts count; this module reads their counters. Names: docs/formats/
+broker-semantics.md, sections 11.1-11.3; those with `cometmq_` are ours. prometheus-client is
+imported by the first scrape, so that a broker without scrapes does not load it.
 """
 
 from __future__ import annotations
@@ -173,12 +173,12 @@ class Metrics:
         return [
             self._one(
                 "cometmq_messages_in_tps",
-                "Messages in a second since the last scrape.",
+                "Messages appended per second since the last scrape.",
                 self._rates[0],
             ),
             self._one(
                 "cometmq_messages_out_tps",
-                "Messages out a second since the last scrape.",
+                "Messages delivered per second since the last scrape.",
                 self._rates[1],
             ),
             self._counter(
@@ -186,7 +186,7 @@ class Metrics:
             ),
             self._counter(
                 "cometmq_redelivered_without_handover",
-                "Messages delivered again because another replica served pops in between.",
+                "Messages delivered again because their pop state was not handed over.",
                 [((), counters.redelivered_without_handover)],
             ),
             self._counter(
@@ -207,14 +207,18 @@ class Metrics:
             _READ_WRITE if self._leadership.is_leader and self._store.writable else _READ_ONLY
         )
         return [
-            self._one("rocketmq_broker_permission", "2 write, 4 read, 6 both.", permission),
+            self._one(
+                "rocketmq_broker_permission",
+                "Permission of the broker: 2 write, 4 read, 6 both.",
+                permission,
+            ),
             self._one("rocketmq_topic_number", "Topics.", len(self._metadata.topics)),
             self._one("rocketmq_consumer_group_number", "Groups.", len(self._metadata.groups)),
             self._created("topic"),
             self._created("consumer_group"),
             self._gauge(
                 "rocketmq_processor_watermark",
-                "Requests that wait in a queue; 0 where requests are served at once.",
+                "Requests waiting per processor; 0 for processors without a queue.",
                 [((name,), number) for name, number in self._waiting().items()],
                 ("processor",),
             ),
@@ -224,7 +228,7 @@ class Metrics:
         made = self._counters.created.items()
         return self._families.histogram(
             f"rocketmq_{what}_create_execution_time",
-            "Milliseconds until the creation was durable under the broker's policy.",
+            "Time until a creation was durable under the broker's policy, ms.",
             [
                 ((outcome, flag(system)), took)
                 for (kind, outcome, system), took in made

@@ -44,7 +44,7 @@ def store_families(
         *_standard(store, stats, now_ms, gauge),
         gauge(
             "cometmq_log_offset",
-            "Positions in the log.",
+            "Physical offsets of the commit log, by name.",
             [
                 (("start",), stats.log_start),
                 (("end",), stats.log_end),
@@ -59,7 +59,7 @@ def store_families(
         gauge("cometmq_store_queues", "Consume queues.", [((), stats.queues)]),
         gauge(
             "cometmq_index_behind_bytes",
-            "Bytes that are in the queues and not in the index yet.",
+            "Bytes of the log that are in the consume queues and not in the index yet.",
             [((), stats.index_behind)],
         ),
         counter(
@@ -84,13 +84,13 @@ def _standard(store: MessageStore, stats: StoreStats, now_ms: int, gauge: Family
         ),
         gauge(
             "rocketmq_storage_flush_behind_bytes",
-            "Bytes that are not on the disk yet.",
+            "Bytes of the log that are not flushed yet.",
             [(_STORAGE_VALUES, stats.flush_behind)],
             _STORAGE,
         ),
         gauge(
             "rocketmq_storage_dispatch_behind_bytes",
-            "Bytes that are not in the consume queues yet.",
+            "Bytes of the log that are not in the consume queues yet.",
             [(_STORAGE_VALUES, stats.dispatch_behind)],
             _STORAGE,
         ),
@@ -100,7 +100,7 @@ def _standard(store: MessageStore, stats: StoreStats, now_ms: int, gauge: Family
         families.append(
             gauge(
                 "rocketmq_storage_message_reserve_time",
-                "Milliseconds since the oldest message was stored.",
+                "Milliseconds since the oldest message of the log was stored.",
                 [(_STORAGE_VALUES, reserved_ms)],
                 _STORAGE,
             )
@@ -172,23 +172,23 @@ def _disk_space(store: MessageStore, stats: StoreStats, gauge: Family) -> list[M
     return [
         gauge(
             "cometmq_store_disk_use_percent",
-            "Use of the disk that retention goes by; -1: unknown.",
+            "Disk use that retention compares with its limits, percent; -1: unknown.",
             [((), stats.disk_use)],
         ),
         gauge(
             "cometmq_store_disk_pressure",
-            "1 for what retention makes of it.",
+            "1 for the level of disk pressure that retention acts on.",
             [((name,), float(name == stats.pressure)) for name in _PRESSURES],
             ("pressure",),
         ),
         gauge(
             "cometmq_store_writable",
-            "1 while messages are taken.",
+            "1 while the store accepts messages.",
             [((), float(not stats.refusal))],
         ),
         gauge(
             "cometmq_store_paused",
-            "1 while they are not for want of room.",
+            "1 while the store refuses messages because the disk is full.",
             [((), float(store.paused))],
         ),
     ]

@@ -1,6 +1,6 @@
-"""The timers' part of a scrape, under RocketMQ 5's names (broker semantics, section 11.3);
-`cometmq_...` are ours. Read from the service's own counts on the event loop; nothing is counted
-here."""
+"""Metrics of delayed messages, under RocketMQ 5's names (docs/formats/broker-semantics.md, section
+11.3); `cometmq_...` are ours. Reads the counts of the timer service on the event loop.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def _positions(timers: TimerService, families: Families) -> list[Metric]:
             ),
             (
                 "rocketmq_timer_enqueue_latency",
-                "Age of the first of them, ms.",
+                "Age of the oldest delayed message that is not in the wheel yet, ms.",
                 timers.enqueue_latency_ms,
             ),
             (
                 "rocketmq_timer_dequeue_lag",
-                "Delayed messages whose time has come and that are not delivered.",
+                "Delayed messages that are due and not delivered yet.",
                 timers.dequeue_lag,
             ),
             (
                 "rocketmq_timer_dequeue_latency",
-                "How late the first of them is, ms.",
+                "Time for which the oldest undelivered message has been due, ms.",
                 timers.dequeue_latency_ms,
             ),
         )
@@ -56,7 +56,7 @@ def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
     return [
         families.gauge(
             "rocketmq_timing_messages",
-            "Messages that wait for their time.",
+            "Delayed messages that are not due yet, by topic.",
             [((topic, *_PLACE), number) for topic, number in waiting.items()],
             ("topic", *_PLACE_LABELS),
         ),
@@ -70,19 +70,19 @@ def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
             for name, text, numbers in (
                 (
                     "rocketmq_timer_enqueue",
-                    "Messages that were given to the timers.",
+                    "Delayed messages added to the timer wheel or due at once, by topic.",
                     stats.enqueued_by_topic,
                 ),
                 (
                     "rocketmq_timer_dequeue",
-                    "Messages that the timers are done with.",
+                    "Delayed messages delivered or dropped, by topic.",
                     stats.dequeued_by_topic,
                 ),
             )
         ),
         families.gauge(
             "rocketmq_timer_message_snapshot",
-            "Messages that are due within so many seconds.",
+            "Delayed messages that are due within timer_bound_s seconds.",
             [
                 ((str(bound), *_PLACE), number)
                 for bound, number in zip(BOUNDS_S, timers.due_within(BOUNDS_S), strict=True)
@@ -91,7 +91,7 @@ def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
         ),
         families.histogram(
             "rocketmq_delay_message_latency",
-            "How far ahead of their time messages were sent, s.",
+            "Time from sending a delayed message to its delivery time, s.",
             [(_PLACE, stats.delays)],
             _PLACE_LABELS,
         ),

@@ -4,10 +4,10 @@
 durable, `expire` those that have timed out. `DurabilityGate` is its shell: it reads the flushed and
 the confirm offset and keeps one timer for the oldest wait.
 
-Promises: an OK answer means what docs/design/delivery.md states for the policy; a timeout is an
-outcome of its own (FLUSH_DISK_TIMEOUT after syncFlushTimeout, FLUSH_SLAVE_TIMEOUT after
-slaveTimeout, which has precedence) and means *unknown*, never *failed*: the record stays in the
-log. Waits end in log order. State is in memory; a crash loses the answers, not the records.
+Promises: an OK answer means what docs/design/delivery-guarantees.md states for the policy; a
+timeout is an outcome of its own (FLUSH_DISK_TIMEOUT after syncFlushTimeout, FLUSH_SLAVE_TIMEOUT
+after slaveTimeout, which has precedence) and means *unknown*, never *failed*: the record stays in
+the log. Waits end in log order. State is in memory; a crash loses the answers, not the records.
 
 The store's flush thread has request lists of its own (`store/group_commit.py`). The waits are kept
 here, because one list in log order serves the disk and the replicas, and because timeouts need a

@@ -5,9 +5,9 @@ Promises: `send` never waits; accepted requests are appended in the order of arr
 through a front door that delivers requests one by one. Several messages of a request get one entry
 each, in their order; an answer that fails as a whole has no entries (docs/formats/grpc-api.md,
 sections 5.5 and 10.2). An OK answer means what the durability policy promises
-(docs/design/delivery.md). Records of the broker itself are appended after the requests that are
-already collected. The number, the bytes and the age of collected requests are bounded; above a
-bound the answer is TOO_MANY_REQUESTS with the name of the guard.
+(docs/design/delivery-guarantees.md). Records of the broker itself are appended after the requests
+that are already collected. The number, the bytes and the age of collected requests are bounded;
+above a bound the answer is TOO_MANY_REQUESTS with the name of the guard.
 
 `fast_path.py` and `checked_path.py` make the records of a request, `answer.py` makes its answer,
 `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
@@ -202,7 +202,7 @@ class Sender:
         self.append_pending()
         if not messages:
             return []
-        refusal = self._log_refusal()
+        refusal = self._append_refusal()
         if refusal is not None:
             raise refusal
         try:
@@ -259,7 +259,7 @@ class Sender:
 
     def _checked(self, pending: list[_Pending], now_ns: int) -> list[_Batch]:
         """Return the requests that may be appended; answer or hold the others."""
-        refusal = self._refusal(now_ns)
+        refusal = self._send_refusal(now_ns)
         if refusal is not None and self._hold is not None and self._leadership.writes_elsewhere():
             self._leadership.pause()
             for request, ctx, answer in pending:
@@ -322,17 +322,17 @@ class Sender:
             self._templates[topic.name] = template
         return template
 
-    def _refusal(self, now_ns: int) -> WireError | None:
-        """Return why no client message may be appended now; called before anything is written."""
+    def _send_refusal(self, now_ns: int) -> WireError | None:
+        """Return the error for all requests of this turn, or None if they may be appended."""
         if self._fast_failure and now_ns >= self._settled_ns:
             if self._busy:
                 return WireError(*FAILURES[PutStatus.OS_PAGE_CACHE_BUSY])
             if now_ns - self._since_ns > self._wait_ns:
                 return WireError(v2.TOO_MANY_REQUESTS, TOO_OLD)
-        return self._log_refusal()
+        return self._append_refusal()
 
-    def _log_refusal(self) -> WireError | None:
-        """Return why the log accepts nothing, not even the broker's own records."""
+    def _append_refusal(self) -> WireError | None:
+        """Return the error for every append, the broker's own records included, or None."""
         if not self._leadership.is_leader:
             # The access point holds or forwards; a forwarded call that arrives here is refused.
             return WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader takes writes")

@@ -47,9 +47,9 @@ from .follower_events import (
     NackReason,
     OtherFrame,
     Promised,
+    Reconnect,
     Refused,
     Reseed,
-    Retry,
     SavePromise,
     SendAck,
     SendNack,
@@ -65,7 +65,8 @@ from .follower_events import (
 _STREAMING = (State.CATCHUP, State.IN_SYNC)
 _OPEN = (State.HELLO, State.CHECK, State.CATCHUP, State.IN_SYNC)
 _STOPPED = (State.REFUSED, State.DIVERGED, State.HOLD)
-#: Refusal of a replica that is not ready after its election, or was not elected: retried soon.
+#: Refusal by a replica that does not lead, or not yet: the follower reconnects as after a broken
+#: stream, not after `refused_reconnect_ms`.
 NOT_LEADER = "NOT_LEADER"
 #: States by refusal code; any other code leads to REFUSED.
 _REFUSED_AS = {"DIVERGED": State.DIVERGED, "CUT_BELOW_CONFIRM": State.HOLD}
@@ -75,9 +76,9 @@ _REFUSED_AS = {"DIVERGED": State.DIVERGED, "CUT_BELOW_CONFIRM": State.HOLD}
 class Limits:
     dead_after_ns: int  #: no frame for this long: the stream is dropped
     ack_quiet_ns: int  #: a heartbeat is acknowledged if no acknowledgement was sent for this long
-    retry_min_ms: int
-    retry_max_ms: int
-    refused_retry_ms: int
+    reconnect_min_ms: int
+    reconnect_max_ms: int
+    refused_reconnect_ms: int
 
 
 _APPEND = Append()
@@ -365,7 +366,7 @@ class Follower:
 
     def _on_ended(self, event: StreamEnded, effects: list[Effect]) -> None:
         if self.state in _STOPPED and self.refusal_code != NOT_LEADER:
-            effects.append(Retry(self.limits.refused_retry_ms))
+            effects.append(Reconnect(self.limits.refused_reconnect_ms))
             return
         if self.state in (State.IDLE, State.CUTTING):
             return
@@ -375,11 +376,13 @@ class Follower:
             self._set_alive(False, effects)
         if self.state not in _STOPPED:
             self._move(State.IDLE, effects)
-        pause_ms = min(self.limits.retry_max_ms, self.limits.retry_min_ms << min(self.failures, 16))
+        after_ms = min(
+            self.limits.reconnect_max_ms, self.limits.reconnect_min_ms << min(self.failures, 16)
+        )
         if self.append_failed:
-            pause_ms = self.limits.refused_retry_ms
+            after_ms = self.limits.refused_reconnect_ms
         self.failures += 1
-        effects.append(Retry(pause_ms))
+        effects.append(Reconnect(after_ms))
 
     def _on_tick(self, now_ns: int, effects: list[Effect]) -> None:
         slept_ns = now_ns - self.tick_ns if self.tick_ns else 0

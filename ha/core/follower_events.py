@@ -237,8 +237,8 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Connect again after this pause (the shell adds jitter)."""
+class Reconnect:
+    """Reconnect after this time (the shell adds jitter)."""
 
     after_ms: int
 
@@ -277,7 +277,7 @@ Effect = (
     | SendAck
     | SendNack
     | Drop
-    | Retry
+    | Reconnect
     | StateMoved
     | Stopped
     | LeaderAlive

@@ -38,8 +38,8 @@ from ..stream.token import token_metadata
 
 _logger = logging.getLogger(__name__)
 
-_RETRY_MIN_S = 0.05
-_RETRY_MAX_S = 1.0
+_RECONNECT_MIN_S = 0.05
+_RECONNECT_MAX_S = 1.0
 #: Heartbeats whose answers are awaited; the lease of an older one would have expired.
 _ANSWERS_MAX = 64
 _CALL_TIMEOUT_S = 2.0
@@ -74,7 +74,7 @@ class _Session:
         self._changed.set()
 
     async def run(self) -> None:
-        pause_s = _RETRY_MIN_S
+        reconnect_s = _RECONNECT_MIN_S
         while True:
             answered = False
             try:
@@ -89,8 +89,8 @@ class _Session:
             if self.active:
                 _logger.info("ha.controller.lost address=%s", self.address)
             self.active = False
-            pause_s = _RETRY_MIN_S if answered else min(_RETRY_MAX_S, pause_s * 2)
-            await asyncio.sleep(pause_s * (0.75 + random.random() / 2))
+            reconnect_s = _RECONNECT_MIN_S if answered else min(_RECONNECT_MAX_S, reconnect_s * 2)
+            await asyncio.sleep(reconnect_s * (0.75 + random.random() / 2))
 
     async def _run_stream(self) -> bool:
         """Run one stream; returns whether it was ever answered."""

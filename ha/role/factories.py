@@ -37,7 +37,7 @@ def make_leader(
         dead_after_ns=config.dead_after_ns,
         decides_alone=decides_alone,
     )
-    members = in_sync.InSyncSet(
+    in_sync_set = in_sync.InSyncSet(
         limits,
         log.log_end,
         log.flushed_offset,
@@ -47,7 +47,7 @@ def make_leader(
         epoch_start=replica.history.entries[-1].start,
         proposals=proposals if proposals is not None and proposals.epoch == epoch else None,
     )
-    return LeaderSide(replica, members, hooks)
+    return LeaderSide(replica, in_sync_set, hooks)
 
 
 def make_follower(
@@ -58,11 +58,11 @@ def make_follower(
     limits = follower.Limits(
         dead_after_ns=config.dead_after_ns,
         ack_quiet_ns=config.ha_beat_interval_ms * 1_000_000 // 2,
-        retry_min_ms=config.ha_reconnect_min_ms,
-        retry_max_ms=config.ha_reconnect_max_ms,
-        refused_retry_ms=config.ha_refused_retry_ms,
+        reconnect_min_ms=config.ha_reconnect_min_ms,
+        reconnect_max_ms=config.ha_reconnect_max_ms,
+        refused_reconnect_ms=config.ha_refused_retry_ms,
     )
-    members = follower.Follower(
+    core = follower.Follower(
         limits,
         log.log_end,
         log.received_end,
@@ -73,4 +73,4 @@ def make_follower(
         suspect=replica.meta.suspect,
         is_sync=True,  # the leader decides when a cut may go below the confirm offset
     )
-    return FollowerSide(replica, members, hooks, owner)
+    return FollowerSide(replica, core, hooks, owner)

@@ -207,7 +207,7 @@ class RoleDriver:
             self.leader.state_seen(state)
         elif self.follower is not None and self.machine.following is not None:
             self.follower.set_leader(self._address_of_leader())
-            self.follower.skip_pause()
+            self.follower.reconnect_now()
         self.hooks.on_role_change()
 
     def _address_of_leader(self) -> str:
@@ -224,7 +224,7 @@ class RoleDriver:
         self.replica.epoch = max(self.replica.epoch, effect.epoch)
         self.drained = False
         self.follower.set_leader(self._address_of_leader())
-        self.follower.skip_pause()
+        self.follower.reconnect_now()
 
     def _make_new_follower(self, confirm: int | None = None) -> None:
         if confirm is None:

@@ -18,7 +18,7 @@ def channel_options(window_bytes: int) -> list[tuple[str, int]]:
         # HTTP/2 sends a whole window before the first byte is read: no stall on long links.
         ("grpc.http2.lookahead_bytes", window_bytes),
         ("grpc.so_reuseport", 0),
-        # Every attempt connects again: this module controls the pauses, not the library.
+        # `stream/follower.py` decides when to reconnect, not the library.
         ("grpc.use_local_subchannel_pool", 1),
     ]
 

@@ -47,12 +47,12 @@ class FollowerSide:
         self._random = random.Random(replica.meta.replica_uuid)  # spreads reconnects of replicas
         self._task: asyncio.Task[None] | None = None
         self._attempt_task: asyncio.Task[bool] | None = None
-        self._skip_pause = asyncio.Event()  #: the address changed: skip the pause
+        self._reconnect = asyncio.Event()  #: reconnect now: without the rest of the pause
         self._ack_wanted = asyncio.Event()
         self._data = b""  #: of the chunk that is being processed
         self._offset = 0
         self._echo_ts = 0
-        self._pause_ms = 0
+        self._reconnect_ms = 0
         self._refusals = 0  #: consecutive temporary refusals
         self._drop: str | None = None
         self._nack: bytes | None = None
@@ -80,10 +80,11 @@ class FollowerSide:
         _logger.info("ha.leader.address address=%s", address or "unknown")
         self.address = address
         self._end_attempt("the leader's address changed")
-        self._skip_pause.set()
+        self._reconnect.set()
 
-    def skip_pause(self) -> None:
-        self._skip_pause.set()  # a pause is over: the leader is known
+    def reconnect_now(self) -> None:
+        """Reconnect without the rest of the pause: a leader was elected or announced."""
+        self._reconnect.set()
 
     def promised(self, epoch: int) -> None:
         """Handle a promise that was raised outside of this stream and is durable."""
@@ -105,15 +106,17 @@ class FollowerSide:
         while True:
             if self.address:
                 await self._attempt_once()
-                pause_s: float | None = self._pause_ms / 1000 * (0.75 + self._random.random() / 2)
+                reconnect_s: float | None = (
+                    self._reconnect_ms / 1000 * (0.75 + self._random.random() / 2)
+                )
             else:
-                pause_s = None
+                reconnect_s = None
             try:
-                async with asyncio.timeout(pause_s):
-                    await self._skip_pause.wait()
+                async with asyncio.timeout(reconnect_s):
+                    await self._reconnect.wait()
             except TimeoutError:
                 continue
-            self._skip_pause.clear()
+            self._reconnect.clear()
 
     async def _attempt_once(self) -> None:
         """Run one stream from connecting to its end; its own task, so that ending it does not stop
@@ -343,8 +346,8 @@ class FollowerSide:
                 case events.Drop():
                     self._drop = effect.reason
                     self.replica.counts["streams_dropped"] += 1
-                case events.Retry():
-                    self._pause_ms = self._pause(effect.after_ms)
+                case events.Reconnect():
+                    self._reconnect_ms = self._reconnect_after(effect.after_ms)
                 case events.StateMoved():
                     _logger.info(
                         "ha.follower.state state=%s end=%d", effect.state.value, self.core.log_end
@@ -361,15 +364,15 @@ class FollowerSide:
                 case events.CompareTail():
                     pass  # answered by `_on_reply`, which has the leader's checksum
 
-    def _pause(self, after_ms: int) -> int:
-        """Return the pause; a temporary refusal during a change of leader keeps it short."""
+    def _reconnect_after(self, after_ms: int) -> int:
+        """Return the pause before the next attempt; short after one of the PASSING refusals."""
         if self.core.refusal_code not in PASSING:
             self._refusals = 0
             return after_ms
         config = self.replica.config
-        pause_ms = min(config.ha_reconnect_max_ms, config.ha_reconnect_min_ms << self._refusals)
+        reconnect_ms = min(config.ha_reconnect_max_ms, config.ha_reconnect_min_ms << self._refusals)
         self._refusals = min(self._refusals + 1, 16)
-        return min(after_ms, pause_ms)
+        return min(after_ms, reconnect_ms)
 
     def _cut(self, effect: events.Cut) -> None:
         self.owner.cut(

@@ -46,7 +46,7 @@ OPTIONS: Final = {
     "startingOffsets": "earliest, latest or JSON; default: latest (stream), earliest (batch)",
     "startingTimestamp": "ms: start at the first message stored at or after this time",
     "startingOffsetsByTimestamp": "JSON with times in ms instead of offsets",
-    "startingOffsetsByTimestampStrategy": "error or latest: for queues without so recent a message",
+    "startingOffsetsByTimestampStrategy": "error or latest: if a queue ends before the given time",
     "endingOffsets": "latest or JSON, exclusive; batch only",
     "endingTimestamp": "ms: end before the first message stored at or after this time; batch only",
     "endingOffsetsByTimestamp": "JSON with times in ms instead of offsets; batch only",

@@ -24,8 +24,8 @@ TIMER_FILE_BYTES_MIN: Final = 68
 MESSAGE_BYTES_MAX: Final = 1 << 30
 
 
-def _option(default: Any, text: str, unit: str = "", key: str = "") -> Any:
-    metadata = {"help": text}
+def _setting(default: Any, help_text: str, unit: str = "", key: str = "") -> Any:
+    metadata = {"help": help_text}
     if unit:
         metadata["unit"] = unit
     if key:
@@ -41,214 +41,214 @@ def _paths(text: str) -> tuple[Path, ...]:
 class StoreConfig:
     """All settings of the store, validated on construction. Raises ValueError."""
 
-    store_path_root_dir: str = _option("~/store", "directory of the store")
-    store_path_commit_log: str = _option(
+    store_path_root_dir: str = _setting("~/store", "directory of the store")
+    store_path_commit_log: str = _setting(
         "",
         "directory of the commit log, or several separated by commas, used in turn; empty "
         "means <storePathRootDir>/commitlog",
     )
-    read_only_commit_log_store_paths: str = _option(
+    read_only_commit_log_store_paths: str = _setting(
         "", "directories of the commit log, separated by commas, that get no new segments"
     )
-    mapped_file_size_commit_log: int = _option(1 << 30, "size of one commit log segment", "bytes")
-    mapped_file_size_consume_queue: int = _option(
+    mapped_file_size_commit_log: int = _setting(1 << 30, "size of one commit log segment", "bytes")
+    mapped_file_size_consume_queue: int = _setting(
         6_000_000, "size of one consume queue file, rounded up to a multiple of 20", "bytes"
     )
-    enable_consume_queue_ext: bool = _option(
+    enable_consume_queue_ext: bool = _setting(
         False, "write tags code and store time of every message into extension files of its queue"
     )
-    mapped_file_size_consume_queue_ext: int = _option(
+    mapped_file_size_consume_queue_ext: int = _setting(
         48 << 20, "size of one consume queue extension file", "bytes"
     )
-    enable_lmq: bool = _option(True, "put records into the light queues that they name")
-    enable_multi_dispatch: bool = _option(
+    enable_lmq: bool = _setting(True, "put records into the light queues that they name")
+    enable_multi_dispatch: bool = _setting(
         True, "second switch of light queues; both must be true (RocketMQ's default is false)"
     )
-    max_lmq_consume_queue_num: int = _option(
+    max_lmq_consume_queue_num: int = _setting(
         20_000,
         "maximum number of light queues; messages that would create more are refused",
     )
-    flush_disk_type: str = _option(
+    flush_disk_type: str = _setting(
         "ASYNC_FLUSH", "ASYNC_FLUSH acknowledges from the page cache, SYNC_FLUSH after fdatasync"
     )
-    flush_interval_commit_log: int = _option(500, "pause between asynchronous log flushes", "ms")
-    flush_commit_log_least_pages: int = _option(
+    flush_interval_commit_log: int = _setting(500, "pause between asynchronous log flushes", "ms")
+    flush_commit_log_least_pages: int = _setting(
         4, "an asynchronous flush waits for this many dirty pages of 4 KiB", "pages"
     )
-    flush_commit_log_thorough_interval: int = _option(
+    flush_commit_log_thorough_interval: int = _setting(
         10_000, "interval of a log flush regardless of dirty pages", "ms"
     )
-    transient_store_pool_enable: bool = _option(
+    transient_store_pool_enable: bool = _setting(
         False,
         "write to buffers in memory first, which are committed to the files every 200 ms: a crash "
         "of the process then loses what was not committed; followers write directly",
     )
-    transient_store_pool_size: int = _option(
+    transient_store_pool_size: int = _setting(
         5, "buffers of the transient pool, each as large as a commit log segment"
     )
-    fast_fail_if_no_buffer_in_store_pool: bool = _option(
+    fast_fail_if_no_buffer_in_store_pool: bool = _setting(
         False,
         "refuse messages when no buffer is free for a new segment; else it is written directly",
     )
-    commit_interval_commit_log: int = _option(
+    commit_interval_commit_log: int = _setting(
         200, "with the transient pool, pause between commits to the files", "ms"
     )
-    commit_commit_log_least_pages: int = _option(
+    commit_commit_log_least_pages: int = _setting(
         4, "with the transient pool, a commit waits for this many pages of 4 KiB", "pages"
     )
-    commit_commit_log_thorough_interval: int = _option(
+    commit_commit_log_thorough_interval: int = _setting(
         200, "with the transient pool, interval of a commit regardless of pages", "ms"
     )
-    warm_maped_file_enable: bool = _option(
+    warm_maped_file_enable: bool = _setting(
         False, "fill new segments with zeros ahead, so that their pages and blocks exist"
     )
-    flush_least_pages_when_warm_maped_file: int = _option(
+    flush_least_pages_when_warm_maped_file: int = _setting(
         4096, "while filling in SYNC_FLUSH, flush after this many pages", "pages"
     )
-    lock_maped_file_enable: bool = _option(
+    lock_maped_file_enable: bool = _setting(
         False, "ours: keep the current segment and the prepared ones in memory (mlock)"
     )
-    data_read_ahead_enable: bool = _option(
+    data_read_ahead_enable: bool = _setting(
         True, "let the kernel read ahead in the commit log (madvise RANDOM when false)"
     )
-    os_page_cache_busy_time_out_mills: int = _option(
+    os_page_cache_busy_time_out_mills: int = _setting(
         1000, "when one write to the log takes this long, the waiting sends are refused", "ms"
     )
-    enabled_append_prop_crc: bool = _option(
+    enabled_append_prop_crc: bool = _setting(
         False,
         "end the properties of every record with a checksum of the whole record",
         key="enabledAppendPropCRC",
     )
-    force_verify_prop_crc: bool = _option(
+    force_verify_prop_crc: bool = _setting(
         False,
         "recovery requires that checksum in every record, and ignores the body's own",
         key="forceVerifyPropCRC",
     )
-    flush_interval_consume_queue: int = _option(1000, "pause between queue flushes", "ms")
-    flush_consume_queue_least_pages: int = _option(
+    flush_interval_consume_queue: int = _setting(1000, "pause between queue flushes", "ms")
+    flush_consume_queue_least_pages: int = _setting(
         2, "a queue flush waits for this many dirty pages of 4 KiB in the queue", "pages"
     )
-    flush_consume_queue_thorough_interval: int = _option(
+    flush_consume_queue_thorough_interval: int = _setting(
         60_000, "interval of a flush of all queues and of the checkpoint", "ms"
     )
-    sync_flush_timeout: int = _option(
+    sync_flush_timeout: int = _setting(
         5000,
         "how long a sender in SYNC_FLUSH waits for the flush; then the outcome is unknown",
         "ms",
     )
-    sync_flush_gather_max: int = _option(
+    sync_flush_gather_max: int = _setting(
         2,
         "ours: with several senders in SYNC_FLUSH, one flush waits up to this long for the "
         "others; 0 flushes at once; a single sender never waits",
         "ms",
     )
-    max_message_size: int = _option(4 << 20, "largest body of one message", "bytes")
-    max_filter_message_size: int = _option(
+    max_message_size: int = _setting(4 << 20, "largest body of one message", "bytes")
+    max_filter_message_size: int = _setting(
         16_000, "bytes of queue units that one read examines when it filters by tag", "bytes"
     )
-    max_transfer_bytes_on_message_in_memory: int = _option(
+    max_transfer_bytes_on_message_in_memory: int = _setting(
         262_144, "maximum bytes of recent records per read without a limit of its own"
     )
-    max_transfer_count_on_message_in_memory: int = _option(
+    max_transfer_count_on_message_in_memory: int = _setting(
         32, "maximum number of recent records per read without a limit of its own"
     )
-    max_transfer_bytes_on_message_in_disk: int = _option(
+    max_transfer_bytes_on_message_in_disk: int = _setting(
         65_536, "maximum bytes of older records per read without a limit of its own"
     )
-    max_transfer_count_on_message_in_disk: int = _option(
+    max_transfer_count_on_message_in_disk: int = _setting(
         8, "maximum number of older records per read without a limit of its own"
     )
-    access_message_in_memory_max_ratio: int = _option(
+    access_message_in_memory_max_ratio: int = _setting(
         40, "records this share of the machine's memory behind the log's end count as older", "%"
     )
-    check_crc_on_recover: bool = _option(
+    check_crc_on_recover: bool = _setting(
         True, "verify the checksum of every body while recovering", key="checkCRCOnRecover"
     )
-    commit_log_recover_max_num: int = _option(
+    commit_log_recover_max_num: int = _setting(
         10,
         "maximum of segments that recovery walks when neither queues nor checkpoint confirm a "
         "newer one; earlier ones are trusted",
     )
-    enable_accelerated_recovery: bool = _option(
+    enable_accelerated_recovery: bool = _setting(
         False,
         "after an unclean stop begin at the last record whose queue unit was flushed, not at the "
         "start of its segment",
     )
-    open_queue_files_max: int = _option(
+    open_queue_files_max: int = _setting(
         512, "ours: descriptors of consume queue files kept open, least recently used first"
     )
-    message_index_enable: bool = _option(
+    message_index_enable: bool = _setting(
         True, "index UNIQ_KEY, KEYS and TAGS of every message, for queries by key"
     )
-    max_hash_slot_num: int = _option(5_000_000, "hash slots of one index file")
-    max_index_num: int = _option(
+    max_hash_slot_num: int = _setting(5_000_000, "hash slots of one index file")
+    max_index_num: int = _setting(
         20_000_000, "entries of one index file, a message has one for each of its keys"
     )
-    max_msgs_num_batch: int = _option(64, "messages that one query by key returns at most")
-    default_query_max_num: int = _option(
+    max_msgs_num_batch: int = _setting(64, "messages that one query by key returns at most")
+    default_query_max_num: int = _setting(
         32, "messages that a query by unique id examines; it returns the last of them"
     )
-    delete_when: str = _option(
+    delete_when: str = _setting(
         "04", "hours of the day (local time, separated by ;) in which expired segments are deleted"
     )
-    file_reserved_time: int = _option(
+    file_reserved_time: int = _setting(
         72, "a commit log segment may be deleted this long after its last write", "hours"
     )
-    disk_max_used_space_ratio: int = _option(
+    disk_max_used_space_ratio: int = _setting(
         75, "above this use of the disk expired segments are deleted at any hour; 10 to 95", "%"
     )
-    disk_space_clean_forcibly_ratio: int = _option(
+    disk_space_clean_forcibly_ratio: int = _setting(
         85, "above this use of the disk segments are deleted regardless of age; 30 to 85", "%"
     )
-    disk_space_warning_level_ratio: int = _option(
+    disk_space_warning_level_ratio: int = _setting(
         90,
         "above this use of the disk messages are refused, until it is back at "
         "diskSpaceCleanForciblyRatio; 35 to 90",
         "%",
     )
-    clean_file_forcibly_enable: bool = _option(
+    clean_file_forcibly_enable: bool = _setting(
         True, "delete segments before their time when the disk is too full"
     )
-    delete_file_batch_max: int = _option(10, "segments that one round of retention deletes")
-    clean_resource_interval: int = _option(10_000, "pause between rounds of retention", "ms")
-    delete_commit_log_files_interval: int = _option(
+    delete_file_batch_max: int = _setting(10, "segments that one round of retention deletes")
+    clean_resource_interval: int = _setting(10_000, "pause between rounds of retention", "ms")
+    delete_commit_log_files_interval: int = _setting(
         100, "pause between the deletion of two segments", "ms"
     )
-    destroy_maped_file_interval_forcibly: int = _option(
+    destroy_maped_file_interval_forcibly: int = _setting(
         120_000,
         "a reader that holds a segment delays its deletion this long; then the file is deleted and "
         "the reader keeps its bytes (they are never unmapped under it)",
         "ms",
     )
-    archive_gate: bool = _option(
+    archive_gate: bool = _setting(
         False,
         "ours: keep segments that lie above the archive watermark (Admin.SetArchiveWatermark), "
         "unless the disk is too full",
     )
 
-    timer_wheel_enable: bool = _option(True, "accept messages with an arbitrary delivery time")
-    timer_precision_ms: int = _option(1000, "width of one slot of the timer wheel", "ms")
-    timer_roll_window_slot: int = _option(
+    timer_wheel_enable: bool = _setting(True, "accept messages with an arbitrary delivery time")
+    timer_precision_ms: int = _setting(1000, "width of one slot of the timer wheel", "ms")
+    timer_roll_window_slot: int = _setting(
         172_800,
         "a message that is due later waits in a nearer slot first and is enqueued again",
         "slots",
     )
-    timer_max_delay_sec: int = _option(
+    timer_max_delay_sec: int = _setting(
         259_200, "a delivery time further away than this is refused", "s"
     )
-    timer_congest_num_each_slot: int = _option(
+    timer_congest_num_each_slot: int = _setting(
         (1 << 31) - 1, "messages for one slot; above it some are refused, from twice as many on all"
     )
-    mapped_file_size_timer_log: int = _option(104_857_600, "size of one timer log file", "bytes")
-    timer_flush_interval_ms: int = _option(
+    mapped_file_size_timer_log: int = _setting(104_857_600, "size of one timer log file", "bytes")
+    timer_flush_interval_ms: int = _setting(
         1000, "interval of flushes of the timer wheel, log and progress", "ms"
     )
-    timer_stop_dequeue: bool = _option(False, "suspend the delivery of timer messages")
-    message_delay_level: str = _option(
+    timer_stop_dequeue: bool = _setting(False, "suspend the delivery of timer messages")
+    message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "delays of the levels 1, 2, 3, ...; units s, m, h and d",
     )
-    flush_delay_offset_interval: int = _option(
+    flush_delay_offset_interval: int = _setting(
         10_000, "interval of writes of delayOffset.json, the progress of the delay levels", "ms"
     )
 

@@ -25,7 +25,7 @@ from .listing import checkpoint
 from .log_walk import LogWalk
 from .problems import Findings
 from .queue_view import OpenFiles, Units, read_bytes, written_units
-from .verify_timers import TimerCheckup
+from .verify_timers import TimerCheck
 
 Row = dict[str, Any]
 NO_END = 1 << 62
@@ -170,7 +170,7 @@ def index_entries(layout: Layout) -> Iterator[Row]:
 
 def timers(layout: Layout, selection: Selection) -> Iterator[Row]:
     """Yield every unit of the timer log."""
-    found = TimerCheckup(layout, Findings()).found
+    found = TimerCheck(layout, Findings()).found
     for at in range(len(found.units)):
         unit = found.units[at]
         offset, magic = int(unit["offset"]), int(unit["magic"])

@@ -23,7 +23,7 @@ from .rebuild_index import rebuild_index
 from .rebuild_queues import rebuild_queues
 from .repair_plan import Action, Plan, Step
 from .verify import Progress, Report
-from .verify_timers import TimerCheckup, expected_slots
+from .verify_timers import TimerCheck, expected_slots
 
 
 class Repair:
@@ -124,9 +124,9 @@ class Repair:
     def _slots(self) -> None:
         """Write the slots that follow from the timer log; keep other plausible ones."""
         target = self._layout.root / "timerwheel"
-        checkup = TimerCheckup(self._layout, Findings())
+        check = TimerCheck(self._layout, Findings())
         precision_ms = self._layout.sizes.timer_precision_ms
-        expected = expected_slots(checkup.found, precision_ms)
+        expected = expected_slots(check.found, precision_ms)
         wrong = [
             one.begin // SLOT_BYTES
             for one in self._report.findings.problems

@@ -19,7 +19,7 @@ from .verify_index import IndexCheck
 from .verify_log import LogVerdict, judge_log
 from .verify_queues import QueueCheck
 from .verify_records import RecordCheck
-from .verify_timers import TimerCheckup, check_timercheck
+from .verify_timers import TimerCheck, check_timercheck
 
 #: Progress values, which move while a broker runs.
 _MOVING_KINDS: Final = ("checkpoint", "consumer_offset", "timer")
@@ -57,18 +57,18 @@ def verify(layout: Layout, progress: Progress | None = None) -> Report:
     names = {file.start: layout.name(file.path) for file in layout.log.files}
     _check_queue_files(layout, findings)
     queues = QueueCheck(layout, findings)
-    timers = TimerCheckup(layout, findings)
+    timers = TimerCheck(layout, findings)
     checkpoint = CheckpointCheck(layout, findings)
     index = IndexCheck(layout, findings)
     records = RecordCheck(findings, names)
-    batches = BatchCheck(layout, findings)
+    batch_queues = BatchCheck(layout, findings)
     checks = (
-        records.batch,
-        batches.batch,
-        queues.batch,
-        index.batch,
-        timers.batch,
-        checkpoint.batch,
+        records.add_batch,
+        batch_queues.add_batch,
+        queues.add_batch,
+        index.add_batch,
+        timers.add_batch,
+        checkpoint.add_batch,
     )
     walk = LogWalk(layout, check_crc=True)
     messages = 0
@@ -82,7 +82,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> Report:
     verdict = judge_log(layout, walk.ends, findings, records.torn_from)
     _demote_cut_range(layout, verdict, findings)
     queues.finish(verdict)
-    batches.finish(verdict)
+    batch_queues.finish(verdict)
     index.finish(verdict)
     timers.finish(verdict)
     checkpoint.finish(verdict)
@@ -101,7 +101,10 @@ def _note_state(layout: Layout, findings: Findings) -> None:
         what = f"A process{f' ({layout.owner})' * bool(layout.owner)} uses the store now."
         findings.add("lock", 0, 0, what, "in_use", severity=NOTE)
     elif not layout.clean:
-        what = "The store was not stopped cleanly: its next start repairs what notes say."
+        what = (
+            "The store was not stopped cleanly: the next start of the broker repairs the findings"
+            " listed as notes."
+        )
         findings.add("abort", 0, 0, what, "not_stopped", severity=NOTE)
 
 

@@ -57,7 +57,7 @@ class BatchCheck:
         }
         self._codes = TagsCodes()
 
-    def batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         if not self._queues:
             return
         codes = self._codes.of(batch.raw, batch.columns, batch.topics)

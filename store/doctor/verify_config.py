@@ -51,7 +51,7 @@ class CheckpointCheck:
     def _add(self, begin: int, end: int, what: str, severity: str = PROBLEM) -> None:
         self._findings.add("checkpoint", begin, end, what, "checkpoint", severity=severity)
 
-    def batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         columns = batch.columns
         times = columns.store_timestamp
         first = self._times[0] or int(times[0])

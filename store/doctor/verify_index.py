@@ -97,7 +97,7 @@ class IndexCheck:
 
     # -- from the log -------------------------------------------------------------------------
 
-    def batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         if not self._files:
             return
         for _, text in batch.texts():

@@ -100,7 +100,7 @@ class QueueCheck:
 
     # -- from the log -------------------------------------------------------------------------
 
-    def batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         columns = batch.columns
         kinds = columns.sys_flag & TRANSACTION_MASK
         queued = ~np.isin(kinds, UNQUEUED)

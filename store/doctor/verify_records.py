@@ -46,7 +46,7 @@ class RecordCheck:
         # a record that lacks a CRC that others have
         self._missing: tuple[str, int, int] | None = None
 
-    def batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         file = self._name_of[batch.file.start]
         columns = batch.columns
         self._note_tail(batch)

@@ -64,7 +64,7 @@ class TimerUnits:
         return times
 
 
-class TimerCheckup:
+class TimerCheck:
     """Reads the timer files, then takes batches of the log, then `finish`."""
 
     def __init__(self, layout: Layout, findings: Findings) -> None:
@@ -175,7 +175,7 @@ class TimerCheckup:
 
     # -- against the log ----------------------------------------------------------------------
 
-    def batch(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         """Compare the units of the records in this batch."""
         columns = batch.columns
         first, last = int(columns.physical_offset[0]), int(columns.physical_offset[-1])

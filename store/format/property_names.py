@@ -28,6 +28,6 @@ INTERNAL_PROPERTIES = _names(
     __transactionId__ INNER_MULTI_DISPATCH INNER_NUM INNER_BASE REDIRECT ORIGIN_GROUP
     """
 )
-"""Internal names that the protocol does not reserve. Accepting them would let a client forge the
-broker's own properties."""
+"""Names that the broker writes and the protocol does not reserve. Refused from clients, which could
+otherwise forge the broker's properties."""
 FORBIDDEN_PROPERTIES = RESERVED_PROPERTIES | INTERNAL_PROPERTIES

@@ -60,7 +60,7 @@ class WriteGate:
     def start(self) -> None:
         with self._lock:
             self._started = True
-            self._say()
+            self._update_refusal()
 
     def close(self) -> None:
         with self._lock:
@@ -82,7 +82,7 @@ class WriteGate:
         with self._lock:
             new = cause not in self._pauses
             self._pauses[cause] = reason
-            self._say()
+            self._update_refusal()
         if new:
             logger.warning("store.paused cause=%s reason=%s", cause, reason)
 
@@ -90,14 +90,14 @@ class WriteGate:
         """End the pause of this cause; ignored without one."""
         with self._lock:
             ended = self._pauses.pop(cause, None) is not None
-            self._say()
+            self._update_refusal()
             free = ended and not self._pauses
         if ended:
             logger.warning("store.resumed cause=%s", cause)
         if free and self.on_resumed is not None:
             self.on_resumed()
 
-    def _say(self) -> None:
+    def _update_refusal(self) -> None:
         if self.broken or self.closed or not self._started:
             return
         reason = next(iter(self._pauses.values()), "")

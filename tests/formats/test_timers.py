@@ -270,7 +270,7 @@ def units_of_directory(root: Path, config: StoreConfig) -> dict[int, TimerUnit]:
 
 
 def test_the_example_of_the_format(tmp_path: Path) -> None:
-    """Store format, section 15, E10."""
+    """docs/formats/store-format.md, section 15, E10."""
     unit = TimerUnit(-1, 1, 1_700_000_000_000, 10_000, 1234, 200, java_hash("TopicTest"))
     assert unit.encode().hex() == (
         "00000034ffffffffffffffff000000010000018bcfe5680000002710"

@@ -93,7 +93,7 @@ class SparkCluster:
 
     def submit(self, archive: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run spark-submit of a pipeline job with a packed environment, as in docs/pipeline.md."""
-        from cometmq.cli import main
+        from cometmq.cli.pipeline import pack
 
         return subprocess.run(
             [
@@ -102,7 +102,7 @@ class SparkCluster:
                 *("--conf", "spark.pyspark.python=./environment/bin/python"),
                 *("--conf", f"spark.pyspark.driver.python={sys.executable}"),
                 *("--driver-memory", "512m", "--executor-memory", "512m"),
-                str(Path(main.__file__).with_name("submit.py")),
+                str(Path(pack.__file__).with_name("submit.py")),
                 *arguments,
             ],
             capture_output=True,

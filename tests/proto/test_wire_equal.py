@@ -1,6 +1,6 @@
 """Our `apache.rocketmq.v2` equals the official client's on the wire: names, numbers, types, labels,
 presence, oneofs, enum values and services. What we have beyond it is listed here, and is exactly
-what the protocol added after its release 2.1.2 (gRPC API, sections 3 and 14).
+what the protocol added after its release 2.1.2 (docs/formats/grpc-api.md, sections 3 and 14).
 """
 
 import base64

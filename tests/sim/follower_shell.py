@@ -25,9 +25,9 @@ class FollowerShell:
         limits = follower.Limits(
             dead_after_ns=DEAD_AFTER_NS,
             ack_quiet_ns=HA_BEAT_NS // 2,
-            retry_min_ms=20,
-            retry_max_ms=200,
-            refused_retry_ms=400,
+            reconnect_min_ms=20,
+            reconnect_max_ms=200,
+            refused_reconnect_ms=400,
         )
         self.core = node.world.parts.follower(
             limits,
@@ -202,7 +202,7 @@ class FollowerShell:
                 case events.SuspectCleared():
                     node.world.oracle.clears_suspect(node)
                     node.set_suspect(False)
-                    node.link.skip_pause()
+                    node.link.reconnect_now()
                 case events.Cut():
                     node.cut(effect.to, effect.epoch, effect.accept_loss)
                     return effects
@@ -215,7 +215,7 @@ class FollowerShell:
                 case events.Drop():
                     node.say("drops the stream: %s", effect.reason)
                     dropped = True
-                case events.Retry():
+                case events.Reconnect():
                     self._attempt += 1
                     node.later(effect.after_ms * 1_000_000, self._dial, self._attempt)
                 case events.ConfirmMoved():

@@ -57,7 +57,7 @@ class Handover:
         self.drained = verdict
         if verdict and drain.successor is not None:
             node.world.oracle.handed_over(node, drain.successor)
-        node.link.skip_pause()
+        node.link.reconnect_now()
 
     def over(self) -> None:
         """Reset: the replica leads or follows again."""

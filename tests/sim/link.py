@@ -45,7 +45,7 @@ class Link:
                 self._open(name)
         self._heartbeat()
 
-    def skip_pause(self) -> None:
+    def reconnect_now(self) -> None:
         if not self._hurried:
             self._hurried = True
             self.node.later(MS, self._heartbeat)

@@ -284,7 +284,7 @@ class Node:
                 raise ProcessDiedError
             case role_machine.RoleMoved():
                 self.say("is %s: %s", effect.role.value, effect.reason)
-                self.link.skip_pause()
+                self.link.reconnect_now()
 
     def save_promise(self, epoch: int) -> None:
         """Write durably, immediately."""
@@ -296,7 +296,7 @@ class Node:
         self.save_promise(epoch)
         self.follower.feed(follower_events.Promised(epoch))
         self.feed(role_machine.PromiseSaved(epoch))
-        self.link.skip_pause()
+        self.link.reconnect_now()
 
     def _save_state(self, state: GroupState) -> None:
         self.disk.files["state"] = state
@@ -343,7 +343,7 @@ class Node:
         self.leader.refresh_lease()
         if self.leader is not None:
             self.leader.begin_epoch()
-        self.link.skip_pause()
+        self.link.reconnect_now()
 
     def _step_down(self, reason: str) -> None:
         leader, self.leader = self.leader, None
@@ -352,7 +352,7 @@ class Node:
         leader.step_down()
         self.kept_proposals = leader.core.proposals
         self.follower = FollowerShell(self, leader.core.replicated)
-        self.link.skip_pause()
+        self.link.reconnect_now()
 
     def set_suspect(self, suspect: bool) -> None:
         if self.suspect is not suspect:

@@ -181,7 +181,7 @@ def test_sealed_records(body: bytes, properties: dict[str, str], old: bool, host
 
 
 def test_the_checksum_has_its_last_digit_first() -> None:
-    """The example of the store format, section 2.8: 266904096 is written 6904096620."""
+    """The example of docs/formats/store-format.md, section 2.8: 266904096 is written 6904096620."""
     value = 266_904_096
     assert str(value).encode()[::-1].ljust(10, b"0") == b"6904096620"
     assert crc_room(b"a\x01b") == b"a\x01b\x02__CRC32#\x010000000000\x02"

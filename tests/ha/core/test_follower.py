@@ -20,8 +20,8 @@ from cometmq.ha.core.follower_events import (
     LeaderAlive,
     NackReason,
     OtherFrame,
+    Reconnect,
     Refused,
-    Retry,
     SendAck,
     SendNack,
     State,
@@ -40,7 +40,11 @@ class Stream:
 
     def __init__(self, log_end: int = 100, confirm: int = 0) -> None:
         limits = Limits(
-            1500 * MS, 250 * MS, retry_min_ms=100, retry_max_ms=2000, refused_retry_ms=10_000
+            1500 * MS,
+            250 * MS,
+            reconnect_min_ms=100,
+            reconnect_max_ms=2000,
+            refused_reconnect_ms=10_000,
         )
         self.core = Follower(limits, log_end, log_end, log_end, confirm)
         self.now_ns = 1_000_000 * MS
@@ -103,7 +107,7 @@ def test_a_different_tail_stops_the_follower_and_changes_nothing() -> None:
     assert [type(effect) for effect in effects] == [SendNack, Stopped, StateMoved, Drop]
     assert effects[2] == StateMoved(State.DIVERGED)
     assert stream.core.log_end == 100
-    assert stream.send(StreamEnded(False)) == [Retry(10_000)]
+    assert stream.send(StreamEnded(False)) == [Reconnect(10_000)]
     assert stream.core.refusal_code == "DIVERGED"
 
 
@@ -113,7 +117,7 @@ def test_a_refusal_is_reported_once_and_retried_slowly() -> None:
     effects = stream.send(Refused("WRONG_GROUP", "no"))
     assert Stopped("WRONG_GROUP", "no") in effects
     assert stream.core.state is State.REFUSED
-    assert stream.send(StreamEnded(False)) == [Retry(10_000)]
+    assert stream.send(StreamEnded(False)) == [Reconnect(10_000)]
     stream.connect()
     assert Stopped("WRONG_GROUP", "no") not in stream.send(Refused("WRONG_GROUP", "no"))
     stream.send(StreamEnded(False))
@@ -195,7 +199,7 @@ def test_a_failed_append_ends_the_stream() -> None:
     stream.send(ChunkArrived(1, 100, True, 0))
     effects = stream.send(AppendFailed(NackReason.DISK_FULL, "no room"))
     assert [type(effect) for effect in effects] == [SendNack, Drop]
-    assert Retry(10_000) in stream.send(StreamEnded(False))
+    assert Reconnect(10_000) in stream.send(StreamEnded(False))
     # Some records of the chunk were taken before the disk was full.
     assert stream.send(Connecting(104, 100)) == [StateMoved(State.HELLO)]
     assert stream.core.log_end == 104
@@ -275,7 +279,7 @@ def test_a_suspended_follower_does_not_count_the_leaders_silence() -> None:
 
 def test_a_broken_stream_gets_one_attempt_before_the_leader_is_lost() -> None:
     stream = following()
-    assert stream.send(StreamEnded(False)) == [StateMoved(State.IDLE), Retry(100)]
+    assert stream.send(StreamEnded(False)) == [StateMoved(State.IDLE), Reconnect(100)]
     assert stream.core.leader_alive
     stream.connect()
     assert LeaderAlive(False) in stream.send(StreamEnded(False))
@@ -291,10 +295,10 @@ def test_pauses_grow_until_an_attempt_makes_progress() -> None:
     pauses = []
     for _ in range(7):
         stream.connect()
-        pauses += [e.after_ms for e in stream.send(StreamEnded(False)) if isinstance(e, Retry)]
+        pauses += [e.after_ms for e in stream.send(StreamEnded(False)) if isinstance(e, Reconnect)]
     assert pauses == [100, 200, 400, 800, 1600, 2000, 2000]
     stream.connect()
     stream.accept()
     stream.send(TailCompared(True))
     stream.chunk(100)
-    assert Retry(100) in stream.send(StreamEnded(False))
+    assert Reconnect(100) in stream.send(StreamEnded(False))

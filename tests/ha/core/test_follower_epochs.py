@@ -18,9 +18,9 @@ from cometmq.ha.core.follower_events import (
     Effect,
     HeartbeatArrived,
     Promised,
+    Reconnect,
     Refused,
     Reseed,
-    Retry,
     SavePromise,
     SendAck,
     SendNack,
@@ -160,7 +160,7 @@ def test_confirmed_bytes_are_not_cut_without_an_operator() -> None:
     effects = stream.cut(60)
     assert effects[0].__class__ is Stopped
     assert stream.core.state is State.HOLD
-    assert stream.send(StreamEnded(False)) == [Retry(10_000)]
+    assert stream.send(StreamEnded(False)) == [Reconnect(10_000)]
     assert CompareTail(0, 60) in stream.cut(60, accept_loss=True)
     asynchronous = EpochStream(confirm=61, is_sync=False)
     assert CompareTail(0, 60) in asynchronous.cut(60)
