@@ -87,7 +87,7 @@ class ReceiptExtras:
         )
 
 
-def failure(store: MessageStore, put: PutStatus) -> tuple[int, str]:
+def failure_status(store: MessageStore, put: PutStatus) -> tuple[int, str]:
     """Return the code and the sentence for a message that was not stored."""
     known = FAILURES.get(put)
     if known is not None:
@@ -102,14 +102,14 @@ def failure(store: MessageStore, put: PutStatus) -> tuple[int, str]:
     return v2.INTERNAL_SERVER_ERROR, reason or "the store does not accept messages"
 
 
-def failed(code: int, sentence: str) -> bytes:
+def failed_answer(code: int, sentence: str) -> bytes:
     """Return an answer that fails as a whole."""
     return field(b"\x0a", status(code, sentence))
 
 
-def refused(error: WireError) -> bytes:
+def refused_answer(error: WireError) -> bytes:
     """Return an answer that fails as a whole with `error`."""
-    return failed(error.code, error.message)
+    return failed_answer(error.code, error.message)
 
 
 def answer_to(
@@ -137,13 +137,13 @@ def answer_to(
             else:
                 parts.append(extra.receipt(message_id, result))
             continue
-        code, sentence = failure(store, result.status)
+        code, sentence = failure_status(store, result.status)
         codes.add((code, sentence))
         entry = field(b"\x0a", status(code, sentence)) + field(b"\x12", message_id)
         parts.append(field(b"\x12", entry))
     if codes:
         all_failed = all(result.status is not _PUT_OK for result in results)
         if all_failed and len(codes) == 1:
-            return failed(*codes.pop())
+            return failed_answer(*codes.pop())
         parts[0] = field(b"\x0a", status(v2.MULTIPLE_RESULTS, "the messages' results differ"))
     return b"".join(parts)

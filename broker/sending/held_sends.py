@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import WireError
-from .answer import refused
+from .answer import refused_answer
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +49,7 @@ def _complete(answer: ReplyFuture, held: asyncio.Future[Any]) -> None:
         held.exception()  # the client has disconnected: mark the error as retrieved
     elif (error := held.exception()) is not None:
         if isinstance(error, WireError):
-            answer.set_result(refused(error))
+            answer.set_result(refused_answer(error))
         else:
             answer.set_exception(error)
     else:

@@ -27,7 +27,16 @@ from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
 from ..messages.validation import check_messages, check_topic, require_client_id
-from .answer import BYTES_FULL, FAILURES, QUEUE_FULL, TOO_OLD, answer_to, failed, failure, refused
+from .answer import (
+    BYTES_FULL,
+    FAILURES,
+    QUEUE_FULL,
+    TOO_OLD,
+    answer_to,
+    failed_answer,
+    failure_status,
+    refused_answer,
+)
 from .checked_path import SendContext, TypeHandler, prepare_checked, writable_topic
 from .dedup import SendDedup
 from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
@@ -210,7 +219,7 @@ class Sender:
         except (StoreError, OSError) as error:
             raise WireError(v2.INTERNAL_SERVER_ERROR, str(error)) from error
         if all(result.status is not _PUT_OK for result in results):
-            raise WireError(*failure(self._store, results[0].status))
+            raise WireError(*failure_status(self._store, results[0].status))
         self._pump.appended()
         return results
 
@@ -236,7 +245,7 @@ class Sender:
             results = self._store.append_many(everything)
         except (StoreError, OSError) as error:
             log.error("send.append_failed messages=%d error=%s", len(everything), error)
-            self._fail(batches, failed(v2.INTERNAL_SERVER_ERROR, str(error)))
+            self._fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
             return
         self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns
         at = 0
@@ -273,7 +282,7 @@ class Sender:
             except WireError as error:
                 # Bytes, not the exception: it references this frame, and through it every request
                 # of the turn, in a cycle with the answer until the next garbage collection.
-                _resolve(answer, refused(error))
+                _resolve(answer, refused_answer(error))
             except Exception as error:  # a bug: the front door logs its position
                 if not answer.done():
                     answer.set_exception(error)
@@ -283,7 +292,7 @@ class Sender:
                         self._dedup.reserve(ready, now_ms)
                     batches.append((answer, ready))
                 else:
-                    _resolve(answer, refused(refusal))
+                    _resolve(answer, refused_answer(refusal))
         return batches
 
     def _fail(self, batches: list[_Batch], content: bytes) -> None:
@@ -380,7 +389,7 @@ class Sender:
         if outcome is _PUT_OK:
             self._answer(answer, ready, results)
         else:
-            _resolve(answer, failed(*FAILURES[outcome]))
+            _resolve(answer, failed_answer(*FAILURES[outcome]))
 
     def _answer(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
         if not answer.done():

@@ -24,7 +24,7 @@ from ...proto.errors import WireError
 from ...store.format.properties import decode_properties, is_delayed
 from ...store.format.results import PutStatus
 from ..messages.validation import check_topic, require_client_id
-from ..sending.answer import FAILURES, ReceiptExtras, failure
+from ..sending.answer import FAILURES, ReceiptExtras, failure_status
 from .checks import CheckRounds
 from .core import CheckRules, HalfMessage, Outcome, TransactionTable
 from .half_messages import HalfMessages, queue_of
@@ -339,7 +339,7 @@ class Transactions:
             message = self._delayed.record(message, decode_properties(message.properties))
         result = self._appender.append(message)
         if result.status is not _PUT_OK:
-            raise WireError(*failure(self._store, result.status))
+            raise WireError(*failure_status(self._store, result.status))
 
     def _when_durable(self) -> Any:
         """Answer OK once the log is as durable as the policy demands."""

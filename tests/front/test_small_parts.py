@@ -6,6 +6,7 @@ import time
 import pytest
 
 from cometmq.front.clock import Clock
+from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.event_loop import loop_factory
 from cometmq.front.outbound import QueuedOutbound
@@ -127,3 +128,8 @@ def test_the_loop_factory_creates_a_loop() -> None:
     loop = loop_factory()()
     assert loop.run_until_complete(asyncio.sleep(0, "ran")) == "ran"
     loop.close()
+
+
+def test_a_setting_below_1_is_refused_with_its_key() -> None:
+    with pytest.raises(ValueError, match="frontWriteTimeout must be at least 1, not 0"):
+        DoorConfig(front_write_timeout=0)

@@ -29,7 +29,7 @@ def test_every_setting_has_help() -> None:
         ({"min_in_sync_replicas": 2}, "SYNC_MASTER"),
         ({"broker_role": "SYNC_MASTER", "slave_timeout": 5000}, "haInSyncLagMs"),
         ({"ha_beat_interval_ms": 2000}, "haBeatIntervalMs"),
-        ({"ha_beat_interval_ms": 0}, "at least 1 ms"),
+        ({"ha_beat_interval_ms": 0}, "haBeatIntervalMs=0 must be at least 1 ms"),
         ({"ha_reconnect_max_ms": 50}, "haReconnectMaxMs"),
         ({"ha_transfer_batch_size": 100}, "haTransferBatchSize"),
         ({"ha_window_size": 1000}, "haWindowSize"),
