@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ..store.config.store_config import StoreConfig
     from .config import BrokerConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _OFFSETS_FILE = "consumerOffset.json"
 
@@ -297,7 +297,7 @@ def _open_store(
         disk.fault = faults.disk_fault
     store = MessageStore(store_config, clock.wall_ms, disk)
     for line in store.open().lines():
-        log.info("store.report %s", line)
+        logger.info("store.report %s", line)
     stack.callback(store.close)
     return store
 

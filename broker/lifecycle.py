@@ -53,7 +53,7 @@ from .routing.request_router import RequestRouter
 from .routing.routes import Routes
 from .settings import entries
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FAULT_SEED = 20_240
 # Allocations between two collections of the youngest generation. A loop turn allocates thousands of
@@ -143,7 +143,9 @@ class BrokerLifecycle:
             broker.transactions.finish()
             broker.pump.close()
         await self._stack.aclose()
-        log.info("broker.stopped name=%s id=%d", self._config.broker_name, self._config.broker_id)
+        logger.info(
+            "broker.stopped name=%s id=%d", self._config.broker_name, self._config.broker_id
+        )
 
     @property
     def broker(self) -> Broker:
@@ -210,7 +212,7 @@ class BrokerLifecycle:
         broker.replication.announce(client=bound.client, ha=bound.ha, metrics=bound.metrics)
         self._expire_clients(broker)
         _freeze_heap()
-        log.info(
+        logger.info(
             "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s door=%s topics=%d",
             self._config.broker_name,
             self._config.broker_id,
@@ -233,7 +235,7 @@ class BrokerLifecycle:
             # Archives tails and truncates files: not on the event loop.
             steps = await asyncio.to_thread(pending.run, root, self._store_config)
             for step in steps:
-                log.warning("broker.pending %s", step)
+                logger.warning("broker.pending %s", step)
 
     def _role_switch(self, broker: Broker) -> RoleSwitch:
         groups = GroupRecorder(broker.store, broker.leadership, broker.meta_log, broker.pump)
@@ -547,7 +549,7 @@ def _from_store_thread(
 
 def _store_refused(broker: Broker, reason: str) -> None:
     """Called on any thread: the store is read-only, or paused while the disk is full."""
-    log.error("store.refused reason=%s", reason)
+    logger.error("store.refused reason=%s", reason)
     if not broker.store.paused and broker.replication.config.enable_controller_mode:
         with suppress(RuntimeError):
             broker.runtime.loop.call_soon_threadsafe(broker.replication.disk_failed, reason)
@@ -555,7 +557,7 @@ def _store_refused(broker: Broker, reason: str) -> None:
 
 def _leader_changed(broker: Broker, alive: bool) -> None:
     name = broker.runtime.config.broker_name
-    log.info("leader.%s group=%s", "heard" if alive else "lost", name)
+    logger.info("leader.%s group=%s", "heard" if alive else "lost", name)
     if alive and not broker.leadership.is_leader:
         # This replica served pops without a leader: the new leader takes them over.
         broker.pop_roles.follow()

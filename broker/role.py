@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .sending.durability import DurabilityGate
     from .sending.sender import Sender
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RolePart(Protocol):
@@ -151,7 +151,7 @@ class RoleSwitch:
             raise
         self._pump.appended()
         took_ms = (clock.steady_ns() - begin_ns) / 1e6
-        log.info("role.leads epoch=%d end=%d took_ms=%.1f", epoch, self._store.log_end, took_ms)
+        logger.info("role.leads epoch=%d end=%d took_ms=%.1f", epoch, self._store.log_end, took_ms)
         self.changed()
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -198,7 +198,7 @@ class RoleSwitch:
         if not self._leadership.is_leader:
             return
         self._leadership.follow()
-        log.warning("role.steps_down reason=%s end=%d", reason, self._store.log_end)
+        logger.warning("role.steps_down reason=%s end=%d", reason, self._store.log_end)
         try:
             self._stop_parts()
         except Exception as error:
@@ -235,7 +235,7 @@ class RoleSwitch:
             self._fail("the timer files cannot be used", error)
 
     def _fail(self, what: str, error: Exception) -> None:
-        log.exception("role.failed what=%s", what)
+        logger.exception("role.failed what=%s", what)
         self._fatal(f"{what}: {error}")
 
     def drain(self, begin: bool) -> None:

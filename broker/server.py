@@ -29,7 +29,7 @@ from .settings import check_settings
 
 __all__ = ["Bound", "BrokerServer"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Calls in flight at a replica that must change its log may be cut short: others serve them.
 _REOPEN_GRACE_S = 0.5
@@ -136,7 +136,7 @@ class BrokerServer:
         """Replace this instance by another, because the log must be changed."""
         if self._stopping:
             return
-        log.warning("broker.reopens name=%s reason=%s", self._broker.broker_name, reason)
+        logger.warning("broker.reopens name=%s reason=%s", self._broker.broker_name, reason)
         self._reopen_due = True
         if self._changing is None:
             self._changing = asyncio.get_running_loop().create_task(self._change())
@@ -155,7 +155,7 @@ class BrokerServer:
                 if not self._stopping:
                     await self._restart()
         except Exception as error:
-            log.exception("broker.not_reopened")
+            logger.exception("broker.not_reopened")
             self._fatal(f"the broker could not open its store again: {error}")
         finally:
             self._changing = None
@@ -177,7 +177,7 @@ class BrokerServer:
             await asyncio.sleep(_PORT_PAUSE_S)
 
     def _fatal(self, reason: str) -> None:
-        log.error("broker.fatal name=%s reason=%s", self._broker.broker_name, reason)
+        logger.error("broker.fatal name=%s reason=%s", self._broker.broker_name, reason)
         if self._on_fatal is not None:
             self._on_fatal(reason)
 

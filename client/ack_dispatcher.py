@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .message import Message
     from .session import Session
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ACK_LINGER_S = 0.002
 _ACKS_MAX = 32
@@ -105,10 +105,10 @@ class AckDispatcher:
             except Closed:
                 return False
             except (BadRequest, NotFound) as error:
-                log.info("push.handle_expired error=%s", error)
+                logger.info("push.handle_expired error=%s", error)
                 return True
             except CometError as error:
-                log.warning("push.ack_failed error=%s", error)
+                logger.warning("push.ack_failed error=%s", error)
             else:
                 return True
             if await self.closes_within(_PAUSE_S):

@@ -29,7 +29,7 @@ from .outgoing import Outgoing, outgoing, outgoing_like
 from .sending import Result, send_together
 from .session import Options, Session
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 REQUESTS_MAX = 64
@@ -94,7 +94,7 @@ class Producer(Client):
                 await self._idle.wait()
         except TimeoutError:
             # Sends of a message group queue up while the broker is unreachable: they raise Closed.
-            log.warning("producer.closed_under_sends count=%d", self._in_flight)
+            logger.warning("producer.closed_under_sends count=%d", self._in_flight)
         finally:
             await self._session.close()
 

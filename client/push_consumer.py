@@ -39,7 +39,7 @@ from .retrying import RetryableError
 from .routes import Queue, next_queue, read_route
 from .session import Options, Session
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Handler = Callable[[Message], "Awaitable[object] | object"]
 ASSIGNMENT_S = 5.0
@@ -132,7 +132,7 @@ class PushConsumer(Client):
                     await asyncio.wait(running)
         except TimeoutError:
             late = self._running - {me}
-            log.warning("push.closed_under_handlers count=%d", len(late))
+            logger.warning("push.closed_under_handlers count=%d", len(late))
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -146,9 +146,9 @@ class PushConsumer(Client):
                     self._adopt(topic, await self._assigned(topic))
                 except (CometError, RetryableError) as error:
                     # The previous assignment stays.
-                    log.info("push.assignment_failed topic=%s error=%s", topic, error)
+                    logger.info("push.assignment_failed topic=%s error=%s", topic, error)
                 except Exception:  # a defect: keep the loop running
-                    log.exception("push.assignment_failed topic=%s", topic)
+                    logger.exception("push.assignment_failed topic=%s", topic)
             await asyncio.sleep(ASSIGNMENT_S if self._loops else _PAUSE_S)
 
     async def _assigned(self, topic: str) -> set[Queue]:
@@ -196,7 +196,7 @@ class PushConsumer(Client):
                 await asyncio.sleep(_BUSY_PAUSE_S if busy else _PAUSE_S)
                 continue
             except CometError as error:
-                log.warning("push.receive_refused topic=%s error=%s", topic, error)
+                logger.warning("push.receive_refused topic=%s error=%s", topic, error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if found:
@@ -298,7 +298,7 @@ class PushConsumer(Client):
             failure = failure or error
         if failure is not None:
             self._session.statistics.handler_failures += 1
-            log.warning(
+            logger.warning(
                 "push.handler_failed topic=%s message=%s attempt=%d error=%r",
                 *(message.topic, message.message_id, message.attempt, failure),
             )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .outgoing import Outgoing
     from .session import Session
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Result = Receipt | CometError
 _STALE_ROUTE = frozenset((v2.HA_NOT_AVAILABLE, v2.FORBIDDEN, v2.TOPIC_NOT_FOUND))
@@ -114,7 +114,7 @@ async def _refresh_route(session: Session, topic: str, since_s: float, left_s: f
         raise
     except (CometError, TimeoutError) as error:
         # Keep the known route; its endpoints may recover before the next attempt.
-        log.info("client.route_not_refreshed topic=%s error=%s", topic, error)
+        logger.info("client.route_not_refreshed topic=%s error=%s", topic, error)
 
 
 def _results(

@@ -33,7 +33,7 @@ from .transport.calls import CallFailed
 from .transport.connection import Connection
 from .transport.credentials import Caller, Credentials
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
 HEARTBEAT_S = 10.0
@@ -368,7 +368,7 @@ class Session:
             await connection.write(v2.TelemetryCommand(status=refusal))
         elif command.status.code not in (v2.OK, v2.CODE_UNSPECIFIED):
             self._refusal = refused(command.status.code, command.status.message)
-            log.warning("client.refused_by_server %s %s", connection.target, command.status)
+            logger.warning("client.refused_by_server %s %s", connection.target, command.status)
 
     async def _every(self, period_s: float, job: Callable[[], Any]) -> None:
         while True:
@@ -376,9 +376,9 @@ class Session:
             try:
                 await job()
             except CometError as error:
-                log.warning("client.%s_failed error=%s", job.__name__.strip("_"), error)
+                logger.warning("client.%s_failed error=%s", job.__name__.strip("_"), error)
             except Exception:  # a defect: keep the loop running
-                log.exception("client.%s_failed", job.__name__.strip("_"))
+                logger.exception("client.%s_failed", job.__name__.strip("_"))
 
     async def _heartbeat(self) -> None:
         request = v2.HeartbeatRequest(client_type=self.client_type)
@@ -391,7 +391,7 @@ class Session:
                     paths.HEARTBEAT, request, v2.HeartbeatResponse, self.request_timeout_s
                 )
             except CallFailed as failure:
-                log.info(
+                logger.info(
                     "client.heartbeat_failed target=%s error=%s: %s",
                     *(connection.target, failure.code, failure),
                 )
@@ -408,7 +408,7 @@ class Session:
                 self._routes.pop(topic, None)  # deleted: the next use raises NotFound
             except CometError as error:
                 # Keep the known route until the next refresh.
-                log.info("client.route_not_refreshed topic=%s error=%s", topic, error)
+                logger.info("client.route_not_refreshed topic=%s error=%s", topic, error)
         await self._drop_unused()
 
     async def _drop_unused(self) -> None:

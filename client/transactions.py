@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .transport.addresses import Target
     from .transport.connection import Connection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Resolution(Enum):
@@ -99,7 +99,7 @@ class Transaction:
             await self._end(Resolution.ROLLBACK)
         except CometError as error:
             # The caller gets the exception of the block; the broker will call the checker.
-            log.warning(
+            logger.warning(
                 "transaction.rollback_failed message=%s error=%s", self.receipt.message_id, error
             )
 

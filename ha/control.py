@@ -33,7 +33,7 @@ from .stream import (
 )
 from .stream.token import is_admitted
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: A promotion that takes longer continues, and the answer reports the role.
 _PROMOTE_WAIT_S = 20.0
@@ -147,7 +147,7 @@ class Control:
         self._roles.feed(core.FenceOrdered(request.epoch))
         if self._replica.promised_epoch < request.epoch:
             return self.status(v2.INTERNAL_ERROR, "the promise could not be saved")
-        _logger.warning("ha.fenced_by_order epoch=%d", request.epoch)
+        logger.warning("ha.fenced_by_order epoch=%d", request.epoch)
         return self.status(message=f"epochs below {request.epoch} are refused from now on")
 
     async def _step_down(self, request: v1.StepDownRequest) -> v1.ControlResponse:

@@ -35,7 +35,7 @@ from .stream.leader import LeaderSide
 
 __all__ = ["Identity", "MemberStatus", "Replication", "Role"]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Housekeeping checks heartbeats, leases and lag this often per heartbeat interval, up to a
 #: maximum.
@@ -106,7 +106,7 @@ class Replication(Hooks):
         """Open the port and start to follow or serve; returns the port. Raises HaPortInUseError."""
         self.port = await self._server.start(self._bind_address)
         meta = self.replica.meta
-        _logger.info(
+        logger.info(
             "ha.started role=%s port=%d uuid=%s incarnation=%d epoch=%d end=%d confirm=%d",
             self.role.value,
             self.port,

@@ -28,7 +28,7 @@ from .stream.token import is_admitted
 if TYPE_CHECKING:
     from .control import Control
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Time for the hello of a new stream, before its slot is released.
 _HELLO_TIMEOUT_S = 5.0
@@ -100,7 +100,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             if verdict.code is hello.RejectCode.NEWER_EPOCH_SEEN:
                 self._roles.feed(HigherEpochSeen(max(facts.promised_epoch, facts.last_epoch)))
         elif isinstance(verdict, hello.CutTo):
-            _log.warning(
+            logger.warning(
                 "ha.follower.must_cut broker_id=%d cut=%d end=%d",
                 greeting.broker_id,
                 verdict.cut,
@@ -137,7 +137,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
     async def _refuse(self, context: Any, greeting: v1.Hello, verdict: hello.Reject) -> None:
         replica = self._replica
-        _log.warning(
+        logger.warning(
             "ha.follower.refused broker_id=%d peer=%s code=%s detail=%s",
             greeting.broker_id,
             context.peer(),

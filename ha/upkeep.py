@@ -27,7 +27,7 @@ from .scrub.api import Options, Result, ScrubbedStore
 from .scrub.peer import Peer, PeerError
 from .scrub.scrub import Scrub
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _Bytes = tuple[int, int, int, int]
 
@@ -102,7 +102,7 @@ class Upkeep:
                 if not self._open_tails():
                     return
             except (OSError, HaError) as error:  # of the archive; the next attempt may succeed
-                _logger.error("ha.tails.not_replayed error=%s", error)
+                logger.error("ha.tails.not_replayed error=%s", error)
             await asyncio.sleep(_RETRY_S)
 
     def _open_tails(self) -> list[v1.ArchivedTail]:
@@ -119,9 +119,7 @@ class Upkeep:
             marked = [tail.file_id] if bytes_ in sent else []
             request = v1.ReplayTailRequest(file_id=tail.file_id, sent_elsewhere=marked)
             answer = await self.replay.run(request)
-            _logger.info(
-                "ha.tails.replayed messages=%d message=%s", answer.messages, answer.message
-            )
+            logger.info("ha.tails.replayed messages=%d message=%s", answer.messages, answer.message)
             if answer.code != v2.OK:
                 return
 
@@ -133,7 +131,7 @@ class Upkeep:
             try:
                 status = await peer.status()
             except PeerError as error:
-                _logger.info("ha.tails.unreached peer=%s error=%s", peer.address, error)
+                logger.info("ha.tails.unreached peer=%s error=%s", peer.address, error)
                 continue
             lower = status.beat.replica.broker_id < self._replication.identity.broker_id
             for tail in status.tails:

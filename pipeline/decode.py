@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from .splits import Split
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 BATCH_ROWS: Final = 8192
 #: An Arrow column holds 2 GiB; a batch stays far below, also in memory.
 BATCH_BYTES: Final = 32 << 20
@@ -220,7 +220,7 @@ class Decoder:
         if self._on_corrupt == "fail":
             raise DamagedLogError(self._path, lost.begin, lost.reason)
         self.report.lost.append(lost)
-        _log.warning(
+        logger.warning(
             "pipeline.lost path=%s begin=%d end=%d bytes=%d reason=%s",
             *(self._path, lost.begin, lost.end, lost.end - lost.begin, lost.reason),
         )

@@ -21,7 +21,7 @@ from ...ha.stream.redial import RedialedChannel
 if TYPE_CHECKING:
     from ...front.context import RequestContext
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 3.0
 # Clients send a heartbeat every 10 s: this many pending calls mean that the leader does not answer.
@@ -67,7 +67,7 @@ class Relay:
             await self._channel.call(path, request, metadata, _TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if not self._failing:
-                log.info("relay.failed target=%s code=%s", target, error.code().name)
+                logger.info("relay.failed target=%s code=%s", target, error.code().name)
             self._failing = True
         else:
             self._failing = False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .registry import Client, ClientRegistry
     from .telemetry_forward import TelemetryForward
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CONSUMER_TYPES = frozenset(
     (
@@ -143,7 +143,7 @@ class TelemetrySession:
                 self._outbound.finish(_stream_error(error))
             except OutboundFull:
                 # The client sends faster than it reads; its newest settings are registered.
-                log.info("telemetry.answer_dropped client=%s", client.client_id)
+                logger.info("telemetry.answer_dropped client=%s", client.client_id)
         elif kind is None:
             text = "the telemetry message has no command"
             self._outbound.finish(_stream_error(WireError(v2.BAD_REQUEST, text)))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..routing.cluster_view import ClusterView
     from .registry import ClientRegistry
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ANSWERS_MAX = 16
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 2.0
@@ -203,7 +203,7 @@ class TelemetryForward:
                 call = start(metadata=metadata)
                 answered = await self._exchange(client, link, call)
             except _LOST as error:
-                log.debug("telemetry.link_lost leader=%s error=%s", address, error)
+                logger.debug("telemetry.link_lost leader=%s error=%s", address, error)
             finally:
                 if call is not None:
                     call.cancel()
@@ -271,7 +271,7 @@ class TelemetryForward:
         try:
             kind = v2.TelemetryCommand.FromString(answer).WhichOneof("command")
         except DecodeError as error:
-            log.warning("telemetry.unreadable_command error=%s", error)
+            logger.warning("telemetry.unreadable_command error=%s", error)
             return
         if kind == "settings":
             self._settings_answered(client, answer)
@@ -293,4 +293,4 @@ class TelemetryForward:
             except OutboundFull:
                 continue
             return
-        log.info("telemetry.command_dropped client=%s command=%s", client.client_id, kind)
+        logger.info("telemetry.command_dropped client=%s command=%s", client.client_id, kind)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from ..sending.internal_appender import InternalAppender
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _BATCH = 32
@@ -127,7 +127,7 @@ class DelayLevels:
         try:
             self._progress.save()
         except OSError as error:
-            log.warning("delay.not_finished reason=%s", error)  # a restart repeats messages
+            logger.warning("delay.not_finished reason=%s", error)  # a restart repeats messages
 
     # -- turns --------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class DelayLevels:
             pause_s = _RETRY_S
             if str(error) != self._last_failure:  # every retry fails with the same reason
                 self._last_failure = str(error)
-                log.warning("delay.waits reason=%s", error)
+                logger.warning("delay.waits reason=%s", error)
         self._handle.cancel()
         self._handle = loop.call_later(pause_s, self._turn) if pause_s >= 0 else None
 
@@ -236,7 +236,7 @@ class DelayLevels:
         """Return whether the store refuses the message itself, so that a retry cannot help."""
         if result.status not in _PERMANENT:
             return False
-        log.error("delay.undeliverable topic=%s status=%s", message.topic, result.status.value)
+        logger.error("delay.undeliverable topic=%s status=%s", message.topic, result.status.value)
         return True
 
     def _message(self, stored: StoredRecord) -> Message | None:
@@ -245,7 +245,7 @@ class DelayLevels:
         topic = property_value(record.properties, b"REAL_TOPIC").decode("utf-8", "replace")
         known = self._metadata.topic(topic)
         if known is None or topic == _HALF_TOPIC:
-            log.warning("delay.dropped topic=%s record=%d", topic, stored.physical_offset)
+            logger.warning("delay.dropped topic=%s record=%d", topic, stored.physical_offset)
             return None
         return copy_of(record, topic, own_queue(record.properties, known))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from .timer_stats import TimerStats
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class TimerSaver:
@@ -72,7 +72,7 @@ class TimerSaver:
             read_ms, queue_offset = self._core.progress(self._store.flushed_offset)
             self._timers.flush(read_ms, queue_offset, self._clock.wall_ms())
         except OSError as error:
-            log.warning("timer.not_finished reason=%s", error)  # a restart repeats messages
+            logger.warning("timer.not_finished reason=%s", error)  # a restart repeats messages
 
     def _turn(self) -> None:
         self.start()  # first: the timer goes on even if this turn fails
@@ -106,12 +106,12 @@ class TimerSaver:
             return
         self._changes = -1  # the collected changes are still unsaved
         if isinstance(error, OSError) and error.errno in NO_SPACE:
-            log.warning("timer.flush_waits reason=%s", error)
+            logger.warning("timer.flush_waits reason=%s", error)
             return
         # No retry: after a failed fsync pages may be lost. A restart goes on from the old progress
         # and repeats messages.
         self._stats.broken = True
-        log.error("timer.flush_failed error=%s", error)
+        logger.error("timer.flush_failed error=%s", error)
 
     def _trim(self) -> None:
         """Delete timer log files whose messages retention has deleted."""
@@ -120,4 +120,4 @@ class TimerSaver:
             self._trimmed_to = log_start
             removed = self._timers.trim(log_start)
             if removed:
-                log.info("timer.log_trimmed files=%d log_start=%d", removed, log_start)
+                logger.info("timer.log_trimmed files=%d log_start=%d", removed, log_start)

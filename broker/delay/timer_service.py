@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from ..sending.internal_appender import InternalAppender
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SLICE_NS = 2_000_000
 """Time slice of a turn; the rest of the work follows in later turns."""
@@ -142,7 +142,7 @@ class TimerService:
         )
         self._saver.start()
         self._running = True
-        log.info(
+        logger.info(
             "timer.started read_ms=%d queue_offset=%d units_walked=%d",
             read_ms,
             report.queue_offset,
@@ -300,7 +300,7 @@ class TimerService:
         self._not_before_ns = self._clock.steady_ns() + _RETRY_NS
         if reason != self._last_failure:  # every retry fails with the same reason: log it once
             self._last_failure = reason
-            log.warning("timer.waits reason=%s", reason)
+            logger.warning("timer.waits reason=%s", reason)
 
     # -- delivery -----------------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class TimerService:
 
     def _undeliverable(self, timed: Timed, status: PutStatus) -> None:
         self.stats.undeliverable += 1
-        log.error(
+        logger.error(
             "timer.undeliverable topic=%s status=%s record=%d",
             timed.topic,
             status.value,

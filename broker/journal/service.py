@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     CreateState = Callable[[str, Group], object]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WATCH_S = 1.0
 """Interval at which surfaced checkpoints are read and the revive group's offsets advance."""
@@ -225,7 +225,7 @@ class JournalService:
             pass  # at most the records of 0.2 s: a follower reads continuously
         self.core.read_everything()
         self.leading = True
-        log.info("pop_journal.leads open=%d", self.core.open_count)
+        logger.info("pop_journal.leads open=%d", self.core.open_count)
         pairs = {(book.topic, book.group) for book in self.core.all_books() if book.open}
         for topic, group in {self._origin(*pair) for pair in pairs}:
             self._restore_group(topic, group, create_state)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..sending.internal_appender import InternalAppender
     from .core import PopJournal
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.2
 """Interval of flushes; what collects in between is one append."""
@@ -128,7 +128,7 @@ class JournalWriter:
             for one in batch.acks:
                 self.counts[_ack_tag(one), _REFUSED, one.revive_queue] += 1
             if reason != self._last_refusal:  # every retry fails with the same reason
-                log.warning("pop_journal.refused records=%d reason=%s", batch.size, reason)
+                logger.warning("pop_journal.refused records=%d reason=%s", batch.size, reason)
         self._last_refusal = reason
         return not reason
 

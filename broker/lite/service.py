@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .receive import LiteReceive
     from .subscribe import LiteSubscribe
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REFRESH_MAX_NS = 60_000_000_000
 """Clients refresh their subscriptions every 30 s; older ones than this are dropped."""
@@ -175,7 +175,7 @@ class LiteService:
                 if name in self._last and self._is_over(name, now_ms):
                     self._end(name, now_ms)
             except (StoreError, OSError) as error:  # the next sweep retries; the others end now
-                log.warning("lite.not_ended queue=%s error=%s", name, error)
+                logger.warning("lite.not_ended queue=%s error=%s", name, error)
             if clock.steady_ns() >= end_ns:
                 self._loop.call_later(_PAUSE_S, self._sweep_slice)
                 return
@@ -218,7 +218,7 @@ class LiteService:
                 position = offsets.position(name, group, 0)
                 if position is not None and position.offset:
                     offsets.commit(name, group, 0, 0)
-        log.info("lite.ended queue=%s", name)
+        logger.info("lite.ended queue=%s", name)
 
     def _groups_of(self, name: str) -> list[str]:
         """Return the groups that may have offsets of a lite topic."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from .receive import LiteReceive
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CALLS_A_SECOND = 5_000
 """As in the reference."""
@@ -268,7 +268,7 @@ class LiteSubscribe:
                         stream.send(command)
                     except OutboundFull:
                         # The client does not read: its next refresh is refused and notified again.
-                        log.info("lite.notice_dropped client=%s lite=%s", one.client_id, lite)
+                        logger.info("lite.notice_dropped client=%s lite=%s", one.client_id, lite)
 
 
 def _parent_of(queue: str) -> str:

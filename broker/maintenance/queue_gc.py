@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..metadata.tables import Metadata
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # A removal is a few system calls: this many take a millisecond or two of the loop.
 _REMOVALS_PER_TURN = 16
@@ -48,10 +48,12 @@ class QueueGc:
             try:
                 removed = store.remove_expired_queue(topic, queue_id)
             except OSError as error:
-                log.warning("queue.not_removed topic=%s queue=%d error=%s", topic, queue_id, error)
+                logger.warning(
+                    "queue.not_removed topic=%s queue=%d error=%s", topic, queue_id, error
+                )
                 continue
             if removed:
-                log.info("queue.removed topic=%s queue=%d", topic, queue_id)
+                logger.info("queue.removed topic=%s queue=%d", topic, queue_id)
 
     def _is_unused(self, topic: str) -> bool:
         return not (

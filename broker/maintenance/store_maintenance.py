@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..runtime import Runtime
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _TICK_S = 1.0
 # Between two turns of the index, each 2-3 ms: a fifth of the loop while it catches up.
@@ -164,7 +164,7 @@ class StoreMaintenance:
         """Store the watermark on a thread, one call at a time. Raises OSError."""
         async with self._watermark_lock:
             await asyncio.to_thread(self._retention.watermark.set, watermark)
-        log.info("archive.watermark offset=%d", watermark)
+        logger.info("archive.watermark offset=%d", watermark)
 
     def get_archive_watermark(
         self, request: v1.GetArchiveWatermarkRequest, ctx: RequestContext
@@ -201,7 +201,7 @@ class StoreMaintenance:
             self._offsets.apply(payload, None if leads else self._store.log_end)
             watermark = v1.Offsets.FromString(payload).archive_watermark
         except (ValueError, DecodeError) as error:
-            log.warning("offsets.refused reason=%s", error)
+            logger.warning("offsets.refused reason=%s", error)
             return
         if watermark and not leads:
             self._leader_watermark = watermark
@@ -220,7 +220,7 @@ class StoreMaintenance:
             watermark = max(watermark, self._leader_watermark)
         self._leader_watermark = 0
         if watermark > end:
-            log.warning("archive.watermark_cut offset=%d log_end=%d", watermark, end)
+            logger.warning("archive.watermark_cut offset=%d log_end=%d", watermark, end)
             self._retention.watermark.value = min(self._retention.watermark.value, end)
             self._adopting = self._loop.create_task(self._adopt(end))
 
@@ -236,6 +236,6 @@ class StoreMaintenance:
             await self._store_watermark(watermark)
         except OSError as error:
             # Retention uses the old watermark until the next tick: segments stay longer.
-            log.warning("archive.watermark_not_stored offset=%d error=%s", watermark, error)
+            logger.warning("archive.watermark_not_stored offset=%d error=%s", watermark, error)
         finally:
             self._adopting = None

@@ -16,7 +16,7 @@ from ...store.format.json_file import ConfigFileError, dumps, load, loads, order
 
 __all__ = ["ConfigFileError", "Saver", "dumps", "load", "loads", "ordered", "persist"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Changes within this time are written together: a burst of new groups is one write.
 _SAVE_DELAY_S = 0.1
@@ -65,13 +65,13 @@ class Saver:
             self._dirty = False
             text = self._render()
             if self.ready is not None and not await self.ready():
-                log.warning("config_file.not_written path=%s error=too_early", self._path)
+                logger.warning("config_file.not_written path=%s error=too_early", self._path)
                 return
             try:
                 persist(self._path, text)
             except OSError as error:
                 # The previous file is older, not wrong: stopping continues.
-                log.warning("config_file.not_written path=%s error=%s", self._path, error)
+                logger.warning("config_file.not_written path=%s error=%s", self._path, error)
                 return
             if self.written is not None:
                 self.written()
@@ -110,7 +110,7 @@ class Saver:
         except OSError as error:
             self._dirty = True
             if str(error) != self._trouble:  # every retry repeats the error
-                log.warning("config_file.write_failed path=%s error=%s", self._path, error)
+                logger.warning("config_file.write_failed path=%s error=%s", self._path, error)
             self._trouble = str(error)
             return False
         self._trouble = ""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ...store.format.results import Arrival
     from ...store.message_store import MessageStore
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 META_TOPIC = "rmq_sys_COMETMQ_META"
 META_QUEUE = 0
@@ -188,7 +188,7 @@ class MetaLog:
         bodies = [part.SerializeToString() for part in parts]
         if sum(map(len, bodies)) > self._snapshot_limit:
             # Only with tiny segments; all changes are in the log anyway.
-            log.warning("meta.snapshot_skipped bytes=%d", sum(map(len, bodies)))
+            logger.warning("meta.snapshot_skipped bytes=%d", sum(map(len, bodies)))
             return []
         return [self._message(_TAG_SNAPSHOT, body) for body in bodies]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ...front.errors import AddressError, PortInUseError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PLAIN = "text/plain; charset=utf-8"

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from ...proto import v1
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SIZE_MAX = 8 << 20
 """While no JSON file can be written (full disk), the newest progress is in memory only."""
@@ -130,7 +130,7 @@ class RecentOffsets:
 
     def _report(self, error: OSError) -> None:
         if str(error) != self._trouble:  # every retry repeats the error
-            log.warning("offsets_recent.not_written path=%s error=%s", self._path, error)
+            logger.warning("offsets_recent.not_written path=%s error=%s", self._path, error)
         self._trouble = str(error)
 
 

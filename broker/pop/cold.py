@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..routing.cluster_view import ClusterView
     from ..runtime import Runtime
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Read ahead of one queue: some batches, so that a long backlog does not cost a round trip for
 #: each.
@@ -169,7 +169,7 @@ class ColdRecords:
         except (PeerError, RecordFormatError) as error:
             self._counters.cold["refused"] += 1
             self._backoff_until_ns = self._clock.steady_ns() + _BACKOFF_NS
-            _logger.warning("pop.cold_records_refused topic=%s error=%s", key[0], error)
+            logger.warning("pop.cold_records_refused topic=%s error=%s", key[0], error)
         finally:
             if self._fetches.get(key) is asyncio.current_task():
                 del self._fetches[key]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .dead_letter import DeadLetters, GroupTopics
     from .subscription import Subscription
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SLICE = 32
 """Messages copied in one slice: about two milliseconds."""
@@ -143,7 +143,7 @@ class Reviver:
             delay_ms = self._policy_ms(core, queue, delivery)
             core.hide(queue, delivery, now_ms, delay_ms)
             journal.changed(core, queue, delivery, now_ms, delay_ms, True)
-            log.info(
+            logger.info(
                 "pop.renewal_ended topic=%s group=%s offset=%d delay_ms=%d",
                 *(queue.topic, core.group, delivery.offset, delay_ms),
             )
@@ -252,7 +252,7 @@ class Reviver:
         name = core.topic, core.group
         if dead:
             self.dead[name] += dead
-            log.info("pop.dead_letter topic=%s group=%s messages=%d", *name, dead)
+            logger.info("pop.dead_letter topic=%s group=%s messages=%d", *name, dead)
         if dead < len(written):
             self.revived[name] += len(written) - dead
 
@@ -264,7 +264,7 @@ class Reviver:
         reason: str,
     ) -> None:
         """Put messages back; for a second pops deliver due messages of the group in place."""
-        log.warning(
+        logger.warning(
             "pop.retry_refused topic=%s group=%s messages=%d reason=%s",
             *(core.topic, core.group, len(taken), reason),
         )

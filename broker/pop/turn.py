@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .dead_letter import DeadLetters
     from .request import PopRequest
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 1 << 20
 """Converted bytes after which no further message is added to an answer."""
@@ -154,9 +154,11 @@ class PopTurn:
             self.context.dead_letters.append(Origin(topic, read_from, group), stored, attempts)
         except WireError as error:
             self.dead_letters_wait = True
-            log.warning("pop.dead_letter_refused topic=%s group=%s error=%s", topic, group, error)
+            logger.warning(
+                "pop.dead_letter_refused topic=%s group=%s error=%s", topic, group, error
+            )
             return False
-        log.info(
+        logger.info(
             "pop.dead_letter topic=%s group=%s offset=%d attempts=%d",
             *(topic, group, stored.queue_offset, attempts),
         )

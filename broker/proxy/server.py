@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...front.config import DoorConfig
     from .config import ProxyConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FIRST_ANSWERS_S = 1.0
 
@@ -80,7 +80,7 @@ class ProxyServer:
         if self._door is not None:
             await self._door.drain(grace_s)
         await self._stack.aclose()
-        log.info("proxy.stopped")
+        logger.info("proxy.stopped")
 
     async def _start(self) -> ProxyBound:
         config, clock = self._config, self._clock
@@ -103,7 +103,7 @@ class ProxyServer:
         host = "127.0.0.1" if config.bind_address in ("0.0.0.0", "") else config.bind_address
         name = bracketed(host)
         bound = ProxyBound(f"{name}:{port}", f"{name}:{metrics}", self._door.name)
-        log.info(
+        logger.info(
             "proxy.started client=%s metrics=%s door=%s", bound.client, bound.metrics, bound.door
         )
         return bound

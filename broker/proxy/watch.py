@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..routing.cluster_view import ClusterView
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL_SOON_S = 0.05
 _TIMEOUT_S = 2.0
@@ -90,7 +90,7 @@ class ClusterWatch:
                     version = answer.version
                     self._view.update(target, answer.groups)
                 if failures:
-                    log.info("nameserver.connected target=%s failures=%d", target, failures)
+                    logger.info("nameserver.connected target=%s failures=%d", target, failures)
                     self._view.found(target)
                 failures = 0
                 self.answered.add(target)
@@ -99,7 +99,7 @@ class ClusterWatch:
                 self.answered.discard(target)
                 version = 0  # it may be another process next time
                 if failures == 1:
-                    log.warning("nameserver.failed target=%s reason=%s", target, _reason(error))
+                    logger.warning("nameserver.failed target=%s reason=%s", target, _reason(error))
                 if failures == _SILENT_AFTER:
                     self._view.lost(target)
             await self._pause()

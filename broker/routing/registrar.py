@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from .cluster_view import ClusterView
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
@@ -132,7 +132,7 @@ class _NameserverLink:
             try:
                 await self._call(paths.UNREGISTER, request, timeout_s=1.0)
             except grpc.aio.AioRpcError as error:
-                log.info(
+                logger.info(
                     "nameserver.unregister_failed target=%s code=%s", self._target, error.code()
                 )
         await self._channel.close()
@@ -184,7 +184,7 @@ class _NameserverLink:
 
     def _answered(self) -> None:
         if self._failures:
-            log.info("nameserver.connected target=%s failures=%d", self._target, self._failures)
+            logger.info("nameserver.connected target=%s failures=%d", self._target, self._failures)
             self._own.view.found(self._target)
         self._failures = 0
         self._failure = None
@@ -198,7 +198,7 @@ class _NameserverLink:
         self._failures += 1
         if error.code() is not self._failure:
             self._failure = error.code()
-            log.warning(
+            logger.warning(
                 "nameserver.failed target=%s code=%s reason=%s",
                 self._target,
                 error.code().name,
@@ -224,4 +224,4 @@ class _NameserverLink:
 def _ended(task: asyncio.Task[None]) -> None:
     """Log the exception of a link that ended without being cancelled: that is a bug."""
     if not task.cancelled() and task.exception() is not None:
-        log.error("nameserver.link_failed", exc_info=task.exception())
+        logger.error("nameserver.link_failed", exc_info=task.exception())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..config import BrokerConfig
     from .fast_path import Prepared
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class SendDedup:
@@ -70,7 +70,7 @@ class SendDedup:
                 topic, message_id.decode(), count_max=1, begin_ms=begin_ms, index_type="U"
             )
         except (OSError, StoreError, ValueError) as error:
-            log.warning("send.index_not_read topic=%s error=%s", topic, error)
+            logger.warning("send.index_not_read topic=%s error=%s", topic, error)
             return
         for record in found:
             result = AppendResult(

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ..trace.service import TraceService
     from .durability import DurabilityGate
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Bytes of collected requests; the configuration bounds their number.
 PENDING_BYTES_MAX = 256 << 20
@@ -244,7 +244,7 @@ class Sender:
         try:
             results = self._store.append_many(everything)
         except (StoreError, OSError) as error:
-            log.error("send.append_failed messages=%d error=%s", len(everything), error)
+            logger.error("send.append_failed messages=%d error=%s", len(everything), error)
             self._fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
             return
         self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..sending.fast_path import Prepared
     from ..sending.internal_appender import InternalAppender
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 _KINDS = (
@@ -118,7 +118,7 @@ class TraceService:
             self._appender.append(self._message(batch, self._appender.store_host))
         except WireError as error:
             self.dropped += len(batch.rows)
-            log.warning("trace.dropped records=%d error=%s", len(batch.rows), error)
+            logger.warning("trace.dropped records=%d error=%s", len(batch.rows), error)
 
     def _published(self, topic: str, message: Message, result: AppendResult) -> None:
         properties = message.properties

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .reader import TransactionReader
     from .stats import TransactionStats
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # One slice of a round: about 3 ms of the loop, and a limit on the bytes appended.
 _SLICE_MESSAGES = 24
@@ -162,7 +162,7 @@ class CheckRounds:
             half, step = decided
             record = halves.record(half)
             if record is None:
-                log.warning("transaction.lost message=%s: deleted by retention", half.key)
+                logger.warning("transaction.lost message=%s: deleted by retention", half.key)
                 halves.give_up(half)
                 continue
             steps.append((half, step, record))
@@ -179,7 +179,7 @@ class CheckRounds:
                 self._system_topics.ensure(PARKED_TOPIC)
             results = self._appender.append_internal([self._copy(*step) for step in steps])
         except WireError as error:
-            log.info("transaction.checks_wait error=%s", error.message)
+            logger.info("transaction.checks_wait error=%s", error.message)
             return False
         for (half, step, record), result in zip(steps, results, strict=True):
             if result.status is PutStatus.PUT_OK:
@@ -196,7 +196,7 @@ class CheckRounds:
 
     def _taken(self, half: HalfMessage, step: Step, record: Record, result: AppendResult) -> None:
         if step is Step.GIVE_UP:
-            log.warning(
+            logger.warning(
                 "transaction.given_up topic=%s message=%s checks=%d kept_in=%s offset=%d",
                 half.topic,
                 half.key,

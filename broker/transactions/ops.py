@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..sending.internal_appender import InternalAppender
     from .core import TransactionTable
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class OpWriter:
@@ -106,7 +106,7 @@ class OpWriter:
     def _not_written(self, reason: str) -> None:
         if reason != self._last_failure:
             waiting = len(self._table.buffer)
-            log.warning("transaction.ops_wait waiting=%d error=%s", waiting, reason)
+            logger.warning("transaction.ops_wait waiting=%d error=%s", waiting, reason)
         self._last_failure = reason
         self._arm()
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .half_messages import HalfMessages
     from .reader import TransactionReader
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SLICE_NS = 3_000_000
 # With synchronous replication the end of the log may take seconds to become visible.
@@ -99,12 +99,12 @@ class Recovery:
         try:
             found = await self._find_committed()
         except (OSError, StoreError) as error:
-            log.error("transaction.commits_not_found error=%s: some may be seen twice", error)
+            logger.error("transaction.commits_not_found error=%s: some may be seen twice", error)
             found = 0
         for half in table:
             half.certain = True
         self.finished.set()
-        log.info("transaction.recovered open=%d committed_before=%d", len(table), found)
+        logger.info("transaction.recovered open=%d committed_before=%d", len(table), found)
         self._on_complete()
 
     async def _read(self) -> None:
@@ -117,7 +117,7 @@ class Recovery:
                 return
             except (OSError, StoreError) as error:
                 if str(error) != last_failure:  # every retry fails with the same error: log it once
-                    log.warning("transaction.recovery_waits error=%s", error)
+                    logger.warning("transaction.recovery_waits error=%s", error)
                 last_failure = str(error)
             await asyncio.sleep(_RETRY_S)
 

@@ -24,7 +24,7 @@ from .addresses import Target
 from .calls import CallFailed, calls_to
 from .credentials import Caller
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REOPEN_S = 1.0
 """Average pause, jittered: clients of a failed broker must not reconnect at the same time."""
@@ -95,7 +95,7 @@ class Connection:
             if not found:
                 raise failure
             # The messages before the failure were delivered to this client: return them.
-            log.info(
+            logger.info(
                 "client.stream_broken target=%s error=%s: %s", self.target, failure.code, failure
             )
         return [self._parse(raw, answer) for raw in found]
@@ -116,11 +116,11 @@ class Connection:
         try:
             await stream.write(command.SerializeToString())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            log.debug("client.telemetry_write_failed target=%s", self.target)
+            logger.debug("client.telemetry_write_failed target=%s", self.target)
         except asyncio.CancelledError:
             if cancel_requests():
                 raise
-            log.debug("client.telemetry_write_failed target=%s", self.target)
+            logger.debug("client.telemetry_write_failed target=%s", self.target)
 
     def reopen(self) -> None:
         """End the telemetry stream; it is opened again."""
@@ -145,9 +145,9 @@ class Connection:
             try:
                 await self._run_stream(stream)
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, DecodeError) as error:
-                log.debug("client.telemetry_ended target=%s error=%s", self.target, error)
+                logger.debug("client.telemetry_ended target=%s error=%s", self.target, error)
             except asyncio.InvalidStateError:  # it ended before the settings were written
-                log.debug("client.telemetry_ended target=%s", self.target)
+                logger.debug("client.telemetry_ended target=%s", self.target)
             except asyncio.CancelledError:
                 pass  # of this task, or of the call (`reopen`, a closed connection)
             finally:
@@ -163,7 +163,7 @@ class Connection:
         while (raw := await stream.read()) is not grpc.aio.EOF:
             command = v2.TelemetryCommand.FromString(raw)
             if len(self._commands) >= _COMMANDS_MAX:
-                log.warning("client.commands_dropped target=%s", self.target)
+                logger.warning("client.commands_dropped target=%s", self.target)
                 continue
             task = asyncio.create_task(self._handle(command))
             self._commands.add(task)
@@ -173,4 +173,4 @@ class Connection:
         try:
             await self._on_command(self, command)
         except Exception:
-            log.exception("client.command_failed target=%s", self.target)
+            logger.exception("client.command_failed target=%s", self.target)

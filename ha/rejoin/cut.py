@@ -47,7 +47,7 @@ from .progress import lower_offsets, move_progress_aside
 
 __all__ = ["cut"]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Margin before the first timer that the tail delivered: slots are one second wide and read after
 #: it.
@@ -73,7 +73,7 @@ def cut(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list[st
     try:
         return _Cut(directory, config, plan, log, disk).run()
     except CutRefusedError as error:
-        _logger.error("ha.cut.refused to=%d reason=%s", plan.to, error)
+        logger.error("ha.cut.refused to=%d reason=%s", plan.to, error)
         return [f"refused: {error} Nothing was changed."]
     finally:
         log.close()
@@ -122,7 +122,7 @@ class _Cut:
         steps.append(f"cut the log at {cut_point.at}, {removed} segments removed, the rest zeroed")
         self._cut_epochs(cut_point.at)
         self._lower_positions(cut_point.at)
-        _logger.warning(
+        logger.warning(
             "ha.cut.done to=%d end=%d messages=%d answered_ok=%d archive=%s reason=%s",
             cut_point.at,
             tail.end if tail is not None else cut_point.at,

@@ -30,7 +30,7 @@ from .diverged_messages import Resend, messages
 
 __all__ = ["Replay", "Send", "list_tails", "send_to"]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Sends one message to the group's leader like a producer. Raises what the call raises.
 Send = Callable[[v2.SendMessageRequest], Awaitable[v2.SendMessageResponse]]
@@ -104,7 +104,7 @@ class Replay:
     def _mark(self, tail: DivergedTail, response: v1.ControlResponse, *, dry_run: bool) -> None:
         if not dry_run:
             archive.save(self._directory, replace(tail, replayed=True), self._disk)
-            _logger.warning("ha.tail.sent_elsewhere file=%s", tail.file_id)
+            logger.warning("ha.tail.sent_elsewhere file=%s", tail.file_id)
         response.steps.append(
             f"{tail.file_id} holds the same bytes as the tail of another replica, which "
             "sends them: not sent twice"
@@ -150,7 +150,7 @@ class Replay:
         response.steps.append(
             f"sent {sent} messages of {tail.file_id}" + f", {len(refused)} refused" * bool(refused)
         )
-        _logger.warning(
+        logger.warning(
             "ha.tail.replayed file=%s messages=%d refused=%d", tail.file_id, sent, len(refused)
         )
         return response.code == v2.OK
@@ -174,12 +174,12 @@ class Replay:
             if cancel_requests() > asked_to_end:
                 raise asyncio.CancelledError from None
             # In every case the message stays in the archive and in `unsent`.
-            _logger.warning("ha.tail.not_sent offset=%d error=%r", each.offset, error)
+            logger.warning("ha.tail.not_sent offset=%d error=%r", each.offset, error)
             return f"the message at {each.offset} could not be sent: {error}"
         if answer.status.code == v2.OK:
             return ""
         code = v2.Code.Name(answer.status.code)
-        _logger.warning(
+        logger.warning(
             "ha.tail.refused offset=%d code=%s reason=%s", each.offset, code, answer.status.message
         )
         return f"the message at {each.offset} was refused: {code} {answer.status.message}"

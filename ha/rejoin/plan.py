@@ -21,7 +21,7 @@ from ..state import documents
 
 __all__ = ["CUT", "PENDING_NAME", "RESEED", "Plan", "read_plan", "write_plan"]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PENDING_NAME: Final = "pending"
 CUT: Final = "cut"
@@ -63,7 +63,7 @@ def write_plan(directory: Path, plan: Plan, disk: Disk | None = None) -> None:
     """Write `plan` durably to `directory` (`<store>/ha`), replacing a pending one. Raises
     OSError."""
     documents.write(directory / PENDING_NAME, asdict(plan), disk or Disk())
-    _logger.warning(
+    logger.warning(
         "ha.plan.written kind=%s to=%d epoch=%d reason=%s",
         plan.kind,
         plan.to,

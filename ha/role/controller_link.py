@@ -36,7 +36,7 @@ from ..state.state_codec import ref_from, ref_message, state_from
 from ..stream.channel import is_stream_end
 from ..stream.token import token_metadata
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _RECONNECT_MIN_S = 0.05
 _RECONNECT_MAX_S = 1.0
@@ -83,11 +83,11 @@ class _Session:
                 raise
             except Exception as error:
                 if not is_stream_end(error):
-                    _logger.exception("ha.controller.failed address=%s", self.address)
+                    logger.exception("ha.controller.failed address=%s", self.address)
             if cancel_requests():
                 raise asyncio.CancelledError
             if self.active:
-                _logger.info("ha.controller.lost address=%s", self.address)
+                logger.info("ha.controller.lost address=%s", self.address)
             self.active = False
             reconnect_s = _RECONNECT_MIN_S if answered else min(_RECONNECT_MAX_S, reconnect_s * 2)
             await asyncio.sleep(reconnect_s * (0.75 + random.random() / 2))
@@ -136,11 +136,11 @@ class _Session:
         try:
             directive = v1.Directive.FromString(raw)
         except DecodeError:
-            _logger.warning("ha.controller.invalid_directive address=%s", self.address)
+            logger.warning("ha.controller.invalid_directive address=%s", self.address)
             return
         if directive.active is not self.active:
             self.active = directive.active
-            _logger.info("ha.controller active=%s address=%s", self.active, self.address)
+            logger.info("ha.controller active=%s address=%s", self.active, self.address)
         link = self._link
         if directive.active and directive.lease_for_seq:
             for seq, sent_ns in self._sent:
@@ -244,7 +244,7 @@ class ControllerLink:
                 if answer is None or not answer.active:
                     continue
                 state = state_from(answer.state) if answer.HasField("state") else None
-                _logger.info(
+                logger.info(
                     "ha.isr.answered seq=%d accepted=%s reason=%s",
                     proposal.seq,
                     answer.accepted,
@@ -280,7 +280,7 @@ class ControllerLink:
             )
             return kind.FromString(raw)
         except (grpc.RpcError, asyncio.InvalidStateError, DecodeError) as error:
-            _logger.info("ha.controller.call_failed address=%s error=%s", session.address, error)
+            logger.info("ha.controller.call_failed address=%s error=%s", session.address, error)
         except asyncio.CancelledError:
             pass  # of this task, or the channel was closed under the call
         if cancel_requests() > asked_to_end:
@@ -307,7 +307,7 @@ class ControllerLink:
         try:
             waiting = [t for t in archive.load_tails(replica.directory) if not t.reported]
         except DamagedStateError as error:
-            _logger.error("ha.tails.damaged error=%s", error)
+            logger.error("ha.tails.damaged error=%s", error)
             return
         while waiting:
             still = []
@@ -339,6 +339,6 @@ class ControllerLink:
             for now in archive.load_tails(self.replica.directory):
                 if now.file_id == tail.file_id:
                     archive.save(self.replica.directory, replace(now, reported=True), Disk())
-            _logger.info("ha.cut.reported archive=%s", tail.file_id)
+            logger.info("ha.cut.reported archive=%s", tail.file_id)
             return True
         return False

@@ -18,7 +18,7 @@ from ..scrub.peer import Peer, PeerError
 
 __all__ = ["DiskSpace", "DiskFullHandover"]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_S: Final = 0.5
 #: Consecutive checks, so that a short shortage (a segment being deleted) does not count.
@@ -77,20 +77,20 @@ class DiskFullHandover:
             try:
                 status = await self._peer(address).status()
             except PeerError as error:
-                _logger.info("ha.disk_full.unreached peer=%s error=%s", address, error)
+                logger.info("ha.disk_full.unreached peer=%s error=%s", address, error)
                 continue
             if status.beat.disk_use >= _USE_MAX:
                 continue
             answer = await self._replication.hand_over(broker_id, _MAX_WAIT_MS)
             if answer is None:
                 return False
-            _logger.warning(
+            logger.warning(
                 "ha.disk_full.handed_over to=%d code=%d message=%s",
                 *(broker_id, answer.code, answer.message),
             )
             self._replication.roles.counts["handed_over_without_room"] += answer.code == v2.OK
             return bool(answer.code == v2.OK)
-        _logger.warning("ha.disk_full.read_only: no in-sync replica has free disk space")
+        logger.warning("ha.disk_full.read_only: no in-sync replica has free disk space")
         return False
 
     def _in_sync(self, state: GroupState) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from ..core.lease import Lease
 from ..core.role_machine import Role, RoleMachine
 from ..state.replica import FIRST_EPOCH, Replica
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def first_role(replica: Replica) -> RoleMachine:
@@ -31,7 +31,7 @@ def first_role(replica: Replica) -> RoleMachine:
         last_epoch = max(FIRST_EPOCH, replica.history.last_epoch)
         if replica.promised_epoch > last_epoch:
             machine.role = Role.FENCED
-            _logger.error(
+            logger.error(
                 "ha.fenced promised_epoch=%d last_epoch=%d: this replica was fenced by a "
                 "newer epoch. Promote one with scripts/promote.",
                 replica.promised_epoch,
@@ -54,7 +54,7 @@ def _leads_statically(replica: Replica, state: GroupState | None) -> bool:
     member = state.member(state.leader.broker_id)
     is_me = member is not None and member.replica_uuid == replica.meta.replica_uuid
     if not is_me and replica.config.is_leader:
-        _logger.error(
+        logger.error(
             "ha.role.overruled brokerRole=%s, but the group's state of version %d names "
             "broker %d as the leader: this replica follows it. Delete %s if that is "
             "outdated.",

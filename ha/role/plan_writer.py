@@ -15,7 +15,7 @@ from ..rejoin import archive
 from ..rejoin.plan import CUT, RESEED, Plan, write_plan
 from ..state.replica import Replica
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
 
@@ -57,7 +57,7 @@ class PlanWriter:
         try:
             write_plan(self._replica.directory, plan, Disk())
         except OSError as error:
-            _logger.error("ha.plan.not_written kind=%s error=%s", plan.kind, error)
+            logger.error("ha.plan.not_written kind=%s error=%s", plan.kind, error)
             asyncio.get_running_loop().call_later(_RETRY_S, self._write)
             return
         self._hooks.on_reopen(f"{plan.kind}: {plan.reason}")

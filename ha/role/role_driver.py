@@ -29,7 +29,7 @@ from .factories import make_follower, make_leader
 from .first_role import first_role
 from .plan_writer import PlanWriter
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RoleDriver:
@@ -176,7 +176,7 @@ class RoleDriver:
             case core.Exit():
                 self._exit(effect.reason)
             case core.RoleMoved():
-                _logger.info("ha.role role=%s reason=%s", effect.role.value, effect.reason)
+                logger.info("ha.role role=%s reason=%s", effect.role.value, effect.reason)
                 self.counts[f"role_{effect.role.value}"] += 1
                 self.hooks.on_role_change()
                 self.on_change()
@@ -189,7 +189,7 @@ class RoleDriver:
                 self.machine.on_event(core.DiskFailed(f"the promise was not saved: {error}"), 0)
             )
             return
-        _logger.info("ha.promised epoch=%d", epoch)
+        logger.info("ha.promised epoch=%d", epoch)
         if self.follower is not None:
             self.follower.promised(epoch)
         self._effects.extend(
@@ -202,7 +202,7 @@ class RoleDriver:
             self.replica.save_state(state)
         except OSError as error:
             # Not the source of truth: the next version retries, and the controller has it.
-            _logger.warning("ha.state.not_saved version=%d error=%s", state.version, error)
+            logger.warning("ha.state.not_saved version=%d error=%s", state.version, error)
         if self.leader is not None:
             self.leader.state_seen(state)
         elif self.follower is not None and self.machine.following is not None:
@@ -259,16 +259,14 @@ class RoleDriver:
         if self.machine.state is not None:
             self.leader.state_seen(self.machine.state)
         self.refresh_lease()
-        _logger.info(
-            "ha.leads epoch=%d end=%d confirm=%d", epoch, replica.log.log_end, self.confirm
-        )
+        logger.info("ha.leads epoch=%d end=%d confirm=%d", epoch, replica.log.log_end, self.confirm)
         self.hooks.on_promote(epoch)
         self.on_change()
 
     def _step_down(self, reason: str) -> None:
         leader = self.leader
         assert leader is not None
-        _logger.warning("ha.stepped_down epoch=%d reason=%s", self.machine.epoch, reason)
+        logger.warning("ha.stepped_down epoch=%d reason=%s", self.machine.epoch, reason)
         self.replica.positions.save(leader.core.replicated, self.local_ok)
         self.proposals = leader.core.proposals
         leader.step_down(self._address_of_leader())
@@ -280,7 +278,7 @@ class RoleDriver:
         self.on_change()
 
     def _hold(self, reason: str) -> None:
-        _logger.error(
+        logger.error(
             "ha.hold reason=%s. Nothing was changed; an operator decides: cometmq ha "
             "status, then cometmq ha force-elect or cometmq ha reseed",
             reason,
@@ -290,11 +288,11 @@ class RoleDriver:
         self.on_change()
 
     def _exit(self, reason: str) -> None:
-        _logger.error("ha.disk_failed reason=%s", reason)
+        logger.error("ha.disk_failed reason=%s", reason)
         try:
             self.replica.meta.set_suspect(True)
         except OSError as error:
-            _logger.error("ha.suspect.not_saved error=%s", error)
+            logger.error("ha.suspect.not_saved error=%s", error)
         self.hooks.fatal(reason)
 
     # --- plans for the next start -----------------------------------------------------------------
@@ -345,7 +343,7 @@ class RoleDriver:
         except OSError as error:
             self.feed(core.DiskFailed(f"the suspect mark could not be removed: {error}"))
             return
-        _logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
+        logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
         self.on_change()
 
     # --- planned step-down ------------------------------------------------------------------------
@@ -382,7 +380,7 @@ class RoleDriver:
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _logger.error("ha.role.failed", exc_info=task.exception())
+            logger.error("ha.role.failed", exc_info=task.exception())
 
     # --- sides ------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from .serve import block_message, log_bytes
 
 __all__ = ["Options", "Result", "Scrub", "ScrubbedStore"]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Interval of the check for finished segments: damage before the digest is taken shows only in the
 #: checksums of records.
@@ -100,7 +100,7 @@ class Scrub:
                 if self._store.log_end >= self._next_roll:
                     await self.seal()
             except OSError as error:
-                _logger.warning("scrub.digest_not_saved error=%s", error)
+                logger.warning("scrub.digest_not_saved error=%s", error)
                 await asyncio.sleep(_SEAL_RETRY_S)
             await asyncio.sleep(_SEAL_EVERY_S)
 
@@ -116,7 +116,7 @@ class Scrub:
             try:
                 await self.run_once()
             except OSError as error:
-                _logger.error("scrub.failed error=%s", error)
+                logger.error("scrub.failed error=%s", error)
 
     # --- digests ----------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Scrub:
         if self.on_round is not None:
             self.on_round(result)
         level = logging.INFO if not (result.damaged or result.different) else logging.WARNING
-        _logger.log(
+        logger.log(
             level,
             "scrub.round blocks=%d damaged=%d repaired=%d lost=%d different=%d unreached=%s",
             *(result.blocks, result.damaged, result.repaired, result.lost, result.different),
@@ -227,7 +227,7 @@ class Scrub:
         self._damaged_blocks.add((begin, end))
         self._blocks.mark_damaged(begin, end)
         self._verified.discard(begin)
-        _logger.error("scrub.damaged begin=%d end=%d", begin, end)
+        logger.error("scrub.damaged begin=%d end=%d", begin, end)
 
     # --- the other replicas -----------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class Scrub:
                     await self._compare_block(theirs, peer, result)
             except PeerError as error:
                 result.unreached.append(peer.address)
-                _logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
+                logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
 
     async def _compare_block(self, theirs: v1.BlockDigest, peer: Peer, result: Result) -> None:
         ours = self._digest_at(theirs.offset)
@@ -258,7 +258,7 @@ class Scrub:
             self._mark(begin, begin + length)
             return
         result.different += 1
-        _logger.error(
+        logger.error(
             "scrub.different begin=%d length=%d peer=%s ours=%08x theirs=%08x",
             *(begin, length, peer.address, crc, theirs.crc32),
         )
@@ -297,19 +297,19 @@ class Scrub:
                 data = await peer.read(begin, length)
             except PeerError as error:
                 silent = True
-                _logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
+                logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
                 continue
             if len(data) == length and await self._is_right(digest, begin, data):
                 await self._overwrite(digest, begin, data)
                 result.repaired += 1
-                _logger.warning("scrub.repaired begin=%d end=%d peer=%s", begin, end, peer.address)
+                logger.warning("scrub.repaired begin=%d end=%d peer=%s", begin, end, peer.address)
                 return
         result.lost += 1
         if silent:  # it may have them: readers wait
             return
         self._unrepairable.add((begin, end))
         self._blocks.clear_damaged(begin, end)
-        _logger.error("scrub.lost begin=%d end=%d: no replica has the right bytes", begin, end)
+        logger.error("scrub.lost begin=%d end=%d: no replica has the right bytes", begin, end)
 
     async def _is_intact(self, digest: SegmentDigest, begin: int, length: int) -> bool:
         as_noted = await self._matches_digest(digest, begin)

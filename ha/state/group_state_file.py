@@ -21,7 +21,7 @@ STATE_NAME = "group.state"
 #: 16 members with long host names take about 6 KiB in base64.
 _SLOT_BYTES = 16 * 1024
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class GroupStateFile:
@@ -35,7 +35,7 @@ class GroupStateFile:
         try:
             found = self._slots.load()
         except DamagedStateError as error:
-            _logger.warning(
+            logger.warning(
                 "ha.state.damaged error=%s; the controller or the leader sends it again", error
             )
             return None

@@ -25,7 +25,7 @@ from .replica_meta import Identity, ReplicaMeta, start_replica
 #: The epoch of a log without epochs.
 FIRST_EPOCH = 1
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Replica:
@@ -61,7 +61,7 @@ class Replica:
         #: Of the leader that this replica is or follows; at least the promised epoch.
         self.epoch = max(FIRST_EPOCH, self.history.last_epoch, self.meta.promised_epoch)
         if self.meta.suspect:
-            _logger.warning(
+            logger.warning(
                 "ha.suspect end=%d: this replica may lack bytes that it acknowledged", log.log_end
             )
 
@@ -70,7 +70,7 @@ class Replica:
         try:
             history = epochs_file.load(directory)
         except DamagedStateError as error:
-            _logger.error("ha.epochs.damaged error=%s", error)
+            logger.error("ha.epochs.damaged error=%s", error)
             self.counts["epochs_damaged"] += 1
             history = None
             found = self._scan()
@@ -84,7 +84,7 @@ class Replica:
             if history.entries:
                 epochs_file.save(directory, history, self._disk)
                 self.counts["epochs_made"] += 1
-                _logger.warning("ha.epochs.rebuilt history=%s", history)
+                logger.warning("ha.epochs.rebuilt history=%s", history)
         if history.entries and history.entries[-1].start > log.log_end:
             # A power loss removed the first bytes of an epoch whose entry was already on disk.
             history.truncate(log.log_end + 1)
@@ -124,7 +124,7 @@ class Replica:
         changed.collapse(self.log.log_start)
         epochs_file.save(self.directory, changed, self._disk)
         self.history = changed
-        _logger.info("ha.epoch.assigned epoch=%d start=%d", epoch, start)
+        logger.info("ha.epoch.assigned epoch=%d start=%d", epoch, start)
 
     def label_of(self, offset: int) -> EpochStart:
         """Return epoch and epoch start of the byte at `offset`; unlabelled bytes have the first

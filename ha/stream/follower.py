@@ -27,7 +27,7 @@ from .channel import channel_options, is_stream_end, raise_status, read_to_end
 from .follower_api import PASSING, FollowerContext, first_frames, hello, log_follower_refusal
 from .token import token_metadata
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: A NACK is the last frame; the leader has this long to read it and close the stream.
 _COMPLAINT_TIMEOUT_S = 1.0
@@ -77,7 +77,7 @@ class FollowerSide:
             address = ""  # stopped
         if address == self.address:
             return
-        _logger.info("ha.leader.address address=%s", address or "unknown")
+        logger.info("ha.leader.address address=%s", address or "unknown")
         self.address = address
         self._end_attempt("the leader's address changed")
         self._reconnect.set()
@@ -141,7 +141,7 @@ class FollowerSide:
         elif isinstance(outcome, Exception):
             self._on_failure(outcome)
         if self._drop is not None:
-            _logger.info("ha.stream.dropped address=%s reason=%s", self.address, self._drop)
+            logger.info("ha.stream.dropped address=%s reason=%s", self.address, self._drop)
         self._run(self.core.on_event(events.StreamEnded(goodbye), self.replica.steady_ns()))
 
     def _on_failure(self, error: Exception) -> None:
@@ -150,7 +150,7 @@ class FollowerSide:
             event = events.Refused("TOKEN", error.details() or "")
             self._run(self.core.on_event(event, self.replica.steady_ns()))
         elif not is_stream_end(error):
-            _logger.error("ha.stream.failed address=%s", self.address, exc_info=error)
+            logger.error("ha.stream.failed address=%s", self.address, exc_info=error)
 
     def _end_attempt(self, reason: str) -> None:
         if self._attempt_task is not None:
@@ -248,7 +248,7 @@ class FollowerSide:
         elif kind == "hello_reply":
             self._on_reply(frame.hello_reply, now_ns)
         elif kind == "bye":
-            _logger.info(
+            logger.info(
                 "ha.leader.goodbye reason=%d hint=%s", frame.bye.reason, frame.bye.hint_leader
             )
             return True
@@ -349,7 +349,7 @@ class FollowerSide:
                 case events.Reconnect():
                     self._reconnect_ms = self._reconnect_after(effect.after_ms)
                 case events.StateMoved():
-                    _logger.info(
+                    logger.info(
                         "ha.follower.state state=%s end=%d", effect.state.value, self.core.log_end
                     )
                 case events.Stopped():
@@ -357,7 +357,7 @@ class FollowerSide:
                     if effect.code == "CUT_BELOW_CONFIRM":
                         self.owner.hold(effect.detail)
                 case events.LeaderAlive():
-                    _logger.info(
+                    logger.info(
                         "ha.leader.%s address=%s", "alive" if effect.alive else "lost", self.address
                     )
                     self.hooks.on_leader_change(effect.alive)
@@ -389,7 +389,7 @@ class FollowerSide:
         try:
             self.replica.assign_epoch(epoch, start)
         except OSError as error:
-            _logger.error("ha.epoch.not_saved epoch=%d error=%s", epoch, error)
+            logger.error("ha.epoch.not_saved epoch=%d error=%s", epoch, error)
             self._drop = f"epoch {epoch} could not be saved: {error}"
 
     def _append(self) -> None:
@@ -401,7 +401,7 @@ class FollowerSide:
             reason = events.NackReason.DISK_FULL if full else events.NackReason.DISK_ERROR
             if str(error) != self._append_error:  # it repeats with every attempt
                 self._append_error = str(error)
-                _logger.warning("ha.append.failed offset=%d error=%s", self._offset, error)
+                logger.warning("ha.append.failed offset=%d error=%s", self._offset, error)
             self._run(self.core.on_event(events.AppendFailed(reason, str(error)), 0))
             return
         self._run(self.core.on_event(events.Appended(log_end, log.received_end), 0))

@@ -17,7 +17,7 @@ from ..members import ADVICE, ADVICE_OTHERWISE
 from ..state.replica import Replica
 from . import frames
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Temporary refusals during a change of leader.
 PASSING: Final = frozenset({"NOT_LEADER", "STALE_EPOCH", "NEWER_EPOCH_SEEN"})
@@ -86,7 +86,7 @@ def first_frames(
 def log_follower_refusal(code: str, detail: str, address: str) -> None:
     """Log a refusal; called once for each new reason."""
     if code in PASSING:
-        _logger.warning("ha.follower.stopped code=%s detail=%s address=%s", code, detail, address)
+        logger.warning("ha.follower.stopped code=%s detail=%s address=%s", code, detail, address)
         return
     advice = ADVICE.get(code, ADVICE_OTHERWISE).format(where=address)
-    _logger.error("ha.follower.stopped code=%s detail=%s. %s", code, detail, advice)
+    logger.error("ha.follower.stopped code=%s detail=%s. %s", code, detail, advice)

@@ -19,7 +19,7 @@ from ..state.replica import Replica
 from . import frames
 from .sender import Session
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LeaderSide:
@@ -110,7 +110,7 @@ class LeaderSide:
             apply(payload)
 
     def on_cut_done(self, session: Session, done: v1.CutDone) -> None:
-        _logger.warning(
+        logger.warning(
             "ha.follower.cut broker_id=%d epoch=%d start=%d end=%d messages=%d archive=%s",
             session.broker_id,
             done.epoch,
@@ -125,7 +125,7 @@ class LeaderSide:
         if self._nacks.get(session.broker_id) == nack.detail:
             return
         self._nacks[session.broker_id] = nack.detail
-        _logger.warning(
+        logger.warning(
             "ha.follower.nack broker_id=%d code=%s offset=%d detail=%s",
             session.broker_id,
             frames.nack_name(nack.code),
@@ -139,7 +139,7 @@ class LeaderSide:
         for effect in effects:
             match effect:
                 case in_sync.ProposeIsr():
-                    _logger.info(
+                    logger.info(
                         "ha.isr.proposed seq=%d version=%d members=%s",
                         effect.seq,
                         effect.version,
@@ -151,13 +151,13 @@ class LeaderSide:
                     self._send_confirm()  # first, so that it is sent before the answers
                     self.hooks.on_confirm()
                 case in_sync.MemberJoined():
-                    _logger.info("ha.member.joined broker_id=%d", effect.broker_id)
+                    logger.info("ha.member.joined broker_id=%d", effect.broker_id)
                     self._nacks.pop(effect.broker_id, None)
                     self._send_heartbeat_to(effect.broker_id)
                     self.on_membership()
                     self.hooks.on_member_joined()
                 case in_sync.MemberLeft():
-                    _logger.warning(
+                    logger.warning(
                         "ha.member.left broker_id=%d reason=%s in_sync=%d",
                         effect.broker_id,
                         effect.reason,
@@ -211,13 +211,13 @@ class LeaderSide:
             await context.write(self.reply(verdict))
             await session.run()
         except Exception:
-            _logger.exception("ha.session.failed broker_id=%d", greeting.broker_id)
+            logger.exception("ha.session.failed broker_id=%d", greeting.broker_id)
             raise
         finally:
             del self._sessions[session.number]
             event = in_sync.SessionClosed(session.number)
             self._run(self.core.on_event(event, self.replica.steady_ns()))
-            _logger.info(
+            logger.info(
                 "ha.session.closed broker_id=%d reason=%s", greeting.broker_id, session.reason
             )
 
@@ -236,7 +236,7 @@ class LeaderSide:
             greeting.suspect,
         )
         self._run(self.core.on_event(event, self.replica.steady_ns()))
-        _logger.info(
+        logger.info(
             "ha.session.opened broker_id=%d peer=%s start=%d end=%d",
             greeting.broker_id,
             context.peer(),

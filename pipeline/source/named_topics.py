@@ -17,7 +17,7 @@ from ..errors import OptionError
 from .log import BrokerLog, Log
 from .options import SourceOptions
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _SHOWN: Final = 10
 
 
@@ -39,7 +39,7 @@ def warn_missing_topics(options: SourceOptions, log: Log, logs: Mapping[str, Bro
     names = _missing(options, log, logs)
     if names:
         text = _sentences(options, log, names)
-        _log.warning("pipeline.no_topic %s The query waits for it.", text)
+        logger.warning("pipeline.no_topic %s The query waits for it.", text)
     _warn_pattern(options, log)
 
 
@@ -77,7 +77,7 @@ def _warn_pattern(options: SourceOptions, log: Log) -> None:
         return
     known = log.topic_names()
     if known and not any(options.topics.matches(name) for name in known):
-        _log.warning(
+        logger.warning(
             "pipeline.no_topic No topic fully matches subscribePattern %r.%s",
             pattern,
             suggestion(pattern, known),

@@ -16,7 +16,7 @@ from ..errors import DataLossError, OptionError
 from .log import AnySplit, BrokerLog, Log, PullSplit, QueueName
 from .offsets import EARLIEST, LATEST, Offsets, OffsetSpec, Queue
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 #: Fraction of a row limit that is good enough; an exact cut would need more requests.
 _CLOSE_ENOUGH: Final = 0.9
 #: Queue -> [start, end).
@@ -113,7 +113,7 @@ def available_ranges(
                     f"{text} Retention deleted them, or the topic was deleted and created again. "
                     "Set failOnDataLoss=false to continue with the existing messages."
                 )
-            _log.warning("pipeline.data_loss %s", text)
+            logger.warning("pipeline.data_loss %s", text)
         available = (max(start, first), min(end, last))
         if available[0] < available[1]:
             found[queue] = available

@@ -22,7 +22,7 @@ from .log import AnySplit, BrokerLog, QueueName
 from .queue_units import OpenFiles, Units, open_units, queues_of
 from .store_topics import topics_of
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _FLAGS_AT: Final = 36
 _STORE_TIMESTAMP_AT: Final = 56
 _LONG: Final = struct.Struct(">q")
@@ -149,7 +149,7 @@ class StoreLog:
             raise DataLossError(
                 f"{text} Set failOnDataLoss=false to continue with the existing messages."
             )
-        _log.warning("pipeline.data_loss %s", text)
+        logger.warning("pipeline.data_loss %s", text)
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
         known = set(self.topic_names())

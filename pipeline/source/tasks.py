@@ -19,7 +19,7 @@ from .planning import PlannedTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LogPartition(InputPartition):
@@ -43,7 +43,7 @@ def _rows(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.RecordBat
     except DataLossError as error:
         if options.fail_on_loss:
             raise
-        _log.warning("pipeline.data_loss %s", error)
+        logger.warning("pipeline.data_loss %s", error)
 
 
 def _of_split(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...leadership import Leadership
     from ...runtime import Runtime
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAGIC = b"CMQPOP1\n"
 _CRC_BYTES = 4
@@ -153,7 +153,7 @@ class Handover:
             write_file(self._path, self._state())
         except OSError as error:
             # The file matters only for a restart before the leader is back.
-            log.warning("pop_handover.write_failed path=%s error=%s", self._path, error)
+            logger.warning("pop_handover.write_failed path=%s error=%s", self._path, error)
 
 
 def dump_core(core: Core) -> Iterator[v1.PopQueueState]:
@@ -290,10 +290,10 @@ def read_file(path: Path) -> v1.PopHandover | None:
     content = data[head:]
     crc = int.from_bytes(data[len(_MAGIC) : head], "big")
     if len(data) < head or not data.startswith(_MAGIC) or crc != zlib.crc32(content):
-        log.warning("pop_handover.damaged path=%s", path)
+        logger.warning("pop_handover.damaged path=%s", path)
         return None
     try:
         return v1.PopHandover.FromString(content)
     except DecodeError as error:
-        log.warning("pop_handover.damaged path=%s error=%s", path, error)
+        logger.warning("pop_handover.damaged path=%s error=%s", path, error)
         return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .handover import Handover
     from .takeover import Takeover
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
 _PAYLOAD_MAX = 32 << 20
@@ -106,7 +106,7 @@ class PopRoles:
         self._journal.lead(self._pop.core)
         self._pop.rearm_all()
         taken = self._takeover.merge(given_out)
-        log.info("pop.leads taken_over=%d", taken)
+        logger.info("pop.leads taken_over=%d", taken)
         early, self._early = self._early, {}
         for one in early.values():
             self._merge(one)
@@ -151,14 +151,14 @@ class PopRoles:
         """On a leader: merge the handover of a follower."""
         leadership = self._leadership
         if not leadership.is_leader or len(payload) > _PAYLOAD_MAX:
-            log.warning(
+            logger.warning(
                 "pop_handover.refused bytes=%d leads=%s", len(payload), leadership.is_leader
             )
             return
         try:
             given_out = v1.PopHandover.FromString(payload)
         except DecodeError as error:
-            log.warning("pop_handover.refused error=%s", error)
+            logger.warning("pop_handover.refused error=%s", error)
             return
         if leadership.pop_leads:
             self._merge(given_out)
@@ -168,7 +168,7 @@ class PopRoles:
 
     def _merge(self, given_out: v1.PopHandover) -> None:
         taken = self._takeover.merge(given_out)
-        log.info(
+        logger.info(
             "pop_handover.taken_over queues=%d deliveries=%d from=%d",
             *(len(given_out.queues), taken, given_out.replica.broker_id),
         )

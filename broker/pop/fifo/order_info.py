@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..reader import Core, PopReader
     from ..subscription import Subscription
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FILE = "consumerOrderInfo.json"
 _SEPARATOR = "@"
@@ -104,7 +104,7 @@ class OrderInfo:
         try:
             found = batches_of(json_file.loads(received.decode()))
         except (ValueError, TypeError, AttributeError) as error:
-            log.warning("order_info.refused error=%s", error)
+            logger.warning("order_info.refused error=%s", error)
             return
         self._waiting = self._usable(found)
 
