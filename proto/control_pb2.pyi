@@ -1348,17 +1348,19 @@ class SetArchiveWatermarkRequest(_message.Message):
 
     WATERMARK_FIELD_NUMBER: _builtins.int
     watermark: _builtins.int
-    """a physical offset, not above the log end"""
+    """required: a physical offset, not above the log end"""
     def __init__(
         self,
         *,
-        watermark: _builtins.int = ...,
+        watermark: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_watermark", b"_watermark", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_watermark", b"_watermark", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__watermark: _TypeAlias = _typing.Literal["watermark"]  # noqa: Y015
+    _WhichOneofArgType__watermark: _TypeAlias = _typing.Literal["_watermark", b"_watermark"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark) -> _WhichOneofReturnType__watermark | None: ...
 
 Global___SetArchiveWatermarkRequest: _TypeAlias = SetArchiveWatermarkRequest  # noqa: Y015
 

@@ -5,8 +5,8 @@
 This record is put into the timer topic (docs/formats/store-format.md, section 2.12;
 docs/formats/broker-semantics.md, section 6.3) and cancels the message when its slot is delivered,
 by this broker or by Apache's. Answers (docs/formats/grpc-api.md, section 5.11): BAD_REQUEST for a
-handle that cannot be decoded or is of another topic or broker, MESSAGE_NOT_FOUND for a delivered
-message. Promises: OK means that the recall is as durable as a send and that the message will not be
+handle that cannot be decoded or is of another topic or broker, NOT_FOUND for a delivered message
+(the official Python client takes MESSAGE_NOT_FOUND for success). Promises: OK means that the recall is as durable as a send and that the message will not be
 delivered; a message of the slot that is being delivered can be recalled until its own time. A
 recall of an unknown message id succeeds, because only the slot could tell.
 """
@@ -125,7 +125,7 @@ class Recalls:
         # The slot has begun: only the slot holds the message's exact time.
         self._sender.append_pending()
         if self._timers.waits(slot_ms, handle.message_id) is False:
-            raise WireError(v2.MESSAGE_NOT_FOUND, "too late: the message was delivered")
+            raise WireError(v2.NOT_FOUND, "too late: the message was delivered")
 
     def _record(self, handle: RecallHandle, ctx: RequestContext) -> Message:
         """Return the record for the timer topic. Raises WireError."""

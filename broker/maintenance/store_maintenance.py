@@ -142,6 +142,8 @@ class StoreMaintenance:
 
         Everything below the watermark is archived. Raises WireError.
         """
+        if not request.HasField("watermark"):
+            raise WireError(v2.BAD_REQUEST, "the request has no watermark")
         if request.watermark > self._store.log_end:
             text = f"{request.watermark} is above the log end, {self._store.log_end}"
             raise WireError(v2.BAD_REQUEST, text)

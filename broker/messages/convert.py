@@ -44,6 +44,9 @@ _NORMAL_FIELD = b"\x30" + varint(v2.NORMAL)
 _DELAY_FIELD = b"\x30" + varint(v2.DELAY)
 _TRANSACTION_FIELD = b"\x30" + varint(v2.TRANSACTION)
 _NO_LEVEL = (b"", b"0", b"-1")
+_DIGITS_MAX = 19
+"""Digits of the largest 64-bit integer."""
+_INT32_MAX = (1 << 31) - 1
 
 
 @dataclass(slots=True)
@@ -152,8 +155,9 @@ def _system_properties(
         _store_host_field(record.store_host),
     )
     deliver = get(b"TIMER_DELIVER_MS")
-    if deliver and deliver.isdigit():
-        parts.append(field(b"\x5a", timestamp(int(deliver))))
+    deliver_ms = _integer(deliver) if deliver else None
+    if deliver_ms is not None:
+        parts.append(field(b"\x5a", timestamp(deliver_ms)))
     elif get(b"DELAY", b"") not in _NO_LEVEL:
         parts.append(field(b"\x5a", timestamp(_level_time_ms(record, properties))))
     if receipt is not None:
@@ -186,9 +190,9 @@ def _append_rare(parts: list[bytes], properties: dict[bytes, bytes]) -> None:
     lite = get(b"__LITE_TOPIC")
     if lite:
         parts.append(field(b"\xaa\x01", lite))
-    priority = get(b"_SYS_MSG_PRIORITY_")
-    if priority and priority.isdigit():
-        parts.append(b"\xb0\x01" + varint(int(priority)))
+    priority = _integer(get(b"_SYS_MSG_PRIORITY_", b""))
+    if priority is not None and 0 <= priority <= _INT32_MAX:
+        parts.append(b"\xb0\x01" + varint(priority))
 
 
 def _type_field(properties: dict[bytes, bytes], sys_flag: int) -> bytes:
@@ -211,11 +215,17 @@ def _type_field(properties: dict[bytes, bytes], sys_flag: int) -> bytes:
     return _NORMAL_FIELD
 
 
+def _integer(text: bytes) -> int | None:
+    """Return the integer in a property; None for other text and for more than 19 digits."""
+    digits = text.removeprefix(b"-")
+    return int(text) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
+
+
 def _level_time_ms(record: Delivery, properties: dict[bytes, bytes]) -> int:
-    level = properties[b"DELAY"]
-    if not level.isdigit():
+    level = _integer(properties[b"DELAY"])
+    if level is None or level < 0:
         return record.store_timestamp_ms
-    index = min(max(int(level), 1), len(DELAY_LEVELS_MS)) - 1
+    index = min(max(level, 1), len(DELAY_LEVELS_MS)) - 1
     return record.born_timestamp_ms + DELAY_LEVELS_MS[index]
 
 

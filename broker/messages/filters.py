@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...store.format.record import Delivery
 
 _EVERYTHING = ("", "*")
-_EXPRESSION_MAX = 8_192
+_EXPRESSION_MAX = 16_384
 """Characters of a tag expression; SQL expressions have their own limit."""
 
 

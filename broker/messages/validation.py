@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
+from .wire import TIMESTAMP_MAX_MS, TIMESTAMP_MIN_MS
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -167,9 +168,17 @@ def check_message(
     users: Mapping[str, str] | None = message.user_properties
     transaction = system.message_type == _TRANSACTION
     _check_in_order(message, system, body, max_body)
+    born_ms = _millis(system.born_timestamp) or now_ms
+    if not TIMESTAMP_MIN_MS <= born_ms <= TIMESTAMP_MAX_MS:
+        # Not in the protocol's list; such a time is not a valid protobuf Timestamp.
+        raise WireError(v2.BAD_REQUEST, "the born time is outside the years 1 to 9999")
     delivery_ms = None
     if system.HasField("delivery_timestamp"):
         delivery_ms = _millis(system.delivery_timestamp)
+        if not TIMESTAMP_MIN_MS <= delivery_ms <= TIMESTAMP_MAX_MS:
+            raise WireError(
+                v2.ILLEGAL_DELIVERY_TIME, "the delivery time is outside the years 1 to 9999"
+            )
         if 0 < max_delay_ms < delivery_ms - now_ms:
             raise WireError(
                 v2.ILLEGAL_DELIVERY_TIME,
@@ -193,7 +202,6 @@ def check_message(
         message_type = v2.PRIORITY
     elif lite_topic:
         message_type = v2.LITE
-    born = system.born_timestamp
     return Draft(
         message_id,
         body,
@@ -204,7 +212,7 @@ def check_message(
         users or None,
         message_type,
         delivery_ms,
-        born.seconds * 1000 + born.nanos // 1_000_000 or now_ms,
+        born_ms,
         born_host,
         system.body_encoding == _GZIP,
         lite_topic,

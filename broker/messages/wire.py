@@ -14,6 +14,13 @@ from ...proto import v2
 _TABLE_SIZE = 1 << 14
 
 
+TIMESTAMP_MIN_MS = -62_135_596_800_000
+TIMESTAMP_MAX_MS = 253_402_300_799_999
+"""The bounds of google.protobuf.Timestamp: the years 1 to 9999."""
+_INT64_MASK = (1 << 64) - 1
+"""A negative int64 is encoded as its two's complement, in ten bytes."""
+
+
 def _varint_slow(number: int) -> bytes:
     out = bytearray()
     while number > 0x7F:
@@ -48,11 +55,12 @@ def field(tag: bytes, data: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def timestamp(time_ms: int) -> bytes:
-    """Encode the content of a google.protobuf.Timestamp (or Duration) of non-negative
-    milliseconds.
+    """Encode the content of a google.protobuf.Timestamp (or of a non-negative Duration).
+
+    A time outside the bounds of a Timestamp becomes the nearest bound: clients raise for others.
     """
-    seconds, ms = divmod(time_ms, 1000)
-    out = b"\x08" + varint(seconds) if seconds else b""
+    seconds, ms = divmod(min(max(time_ms, TIMESTAMP_MIN_MS), TIMESTAMP_MAX_MS), 1000)
+    out = b"\x08" + varint(seconds & _INT64_MASK) if seconds else b""
     return out + b"\x10" + _varint_slow(ms * 1_000_000) if ms else out
 
 

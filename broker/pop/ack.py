@@ -5,7 +5,8 @@ repeated; a handle is valid for as long as its delivery lasts, through every cha
 time, and after the expiry until the message is delivered again; it acknowledges the message that it
 was delivered with, never another message that got the same queue offset after a diverged tail was
 truncated. An unusable handle is INVALID_RECEIPT_HANDLE and nothing else, because push consumers
-retry every other code without end; the answer to a change always has a usable handle.
+retry every other code without end; an unknown group has no handles and is not created; the answer
+to a change always has a usable handle.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class AckService:
         """Handler of AckMessage."""
         if self._lite.takes(request.group.name):
             return self._lite.ack(request, ctx).SerializeToString()
-        core, topic = self._core(request, ctx)
+        core, topic = self._find_core(request, ctx)
         entries = request.entries
         if not entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
@@ -139,7 +140,9 @@ class AckService:
         failed = 0
         for entry in entries:
             text = entry.receipt_handle
-            code = self._ack_one(core, topic, decode_handle(text), now_ms, touched)
+            code = _INVALID_STATUS
+            if core is not None:
+                code = self._ack_one(core, topic, decode_handle(text), now_ms, touched)
             failed += code is not _OK_ENTRY_STATUS
             if trace is not None and code is _OK_ENTRY_STATUS:
                 trace.acked(request.group.name, text, entry.message_id)
@@ -151,8 +154,9 @@ class AckService:
                     + code,
                 )
             )
-        for key in touched:
-            self._pop.changed(core, key)
+        if core is not None:
+            for key in touched:
+                self._pop.changed(core, key)
         if failed == len(entries):
             parts[0] = field(
                 b"\x0a", status(v2.INVALID_RECEIPT_HANDLE, "receipt handle is not valid")
@@ -226,13 +230,30 @@ class AckService:
         return self._changes.when_durable(end, answer)
 
     def _core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core, Topic]:
+        """Return the group's state and the topic. Raises WireError."""
+        core, topic = self._find_core(request, ctx)
+        if core is None:
+            raise WireError(
+                v2.INVALID_RECEIPT_HANDLE,
+                f"receipt handle is not valid: consumer group {request.group.name} does not exist",
+            )
+        return core, topic
+
+    def _find_core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core | None, Topic]:
+        """Return the group's state, None for an unknown group, and the topic. Raises WireError.
+
+        Creates no group. A group whose record the log refused has a state but no metadata.
+        """
         require_client_id(ctx)
         topic_name = request.topic.name
         check_topic(topic_name)
         group_name = request.group.name
         check_group(group_name)
         topic = readable_topic(self._metadata, topic_name)
-        return self._pop.core(topic_name, self._metadata.ensure_group(group_name)), topic
+        group = self._metadata.group(group_name)
+        if group is None:
+            return self._pop.existing_core(topic_name, group_name), topic
+        return self._pop.core(topic_name, group), topic
 
     def _ack_one(
         self,

@@ -186,6 +186,11 @@ class PopService:
         """Return the pop state of a group; create it if it does not exist."""
         return self._subscription(topic, group).core
 
+    def existing_core(self, topic: str, group: str) -> Core | None:
+        """Return the pop state of a group if it exists."""
+        sub = self._subs.get(topic, group)
+        return None if sub is None else sub.core
+
     def open_queue(self, core: Core, key: Key) -> None:
         """Create the state of a queue if it does not exist."""
         self._subs.open_queue(core, key)

@@ -22,6 +22,7 @@ from ...store.format.results import AppendResult, PutStatus
 from ..messages.convert import SYS_COMPRESSED
 from ..messages.stored_properties import encode_plain, frame
 from ..messages.validation import MAX_MESSAGE_GROUP_BYTES, MIXED
+from ..messages.wire import TIMESTAMP_MAX_MS, TIMESTAMP_MIN_MS
 
 if TYPE_CHECKING:
     from ..metadata.tables import Topic
@@ -158,6 +159,8 @@ def prepare_fast(
             sharding = f"__SHARDINGKEY\x01{group}\x02"
         born = system.born_timestamp
         born_ms = born.seconds * 1000 + born.nanos // 1_000_000 or now_ms
+        if not TIMESTAMP_MIN_MS <= born_ms <= TIMESTAMP_MAX_MS:
+            return None
         # fmt: off
         properties = encode_plain(
             before, f"{sharding}UNIQ_KEY\x01{message_id}{between}", tag, trace, keys,

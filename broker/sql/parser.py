@@ -37,6 +37,7 @@ LENGTH_MAX = 8_192
 DEPTH_MAX = 100
 """Nested operators. Evaluation recurses as deep, and Python's stack is limited."""
 _INTEGER_MAX = (1 << 63) - 1
+_DIGITS_MAX = len(str(_INTEGER_MAX))
 _CONDITIONS = (Property, Not, And, Or, Compare, IsNull, In, Text)
 _ORDERS = (Comparison.BELOW, Comparison.AT_MOST, Comparison.ABOVE, Comparison.AT_LEAST)
 
@@ -231,7 +232,9 @@ class _Builder(Transformer_NonRecursive[Token, Node]):
         return Literal(_unquoted(tokens[0]))
 
     def integer(self, meta: Meta, tokens: list[Token]) -> Node:
-        value = int(tokens[0].rstrip("lL"))
+        digits = tokens[0].rstrip("lL").lstrip("0") or "0"
+        # Python raises ValueError for an integer of over 4,300 digits.
+        value = int(digits) if len(digits) <= _DIGITS_MAX else _INTEGER_MAX + 1
         if value > _INTEGER_MAX:
             raise SqlError(meta.start_pos + 1, "the integer has more than 64 bits")
         return Literal(value)

@@ -18,7 +18,13 @@ from cometmq.broker.messages.convert import Receipt, message_item, properties_of
 from cometmq.broker.messages.decompress import decompressed
 from cometmq.broker.messages.stored_properties import encode_sent, in_bucket_order
 from cometmq.broker.messages.validation import check_message
-from cometmq.broker.messages.wire import field, timestamp, varint
+from cometmq.broker.messages.wire import (
+    TIMESTAMP_MAX_MS,
+    TIMESTAMP_MIN_MS,
+    field,
+    timestamp,
+    varint,
+)
 from cometmq.broker.pop.handles import ReceiptHandle, decode_handle, encode_handle
 from cometmq.proto import v2
 from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
@@ -269,7 +275,7 @@ def test_varints_equal_protobufs(number: int) -> None:
     assert parsed.offset == number >> 1
 
 
-@given(st.integers(0, 1 << 45))
+@given(st.integers(TIMESTAMP_MIN_MS, TIMESTAMP_MAX_MS))
 def test_timestamps_equal_protobufs(time_ms: int) -> None:
     assert v2.Timestamp.FromString(timestamp(time_ms)).ToMilliseconds() == time_ms
 

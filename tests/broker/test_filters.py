@@ -162,4 +162,4 @@ def test_tags_with_the_same_hash_are_told_apart() -> None:
 
 def test_overlong_tag_expressions_are_refused() -> None:
     with pytest.raises(WireError, match="longer than"):
-        parse_filter(v2.FilterExpression(type=v2.TAG, expression="x||" * 3_000))
+        parse_filter(v2.FilterExpression(type=v2.TAG, expression="x||" * 6_000))

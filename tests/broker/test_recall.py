@@ -89,7 +89,7 @@ async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> Non
         assert (await recall(k, handle)).status.code == v2.OK
         k.advance(HOUR)
         assert await bodies(k, 2) == [b"kept"]
-        assert (await recall(k, handle)).status.code == v2.MESSAGE_NOT_FOUND
+        assert (await recall(k, handle)).status.code == v2.NOT_FOUND
 
 
 async def test_the_recall_record_equals_apaches(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_recall_in_an_open_slot_wins_until_the_messages_own_time(
         k.advance(0)
         await until(lambda: k.node.timers.stats.dequeued_by_topic)
         clock.set_wall_ms(due - 500)
-        assert (await recall(k, early)).status.code == v2.MESSAGE_NOT_FOUND
+        assert (await recall(k, early)).status.code == v2.NOT_FOUND
         assert (await recall(k, late)).status.code == v2.OK
         k.advance(HOUR)
         assert await bodies(k, 2) == [b"early"]
@@ -181,7 +181,7 @@ async def test_invalid_recalls_are_refused(tmp_path: Path) -> None:
             (RecallHandle("Other", name, soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
             (RecallHandle(TOPIC, "other", soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
             (RecallHandle(TOPIC, name, soon + 10**12, "M").encode(), TOPIC, v2.BAD_REQUEST),
-            (RecallHandle(TOPIC, name, soon - 2 * HOUR, "M").encode(), TOPIC, 40401),
+            (RecallHandle(TOPIC, name, soon - 2 * HOUR, "M").encode(), TOPIC, v2.NOT_FOUND),
             (good, "Normal", v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
             (good, "Nowhere", v2.TOPIC_NOT_FOUND),
             (good, "a.b", v2.ILLEGAL_TOPIC),

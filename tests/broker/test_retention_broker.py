@@ -226,6 +226,25 @@ async def test_the_archive_gate_works_over_rpc(tmp_path: Path) -> None:
         assert (found.watermark, found.log_start) == (2 * SEGMENT + 7, 2 * SEGMENT)
 
 
+async def test_an_empty_request_leaves_the_archive_watermark(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t")
+        await one.sent("t", b"a")
+        assert (await mark(wire, 7)).code == v2.OK
+        for empty in (v1.SetArchiveWatermarkRequest(), v1.GetArchiveWatermarkRequest()):
+            answer = await wire.call(
+                paths.SET_ARCHIVE_WATERMARK, empty, v1.SetArchiveWatermarkResponse
+            )
+            assert answer.code == v2.BAD_REQUEST
+        assert (
+            one.node.maintenance.get_archive_watermark(
+                v1.GetArchiveWatermarkRequest(), one.context()
+            ).watermark
+            == 7
+        )
+        assert (await mark(wire, 0)).code == v2.OK, "an explicit 0 lowers it"
+
+
 # -- a full disk -----------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cometmq.tests.harness.cluster import Cluster, wait_until
-from cometmq.tests.harness.official import Official
+from cometmq.tests.harness.official import Official, OfficialError
 from cometmq.tests.interop.test_python_client import WAIT_S, Start, receive_all
 
 
@@ -124,6 +124,16 @@ def test_a_recalled_message_is_not_delivered(bench: Bench) -> None:
         bench.sender.call("delay", topic=topic, body="stays", deliver_s=due_s + seconds)
     assert bench.sender.call("recall", topic=topic, handle=gone["handle"]) == gone["id"]
     assert bodies(bench.all(topic, 2)) == ["stays", "stays"], "nothing else until a second later"
+
+
+def test_a_recall_that_is_too_late_raises(bench: Bench) -> None:
+    """The client takes MESSAGE_NOT_FOUND for success."""
+    topic = bench.topic("delay")
+    late = bench.sender.call("delay", topic=topic, body="late", deliver_s=int(time.time()) + 1)
+    assert bodies(bench.all(topic, 1)) == ["late"]
+    with pytest.raises(OfficialError, match="too late") as caught:
+        bench.sender.call("recall", topic=topic, handle=late["handle"])
+    assert caught.value.code == 40400
 
 
 def test_a_sql_filter_selects_messages(bench: Bench) -> None:
