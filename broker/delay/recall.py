@@ -6,9 +6,10 @@ This record is put into the timer topic (docs/formats/store-format.md, section 2
 docs/formats/broker-semantics.md, section 6.3) and cancels the message when its slot is delivered,
 by this broker or by Apache's. Answers (docs/formats/grpc-api.md, section 5.11): BAD_REQUEST for a
 handle that cannot be decoded or is of another topic or broker, NOT_FOUND for a delivered message
-(the official Python client takes MESSAGE_NOT_FOUND for success). Promises: OK means that the recall is as durable as a send and that the message will not be
-delivered; a message of the slot that is being delivered can be recalled until its own time. A
-recall of an unknown message id succeeds, because only the slot could tell.
+(the official Python client takes MESSAGE_NOT_FOUND for success). Promises: OK means that the recall
+is as durable as a send and that the message will not be delivered; a message of the slot that is
+being delivered can be recalled until its own time. A recall of an unknown message id succeeds,
+because only the slot could tell.
 """
 
 from __future__ import annotations
