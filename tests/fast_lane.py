@@ -19,8 +19,9 @@ LEFT_OUT = {
     "broker": """
         ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory broadcast
         cold_records dedup delay_levels extreme_values full_disk_broker lite lite_core lite_ends
-        lite_subscribe message_queries meta_log observed offset_recent order_info pop_restart pull recall
-        redelivery registration replicas retention_broker revive_codec reviver role role_state
+        lite_subscribe message_queries meta_log observed offset_recent order_info pop_restart
+        pull recall redelivery registration replicas retention_broker revive_codec reviver role
+        role_state
         send server telemetry_forward timer_core timer_failover timer_kill timer_service
         timer_stamp timer_trouble transaction_bounds transaction_checks transaction_core
         transaction_records transaction_restart transactions trouble_that_passes
