@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ async def test_any_offset_is_corrected_or_refused(tmp_path: Path) -> None:
             update = v2.UpdateOffsetRequest(
                 group=resource("g"), message_queue=queue(), offset=offset
             )
-            code = code_of(lambda r=update: one.pulls.update_offset(r, one.context()))
+            code = code_of(partial(one.pulls.update_offset, update, one.context()))
             assert code == v2.ILLEGAL_OFFSET
 
 
