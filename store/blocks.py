@@ -95,6 +95,7 @@ class BlockAccess:
     def clear_damaged(self, begin: int, end: int) -> None:
         """Undo `mark_damaged`."""
         self._reader.damaged.discard((begin, end))
+        self._reader.units.forget()
 
     def repair(self, offset: int, data: bytes) -> None:
         """Overwrite bytes within one finished segment; durable on return.

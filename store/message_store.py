@@ -655,6 +655,7 @@ class MessageStore:
             put_longest_us=meter.longest_ns // 1_000,
             gets=meter.gets,
             get_misses=meter.get_misses,
+            queue_units_repaired=self._reader.units.repaired,
             get_messages=meter.get_messages,
             get_bytes=meter.get_bytes,
             rates=meter.rates(),

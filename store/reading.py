@@ -13,7 +13,9 @@
 | MESSAGE_WAS_REMOVING | units were examined, none had a record | the same |
 
 A damaged record of a finished segment is never returned: the batch ends in front of it while it can
-be repaired from another replica (blocks.py), else it is skipped.
+be repaired from another replica (blocks.py), else it is skipped. A unit that does not match the log
+is restored from the log (queue/unit_repair.py); the batch ends in front of it while the search for
+its record is not finished.
 
 Statuses and next offsets are RocketMQ's (docs/formats/store-format.md, section 9.1), without
 OFFSET_RESET, which only a broker returns. A unit whose record retention has deleted is skipped; so
@@ -40,16 +42,23 @@ from .format.errors import OffsetOutOfRangeError
 from .format.queue_unit import FILLER_SIZE, UNIT
 from .format.record import RECORD_BYTES_MIN
 from .format.results import ColdUnit, GetResult, GetStatus, StoredRecord
-from .format.topic_names import check_topic
+from .format.topic_names import check_topic, is_lmq
 from .log.commit_log import CommitLog
 from .queue.consume_queue import ConsumeQueue
 from .queue.table import QueueTable
+from .queue.unit_repair import RECORD_HEAD, Found, UnitRepair
 from .scan.single import body_matches
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
-#: A record's own size and physical offset; both must equal the unit's.
+#: A record's own size and physical offset; both must equal the unit's. (Light queues; for others
+#: the queue id and the queue offset too.)
 _SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
+
+
+#: Outcomes of `_without_record`, else the size of the record that was added.
+_STOP: Final = -1  # end the batch in front of the unit
+_AGAIN: Final = -2  # the unit was repaired: read it again
 
 
 def machine_memory() -> int:
@@ -90,6 +99,7 @@ class QueueReader:
         self.on_damaged_record: Callable[[int, int], bool] | None = None
         #: Damaged ranges of the log, withheld from readers.
         self.damaged: set[tuple[int, int]] = set()
+        self.units = UnitRepair(log, queues)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -124,6 +134,7 @@ class QueueReader:
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
         if bytes_max is None:
             count_max, bytes_max = self._limits(queue, offset, count_max)
+        self.units.begin_read()
         self._collect(queue, result, count_max, bytes_max, tag_codes)
         return result
 
@@ -220,7 +231,8 @@ class QueueReader:
         segments = log.segments
         log_start, log_end, segment_bytes = log.start, log.readable_end, log.segment_bytes
         records, granted = result.records, bytes_max
-        check = _SIZE_AND_OFFSET.unpack_from
+        light, queue_id = is_lmq(queue.topic), queue.queue_id
+        check = _SIZE_AND_OFFSET.unpack_from if light else RECORD_HEAD.unpack_from
         begin = stop = 0  # bounds of the segment that `data` maps
         cold = False  # the segment is finished and its bodies are checked
         data: mmap.mmap | bytes = b""
@@ -229,13 +241,17 @@ class QueueReader:
         step = max(count_max, 1) if tag_codes is None else self._filter_units_max
         seen = log_end
         while number < end and not (tag_codes is None and len(records) >= count_max and records):
-            units = queue.read(number, min(step, end - number))
+            units = self.units.read(queue, number, min(step, end - number))
             if not units:
                 break
             for offset, size, code in UNIT.iter_unpack(units):
-                if size != FILLER_SIZE:
+                if size != FILLER_SIZE or offset:
                     tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
-                    if tag_codes is None or tags_match(tags_code, tag_codes):
+                    if (
+                        tag_codes is None
+                        or tags_match(tags_code, tag_codes)
+                        or size < RECORD_BYTES_MIN  # damaged: its tags code means nothing
+                    ):
                         # A full batch ends here, at the next matching unit.
                         if records and (len(records) >= count_max or size > bytes_max):
                             end = number
@@ -252,18 +268,21 @@ class QueueReader:
                             begin <= offset
                             and size >= RECORD_BYTES_MIN
                             and offset + size <= stop
-                            and check(data, at) == (size, offset)
+                            and check(data, at)
+                            == ((size, offset) if light else (size, queue_id, number, offset))
                             and not (cold and self._is_damaged(data[at : at + size], offset))
                         ):
                             bytes_max -= size
                             records.append(
                                 StoredRecord(number, offset, data[at : at + size], tags_code)
                             )
-                        elif cold and self._waits(offset, size):
-                            end = number
-                            break
                         else:
-                            self._miss(queue, number, offset, size, result)
+                            unit = StoredRecord(number, offset, b"", tags_code)
+                            taken = self._without_record(queue, unit, size, result, cold)
+                            if taken < 0:
+                                end = number if taken == _STOP else end
+                                break
+                            bytes_max -= taken
                     seen = offset
                 number += 1
         if records:
@@ -274,6 +293,35 @@ class QueueReader:
         result.next_offset = number
         result.size = granted - bytes_max
         result.suggest_pulling_from_slave = log_end - seen > self._memory_span
+
+    def _without_record(
+        self, queue: ConsumeQueue, unit: StoredRecord, size: int, result: GetResult, cold: bool
+    ) -> int:
+        """Handle a unit whose record is damaged or does not match it: return _AGAIN, _STOP, or the
+        bytes added to the batch (0: the unit is skipped)."""
+        number, offset = unit.queue_offset, unit.physical_offset
+        repair = self.units
+        sound = repair.is_sound(queue, number, offset, size)
+        if not sound and not repair.is_deleted(queue, number, offset, size):
+            if repair.spent and number > result.next_offset:
+                return _STOP
+            found = repair.find(queue, number)
+            if found is not Found.GONE:
+                return _AGAIN if found is Found.REPAIRED else _STOP
+            for begin, end in repair.lost_ranges(queue, number):
+                if self._waits(begin, end - begin):
+                    return _STOP
+            # Only the queue id or the queue offset differs, and no other record matches better.
+            if repair.holds_record(offset, size):
+                unit.data = self._log.read(offset, size)
+                if not (cold and self._is_damaged(unit.data, offset)):
+                    result.records.append(unit)
+                    return size
+                sound = True
+        if sound and cold and self._waits(offset, size):
+            return _STOP
+        self._miss(queue, number, offset, size, result)
+        return 0
 
     def _is_damaged(self, record: bytes, offset: int) -> bool:
         """Return whether the record lies in a damaged block or its body's checksum does not

@@ -69,6 +69,8 @@ class StoreStats:
     gets: int
     #: Reads without a record.
     get_misses: int
+    #: Units of consume queues that did not match the log and were written again.
+    queue_units_repaired: int
     get_messages: int
     get_bytes: int
     rates: tuple[Rates, ...]

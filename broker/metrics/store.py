@@ -128,6 +128,11 @@ def _traffic(stats: StoreStats, gauge: Family, counter: Family) -> list[Metric]:
             [(("found",), stats.gets - stats.get_misses), (("nothing",), stats.get_misses)],
             ("result",),
         ),
+        counter(
+            "cometmq_queue_units_repaired",
+            "Units of consume queues that did not match the log and were written again.",
+            [((), stats.queue_units_repaired)],
+        ),
         gauge(
             "cometmq_store_put_tps",
             "Records appended a second.",

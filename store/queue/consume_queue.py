@@ -182,6 +182,24 @@ class ConsumeQueue:
         self.max_offset = self.tail_first = self.written_end = end
         self.next_offset = max(self.next_offset, end)
 
+    def overwrite(
+        self,
+        first: int,
+        units: Sequence[tuple[int, int, int]],
+        write: Callable[[str, int, bytes], None],
+    ) -> None:
+        """Replace the units from `first` on, which `write` writes into the files at once. Raises
+        OSError."""
+        self._first_at = self._known_at = -1
+        for number, unit in enumerate(units, first):
+            if number >= self.tail_first:
+                at = (number - self.tail_first) * 3
+                self.tail[at : at + 3] = unit
+        count = max(min(self.written_end - first, len(units)), 0)
+        data = b"".join([UNIT.pack(*unit) for unit in units[:count]])
+        for path, position, part in self._parts(first, data):
+            write(path, position, part)
+
     def trim(self) -> None:
         """Drop units from the tail that are in the files."""
         if self.written_end > self.tail_first:

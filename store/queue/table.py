@@ -215,6 +215,13 @@ class QueueTable:
         with self._out_lock:
             queue.extend(units.tobytes(), self._write_kept)
 
+    def overwrite(
+        self, queue: ConsumeQueue, first: int, units: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Replace units of a queue, from number `first` on. Raises OSError."""
+        with self._out_lock, self._lock:
+            queue.overwrite(first, units, self._write_kept)
+
     def _write_kept(self, path: str, position: int, data: bytes) -> None:
         self._note_written(path, data, self._files.write(path, data, position))
 
