@@ -54,6 +54,11 @@ def pack_units(flat: list[int]) -> bytes:
     return b"".join([_units(len(part) // 3).pack(*part) for part in parts])
 
 
+def _is_possible(offset: int, size: int) -> bool:
+    """Return whether a unit can have a record: it is neither a filler nor negative nor empty."""
+    return 0 < size < FILLER_SIZE and offset >= 0
+
+
 class ConsumeQueue:
     """Units [min_offset, max_offset) of one queue."""
 
@@ -275,13 +280,21 @@ class ConsumeQueue:
         return first + bisect(range(first, self.max_offset), value, key=key)
 
     def _position_of(self, number: int) -> int:
-        """Return the physical offset of the unit's record; for a filler that of the next real unit,
-        so that the sequence never decreases."""
+        """Return the physical offset of the unit's record; for a filler or an impossible unit
+        (damaged) that of the next possible one, so that the sequence never decreases."""
         offset, size, _ = self.unit(number)
-        if size == FILLER_SIZE:
-            number = self._after_fillers(number)
-            return self.unit(number)[0] if number < self.max_offset else _POSITION_MAX
-        return offset
+        return offset if _is_possible(offset, size) else self._next_position(number + 1)
+
+    def _next_position(self, number: int) -> int:
+        """Return the physical offset of the first possible unit from `number` on."""
+        while number < self.max_offset:
+            units = self._read_raw(number, min(_FILL_UNITS, self.max_offset - number))
+            if any(units) and units != _FILLER_BYTES * (len(units) // UNIT_BYTES):
+                for offset, size, _ in UNIT.iter_unpack(units):
+                    if _is_possible(offset, size):
+                        return int(offset)
+            number += len(units) // UNIT_BYTES
+        return _POSITION_MAX
 
     def _after_fillers(self, number: int) -> int:
         if number < self.max_offset and self.unit(number)[1] != FILLER_SIZE:
@@ -393,13 +406,21 @@ class ConsumeQueue:
             return False
         first = self._after_fillers(self.min_offset)
         if first < self.max_offset:
-            first = self._bisect(first, self._position_of, max(log_start, 0), False)
-            first = self._after_fillers(first)
+            first = self._after_fillers(self._first_from(first, max(log_start, 0)))
         self.min_offset = first
         self._first_at = -1
         if first < self.max_offset:
             self._first_at, self._first_position = first, self.unit(first)[0]
         return True
+
+    def _first_from(self, first: int, log_start: int) -> int:
+        """Return the first unit from `first` on whose record lies at `log_start` or above. A unit
+        in front of the result that points too low (damaged) does not hide those before it."""
+        found = self._bisect(first, self._position_of, log_start, False)
+        while found - 1 > first and self._position_of(found - 2) >= log_start:
+            before = range(first, found - 1)
+            found = first + bisect_left(before, log_start, key=self._position_of)
+        return found
 
     @property
     def has_unused_file(self) -> bool:
@@ -415,7 +436,9 @@ class ConsumeQueue:
         removed = 0
         while removed < count_max and self.files_begin + size < self.files_end:
             last = (self.files_begin + size) // UNIT_BYTES - 1
-            if last >= self.written_end or self.unit(last)[0] >= log_start:
+            if last >= self.written_end or last >= self.min_offset:
+                break
+            if self.unit(last)[0] >= log_start:
                 break
             self._files.remove(self._path_of(self.files_begin))
             self.files_begin += size

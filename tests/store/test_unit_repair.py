@@ -201,7 +201,7 @@ def test_a_long_search_is_done_in_slices(kit: Kit, monkeypatch: pytest.MonkeyPat
     """Each read walks a part of the log and returns what it has; the next one continues."""
     seconds = count()
     monkeypatch.setattr(kit.store._reader.units, "_clock", lambda: float(next(seconds)))
-    monkeypatch.setattr(unit_repair, "SLICE_BYTES", 512)
+    monkeypatch.setattr(unit_repair, "SLICE_BYTES", 100)
     units = Units(kit)
     units.zero(5, 30)
     units.save()
