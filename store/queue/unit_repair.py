@@ -2,8 +2,9 @@
 
 A unit is sound when a record of its queue, queue offset and size begins at its physical offset. The
 record of another unit is searched in the log between the records of the nearest sound units, and
-every unit of that range that differs from the log is written again, into the queue's file. One call
-searches for at most about `BUDGET_S`; the next call for the same unit continues.
+every unit of that range that differs from the log is written again, into the queue's file. One read
+walks at most about `BUDGET_BYTES` or `BUDGET_RECORDS` (tens of milliseconds); the next one
+continues.
 
 If the range holds no such record, it was deleted or the log is damaged there; the result is kept
 until the log is repaired (`forget`). If a unit cannot be written, `read` inserts it into what is
@@ -13,8 +14,7 @@ read from the file.
 import enum
 import logging
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Time of one search in one call, seconds.
-BUDGET_S: Final = 0.03
-#: Bytes of the log that are walked between two looks at the clock.
-SLICE_BYTES: Final = 2 << 20
+#: Limits of the searches of one read.
+BUDGET_BYTES: Final = 16 << 20
+BUDGET_RECORDS: Final = 20_000
+#: Bytes of the log that are walked between two checks of the limits.
+SLICE_BYTES: Final = 1 << 20
 #: Units examined on each side for a sound one: at first, and at most.
 _NEAR_UNITS: Final = 64
 _FAR_UNITS: Final = 4096
@@ -74,20 +75,17 @@ class _Search:
 class UnitRepair:
     """Repairs of the units of one store; all calls on the thread that reads."""
 
-    def __init__(
-        self, log: CommitLog, queues: QueueTable, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, log: CommitLog, queues: QueueTable) -> None:
         self.repaired = 0  #: units written again
         #: Units that could not be written, by queue and queue offset.
         self.unwritten: dict[tuple[ConsumeQueue, int], tuple[int, int, int]] = {}
-        self._clock = clock
         self._log = log
         self._table = queues
         self._searches: dict[ConsumeQueue, _Search] = {}
         self._gone: dict[tuple[ConsumeQueue, int], list[Range]] = {}
         self._logged: set[ConsumeQueue] = set()
         self._deleted: tuple[ConsumeQueue | None, int, int] = (None, -1, -1)
-        self._spent_s = 0.0  # by the searches of one read
+        self._bytes = self._records = 0  # walked by the searches of this read
         self._last = -1  # the unit that was repaired last in this read
 
     # -- checks -------------------------------------------------------------------------------
@@ -150,13 +148,13 @@ class UnitRepair:
 
     def begin_read(self) -> None:
         """Begin a read of one queue, with a new budget."""
-        self._spent_s = 0.0
+        self._bytes = self._records = 0
         self._last = -1
 
     @property
     def spent(self) -> bool:
         """Whether the searches of this read have used its budget."""
-        return self._spent_s >= BUDGET_S
+        return self._bytes >= BUDGET_BYTES or self._records >= BUDGET_RECORDS
 
     def read(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
         """Return `queue.read`, with those units inserted that could not be written."""
@@ -180,9 +178,7 @@ class UnitRepair:
         if search is None or search.number != number:
             search = self._searches[queue] = self._begin(queue, number)
         while True:
-            begin_s = self._clock()
             finished = self._walk_slice(queue, search)
-            self._spent_s += self._clock() - begin_s
             if number in search.found:
                 del self._searches[queue]
                 if number == self._last:  # the file does not keep what is written
@@ -254,6 +250,8 @@ class UnitRepair:
                     self._restore(queue, search, _units_of_queue(queue, records, columns))
             finally:
                 records.close()
+        self._records += records.records
+        self._bytes += stop - begin
         search.lost += [(each.begin, each.end) for each in records.lost]
         if records.stop is StopReason.END:
             search.position = base + records.end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +198,7 @@ def test_repairs_are_logged_once_per_queue(kit: Kit, caplog: pytest.LogCaptureFi
 
 def test_a_long_search_is_done_in_slices(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read walks a part of the log and returns what it has; the next one continues."""
-    seconds = count()
-    monkeypatch.setattr(kit.store._reader.units, "_clock", lambda: float(next(seconds)))
+    monkeypatch.setattr(unit_repair, "BUDGET_BYTES", 100)
     monkeypatch.setattr(unit_repair, "SLICE_BYTES", 100)
     units = Units(kit)
     units.zero(5, 30)
