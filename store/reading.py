@@ -223,10 +223,7 @@ class QueueReader:
         bytes_max: int,
         tag_codes: frozenset[int] | None,
     ) -> None:
-        """Examine units from `result.next_offset` on until the batch is full.
-
-        Hot loop: one lookup in a map and one copy per record.
-        """
+        """Examine units until the batch is full. Hot loop: one map lookup, one copy per record."""
         log = self._log
         segments = log.segments
         log_start, log_end, segment_bytes = log.start, log.readable_end, log.segment_bytes
@@ -247,11 +244,9 @@ class QueueReader:
             for offset, size, code in UNIT.iter_unpack(units):
                 if size != FILLER_SIZE or offset:
                     tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
-                    if (
-                        tag_codes is None
-                        or tags_match(tags_code, tag_codes)
-                        or size < RECORD_BYTES_MIN  # damaged: its tags code means nothing
-                    ):
+                    # The tags code of a unit without a possible size means nothing.
+                    damaged = size < RECORD_BYTES_MIN
+                    if tag_codes is None or damaged or tags_match(tags_code, tag_codes):
                         # A full batch ends here, at the next matching unit.
                         if records and (len(records) >= count_max or size > bytes_max):
                             end = number
@@ -262,11 +257,10 @@ class QueueReader:
                             stop = min(stop, log_end)
                             cold = self.on_damaged_record is not None and segment is not log.tail
                         at = offset - begin
-                        # Every read checks the record's own offset (docs/formats/store-format.md,
-                        # section 9.4).
+                        # docs/formats/store-format.md, section 9.4
                         if (
                             begin <= offset
-                            and size >= RECORD_BYTES_MIN
+                            and not damaged
                             and offset + size <= stop
                             and check(data, at)
                             == ((size, offset) if light else (size, queue_id, number, offset))
@@ -277,29 +271,33 @@ class QueueReader:
                                 StoredRecord(number, offset, data[at : at + size], tags_code)
                             )
                         else:
-                            unit = StoredRecord(number, offset, b"", tags_code)
-                            taken = self._without_record(queue, unit, size, result, cold)
+                            unit = number, offset, size, tags_code
+                            taken = self._without_record(queue, unit, result, cold)
                             if taken < 0:
                                 end = number if taken == _STOP else end
                                 break
                             bytes_max -= taken
                     seen = offset
                 number += 1
-        if records:
+        result.size = granted - bytes_max
+        result.suggest_pulling_from_slave = log_end - seen > self._memory_span
+        self._finish(queue, result, number, end)
+
+    def _finish(self, queue: ConsumeQueue, result: GetResult, number: int, end: int) -> None:
+        """Set status and next offset after units up to `number` were examined."""
+        if result.records:
             result.status = GetStatus.FOUND
         elif number == result.next_offset < end:
             result.status = GetStatus.OFFSET_FOUND_NULL
             number = min(queue.next_file(number), result.max_offset)
         result.next_offset = number
-        result.size = granted - bytes_max
-        result.suggest_pulling_from_slave = log_end - seen > self._memory_span
 
     def _without_record(
-        self, queue: ConsumeQueue, unit: StoredRecord, size: int, result: GetResult, cold: bool
+        self, queue: ConsumeQueue, unit: tuple[int, int, int, int], result: GetResult, cold: bool
     ) -> int:
         """Handle a unit whose record is damaged or does not match it: return _AGAIN, _STOP, or the
         bytes added to the batch (0: the unit is skipped)."""
-        number, offset = unit.queue_offset, unit.physical_offset
+        number, offset, size, tags_code = unit
         repair = self.units
         sound = repair.is_sound(queue, number, offset, size)
         if not sound and not repair.is_deleted(queue, number, offset, size):
@@ -313,9 +311,9 @@ class QueueReader:
                     return _STOP
             # Only the queue id or the queue offset differs, and no other record matches better.
             if repair.holds_record(offset, size):
-                unit.data = self._log.read(offset, size)
-                if not (cold and self._is_damaged(unit.data, offset)):
-                    result.records.append(unit)
+                data = self._log.read(offset, size)
+                if not (cold and self._is_damaged(data, offset)):
+                    result.records.append(StoredRecord(number, offset, data, tags_code))
                     return size
                 sound = True
         if sound and cold and self._waits(offset, size):
