@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,10 @@ class Units:
     def flip(self, number: int, byte: int) -> None:
         self.changed[number * 20 + byte] ^= 0xFF
 
+    def flip_many(self, places: Iterable[tuple[int, int]]) -> None:
+        for number, byte in places:
+            self.flip(number, byte)
+
     def zero(self, first: int, stop: int) -> None:
         self.changed[first * 20 : stop * 20] = bytes(20 * (stop - first))
 
@@ -118,9 +122,9 @@ DAMAGES: dict[str, list[Callable[[Units], None]]] = {
         lambda units: units.zero(0, UNITS - 1),
     ],
     "several units": [
-        lambda units: [units.flip(n, 6) for n in range(3, 40, 5)] and None,
-        lambda units: [units.flip(n, 11) for n in (0, 1, 2, 20, 21, 40)] and None,
-        lambda units: [units.flip(n, n % 12) for n in range(UNITS - 1)] and None,
+        lambda units: units.flip_many((n, 6) for n in range(3, 40, 5)),
+        lambda units: units.flip_many((n, 11) for n in (0, 1, 2, 20, 21, 40)),
+        lambda units: units.flip_many((n, n % 12) for n in range(UNITS - 1)),
     ],
 }
 
@@ -255,7 +259,12 @@ def test_units_of_light_queues(tmp_path: Path) -> None:
     kit.dispatch()
     settle(kit)
     units = Units(kit, "%LMQ%a")
-    for damage in (lambda: units.zero(3, 9), lambda: units.flip(5, 7), lambda: units.flip(0, 11)):
+    damages: list[Callable[[], None]] = [
+        lambda: units.zero(3, 9),
+        lambda: units.flip(5, 7),
+        lambda: units.flip(0, 11),
+    ]
+    for damage in damages:
         units.changed = bytearray(units.sound)
         damage()
         units.save()
