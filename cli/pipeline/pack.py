@@ -1,7 +1,8 @@
 """`cometmq pipeline pack`: this environment as one archive for the workers of a Spark cluster.
 
-    cometmq pipeline pack env.tar.gz spark-submit --archives env.tar.gz#environment --conf
-    spark.pyspark.python=./environment/bin/python ...
+    cometmq pipeline pack env.tar.gz
+    spark-submit --archives env.tar.gz#environment \\
+        --conf spark.pyspark.python=./environment/bin/python ...
 
 The archive is a virtual environment: this package, and the distributions that its jobs import on a
 worker (PyArrow, NumPy, gRPC, ...) with their dependencies. It contains neither Spark, which workers
@@ -15,6 +16,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -60,7 +62,7 @@ def _fill(archive: tarfile.TarFile) -> int:
             if ".." not in path.parts and path.suffix != ".pyc" and place.is_file():
                 archive.add(place, f"{_SITE}/{path}", recursive=False)
                 files += 1
-    root = Path(__file__).resolve().parents[1]
+    root = Path(import_module("cometmq").__path__[0]).resolve()
     for place in _package(root):
         archive.add(place, f"{_SITE}/cometmq/{place.relative_to(root)}", recursive=False)
         files += 1
