@@ -127,7 +127,7 @@ async def test_the_query_command_prints_messages(tmp_path: Path) -> None:
         assert "id-1" in done.stdout
         done = await command(live, "--topic", "t", "--unique-key", "none")
         assert done.returncode == 4
-        assert "There is no such message." in done.stderr
+        assert "No message found." in done.stderr
         done = await command(live, "--key", "k0")
         assert done.returncode == 2
         done = await command(live, "--topic", "t", "--key", "a", "--tag", "b")
