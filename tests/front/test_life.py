@@ -201,7 +201,7 @@ def test_a_door_can_be_created_without_a_loop(door_name: str) -> None:
 def test_the_configuration_is_checked_and_documented() -> None:
     with pytest.raises(ValueError, match="frontDoor"):
         DoorConfig(front_door="wooden")
-    with pytest.raises(ValueError, match="front_max_concurrent_calls"):
+    with pytest.raises(ValueError, match="frontMaxConcurrentCalls"):
         DoorConfig(front_max_concurrent_calls=0)
     for field in DoorConfig.__dataclass_fields__.values():
         assert re.match(r"\S", field.metadata["help"])
