@@ -243,6 +243,7 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
     assert "The processes are namesrv, master, slave" in unknown.stderr
 
 
+@pytest.mark.timeout(300)
 def test_a_child_that_cannot_start_is_retried_five_times(new_cluster: NewCluster) -> None:
     cluster = new_cluster("--single", restart=True, env=SMALL)
     conf = cluster.node("single").data / "broker.conf"
@@ -252,7 +253,7 @@ def test_a_child_that_cannot_start_is_retried_five_times(new_cluster: NewCluster
     wait_until(
         "the supervisor gives up",
         lambda: "It stays down after 5 attempts" in cluster.log_file.read_text(),
-        WAIT_S,
+        5 * WAIT_S,  # five starts, each of which imports the broker
     )
     refused = cluster.run("up", "restart", "single", "--data", str(cluster.data), check=False)
     assert refused.returncode == 1
