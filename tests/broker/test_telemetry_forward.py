@@ -39,7 +39,8 @@ async def test_a_producer_at_the_follower_answers_the_leaders_check(tmp_path: Pa
         async with producing(follower, "p@1", "t") as producer:
             (ident,) = await producer.send(half("t", "A", b"body"))
             await until(lambda: streams(leader, "p@1") == 1)
-            assert client_of(leader, "p@1").topics == {"t"}
+            # The settings arrive after the stream.
+            await until(lambda: client_of(leader, "p@1").topics == {"t"})
             await until(lambda: len(leader.node.transactions.table) == 1)
             await advance(operator, ROUND_MS)
             asked = await producer.next_check()

@@ -111,7 +111,7 @@ def test_all_jobs_run_in_sequence(run: Callable[..., Any], tmp_path: Path) -> No
         (("archive", "s", "a", "--follow", "0s"), "--follow requires a pause of at least 1s"),
         (("archive", "s", "a", "--follow", "9s", "--dry-run"), "cannot be used with --dry-run"),
         (("reconcile", "s"), "Give either --with STORE"),
-        (("compact", "a", "--latest", "t"), "belong together"),
+        (("compact", "a", "--latest", "t"), "--latest TOPIC and --to DIR together"),
         (("dlq", "--store", "s", "--to", "t"), "--to requires --resend"),
         (("replay", "--topic", "t", "--to", "u", "--start", "x"), "--start must be milliseconds"),
         (("replay", "--topic", "t", "--to", "u"), "Give exactly one source"),
