@@ -105,7 +105,7 @@ def test_writes_stop_reads_go_on_and_writes_resume(small_disk: Path) -> None:
     count, status = append_until_refused(kit, 0)
     assert status in (PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.SERVICE_NOT_AVAILABLE)
     assert count > 2 * MIB // BODY
-    assert "room" in (kit.store.refusal + kit.store.allocation_failure).lower()
+    assert "disk space" in (kit.store.refusal + kit.store.allocation_failure).lower()
     assert numbers(kit) == list(range(count)), "all that was taken can be read"
     ballast.unlink()
     count = go_on(kit, count)
