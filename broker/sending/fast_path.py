@@ -112,8 +112,7 @@ def prepare_fast(
 ) -> Prepared | None:
     """Return the records of a request, or None if it must take the checked path.
 
-    The first message is of the template's topic, whose name is legal; `peer` is the sender's host
-    as text and packed.
+    The first message is of the template's topic, whose name is legal.
     """
     if not template.fast:
         return None
