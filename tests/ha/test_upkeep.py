@@ -51,7 +51,8 @@ async def test_a_damaged_follower_is_repaired_from_its_leader(tmp_path: Path) ->
         assert files_of(follower.directory) != whole
         result = await sides[1].scrub.run_once()
         assert (result.damaged, result.repaired) == (1, 1)
-        assert files_of(follower.directory) == whole
+        # The next segment may have been allocated meanwhile.
+        assert files_of(follower.directory).items() >= whole.items()
         for side in sides:
             await side.stop()
 
