@@ -266,11 +266,6 @@ class Replication(Hooks):
         return self.roles.policy
 
     @property
-    def is_draining(self) -> bool:
-        """Whether a planned step-down is in progress: writes are held for the next leader."""
-        return self.roles.draining
-
-    @property
     def leader_hint(self) -> tuple[int, str, str] | None:
         """Broker id, client address and replication address of the leader in the group's state, if
         it is another replica."""

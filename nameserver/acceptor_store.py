@@ -6,7 +6,8 @@ decisions into one register. So a missing, torn or damaged file makes the accept
 not vote until
 
     all other acceptors have returned their states and it has taken them over, or
-    so many of them are empty that the register was never used (a first start)
+    a majority of the acceptors, this one included, is empty, and no other acceptor that answers
+    holds a register: none was ever used (a first start)
 
 The file `acceptor` has the acceptor's id: 128 random bits, created at the first start in a
 directory and part of every answer, so that a proposer that reaches it under two addresses counts it

@@ -1,7 +1,7 @@
 """Changes of topics, groups and offsets: whether one may be made now, and when it is durable.
 
-Promises: a follower writes nothing, nor does a leader whose log accepts nothing; the answer says OK
-only when the log is as durable up to the change as the broker's policy promises
+Promises: only a leader whose log accepts records writes. The answer is OK only when the change is
+as durable as the broker's policy promises
 (docs/formats/ha.md, rules R1 and R11).
 """
 

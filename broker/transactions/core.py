@@ -78,7 +78,7 @@ class HalfMessage:
     adopted: bool = False
     """A copy that a restart found without its original: `origin` is its own offset."""
     earlier: tuple[int, ...] = ()
-    """Physical offsets of earlier copies, as far as a restart has read them."""
+    """Physical offsets of the earlier copies that recovery has read."""
 
 
 @dataclass(frozen=True, slots=True)

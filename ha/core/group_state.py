@@ -120,11 +120,6 @@ class GroupState:
         """Whether no decision was ever made for this group."""
         return self.version == 0
 
-    @property
-    def below_min(self) -> bool:
-        """Whether fewer than the minimum are in sync, so that nothing is confirmed."""
-        return len(self.in_sync) < self.policy.min_in_sync
-
     def validate(self) -> None:
         """Assert the invariants of one state."""
         for refs in (self.in_sync, self.eligible):

@@ -10,7 +10,6 @@ and the suspect mark (I11). The uuid is new, because it identifies the data (doc
 and section 6.7).
 """
 
-import os
 import uuid
 from pathlib import Path
 from typing import Final
@@ -73,9 +72,3 @@ def _renew_identity(directory: Path, disk: Disk) -> None:
             slots.save({**state, "replica_uuid": str(uuid.uuid4())})
     finally:
         slots.close()
-
-
-def plans_aside(root: Path) -> list[str]:
-    """Return the ids of the plans that moved data aside."""
-    folder = root / ASIDE
-    return sorted(os.listdir(folder)) if folder.is_dir() else []

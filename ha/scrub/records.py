@@ -51,7 +51,7 @@ def _is_changed(record: bytes) -> bool:
 
 
 def _record_start(data: memoryview, base: int, position: int) -> int:
-    """Return the start of the record at `position`, as far as whole records lead there."""
+    """Return the end of the last whole record at or before `position`, or 0."""
     records = walk(data, base, 0, position, "skip")
     record_start = 0
     for columns in records:

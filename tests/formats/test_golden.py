@@ -1,7 +1,7 @@
 """Every golden directory through our store: it answers what Apache's broker answered.
 
-All 16 cases; `cases.py` says what they are. Killed ones are compared with what Apache's own
-recovery made of a copy.
+`cases.py` lists the 16 cases. Directories of killed brokers are compared with the result of
+Apache's own recovery of a copy.
 """
 
 from __future__ import annotations

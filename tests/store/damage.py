@@ -1,7 +1,7 @@
-"""Planting damage in a store directory, and taking it back; and where the parts of its records lie.
+"""Damage in a store directory: applies it, undoes it, and locates the parts of records.
 
-A plant changes one file and says which bytes. `Site` undoes it from a copy of that file, so that
-one unpacked directory serves many plants.
+A damage function changes one file and returns the changed bytes. `Site` restores the file from a
+copy, so that one unpacked directory serves many tests.
 """
 
 from __future__ import annotations

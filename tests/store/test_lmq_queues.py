@@ -1,8 +1,7 @@
 """Light queues: one record in several queues, through every way from the log to the queues.
 
-The units that a light queue must have are told by a plain model that reads the log's records;
-whichever way they came to be (hints, parsing, bulk reading, recovery, a follower), the files are
-the same.
+A simple model computes the expected units from the records of the log. All code paths (hints,
+parsing, bulk reading, recovery, a follower) write the same files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The timers against a dict of lists: any order of puts, flushes, kills and power losses.
 
-After every start the timer topic is enqueued again from where the recovery says, as the broker
-does; then every slot must hold its messages, each once, in order. A flush may die at any call; a
-power loss keeps, loses or tears every page of 4 KiB that was not flushed.
+After every start the timer topic is enqueued again from the queue offset that recovery returns,
+as in the broker; then every slot must hold its messages, each once, in order. A flush may fail at
+any call; a power loss keeps, loses or tears every page of 4 KiB that was not flushed.
 """
 
 from __future__ import annotations
