@@ -1,6 +1,7 @@
 # CometMQ in one image; the command selects the process (namesrv, broker, ...).
 #
-#   scripts/wheels          once: ./wheels with the project and its dependencies; the build is offline
+#   scripts/wheels          once: ./wheels with the project and its dependencies, whose hashes are
+#                           checked (requirements.lock); the build is offline
 #   scripts/base_image      only if the base image cannot be pulled
 #   docker build -t cometmq .
 ARG BASE=python:3.11-slim-bookworm

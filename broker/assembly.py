@@ -18,6 +18,10 @@ from ..store.format.disk import Disk
 from ..store.format.record import pack_host
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
+from .access.key_source import KeySource
+from .access.quota_admin import QuotaAdmin
+from .access.quotas import Quotas
+from .access.user_admin import UserAdmin
 from .admin.auto_topics import AutoTopics
 from .admin.progress import ConsumerProgress
 from .admin.removal import Removal
@@ -55,12 +59,14 @@ if TYPE_CHECKING:
     from ..front.config import DoorConfig
     from ..front.faults import FaultTable
     from ..ha.config import HaConfig
+    from ..proto.node_links import NodeLinks
     from ..store.config.store_config import StoreConfig
     from .config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
 _OFFSETS_FILE = "consumerOffset.json"
+_KEY_FILE = "auth.key"
 
 
 def assemble(
@@ -70,13 +76,14 @@ def assemble(
     clock: Clock,
     *,
     door: DoorConfig,
+    links: NodeLinks,
     faults: FaultTable | None,
     stack: AsyncExitStack,
 ) -> Broker:
     """Open the store and build every part; `stack` closes them. Raises StoreError, HaError."""
     store = _open_store(store_config, clock, faults, stack)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
-    core = _core(runtime, store_config, ha, store)
+    core = _core(runtime, store_config, ha, store, links)
     stack.callback(core.durability.close)
     sending = _sending(core)
     consumption = build_consumption(core, sending)
@@ -84,10 +91,20 @@ def assemble(
     runtime.clock_listeners.add(consumption.pop.clock_moved)
     removal = Removal(core.metadata, core.offsets, consumption.pop)
     core.meta_log.watch_removals(removal.topic_removed, removal.group_removed)
+    keys = KeySource(
+        config.authentication_key_file,
+        ha.cluster_token,
+        store_config.root / "config" / _KEY_FILE,
+    )
     broker = Broker(
         **vars(core),
         **vars(sending),
         **vars(consumption),
+        keys=keys,
+        users=_users(core, keys),
+        quota_admin=QuotaAdmin(
+            metadata=core.metadata, meta_log=core.meta_log, changes=core.changes
+        ),
         removal=removal,
         maintenance=_maintenance(core),
         progress=_progress(core, consumption),
@@ -109,13 +126,19 @@ def set_store_host(broker: Broker, port: int) -> None:
     broker.meta_log.set_host(host)
 
 
-def _core(runtime: Runtime, store_config: StoreConfig, ha: HaConfig, store: MessageStore) -> Core:
+def _core(
+    runtime: Runtime,
+    store_config: StoreConfig,
+    ha: HaConfig,
+    store: MessageStore,
+    links: NodeLinks,
+) -> Core:
     config, clock = runtime.config, runtime.clock
     metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
     cluster = ClusterView(config.broker_name, clock.steady_ns)
     meta_log = MetaLog(metadata, store, clock.wall_ms)
     meta_log.load()
-    replication = _replication(config, store_config, ha, store, clock)
+    replication = _replication(config, store_config, ha, store, clock, links)
     policy = _durability_policy(store_config, ha)
     leadership = Leadership(config.broker_id, replication, cluster, policy)
     pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
@@ -151,6 +174,11 @@ def _core(runtime: Runtime, store_config: StoreConfig, ha: HaConfig, store: Mess
             pump=pump,
             cluster=cluster,
         ),
+        quotas=Quotas(
+            metadata=metadata,
+            steady_ns=clock.steady_ns,
+            refused=runtime.counters.refused_by_quota,
+        ),
     )
 
 
@@ -166,6 +194,7 @@ def _sending(core: Core) -> Sending:
         pump=core.pump,
         durability=core.durability,
         auto_topics=core.auto_topics,
+        quotas=core.quotas,
         trace=trace,
     )
     if trace is not None:
@@ -237,6 +266,17 @@ def _telemetry_forward(core: Core, door: DoorConfig) -> TelemetryForward:
         cluster=core.cluster,
         config=door,
         leads=lambda: core.leadership.is_leader,
+        links=core.replication.links,
+    )
+
+
+def _users(core: Core, keys: KeySource) -> UserAdmin:
+    return UserAdmin(
+        metadata=core.metadata,
+        meta_log=core.meta_log,
+        changes=core.changes,
+        keys=keys,
+        first_user=core.runtime.config.first_user(),
     )
 
 
@@ -302,8 +342,13 @@ def _open_store(
     return store
 
 
-def _replication(
-    config: BrokerConfig, store_config: StoreConfig, ha: HaConfig, store: MessageStore, clock: Clock
+def _replication(  # noqa: PLR0917 - what a replica is made of
+    config: BrokerConfig,
+    store_config: StoreConfig,
+    ha: HaConfig,
+    store: MessageStore,
+    clock: Clock,
+    links: NodeLinks,
 ) -> Replication:
     """Build the replication engine. Raises HaError."""
     return Replication(
@@ -316,4 +361,5 @@ def _replication(
         sync_flush=store_config.sync_flush,
         bind_address=config.bind_address,
         nameservers=[host_port(host, port) for host, port in config.namesrv_addresses()],
+        links=links,
     )

@@ -8,9 +8,12 @@ raises ValueError with a sentence. Keys and defaults are RocketMQ's where it has
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from ..auth.model import check_secret, check_user_name
 
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 _MAX_PORT = 65_535
@@ -57,6 +60,11 @@ class BrokerConfig:
     )
     metrics_prom_exporter_port: int = _setting(
         5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
+    )
+    metrics_bearer_token_file: str = _setting(
+        "",
+        "File with the token that a scrape of /metrics needs (Authorization: Bearer TOKEN): mode "
+        "0600, at least 16 bytes, read at start. /livez and /readyz stay open. Empty: no token.",
     )
     auto_create_topic_enable: bool = _setting(
         False,
@@ -202,6 +210,45 @@ class BrokerConfig:
     max_lite_subscription_count: int = _setting(
         100_000, "Maximum number of lite topic subscriptions of all clients together."
     )
+    authentication_enabled: bool = _setting(
+        False,
+        "Accept only calls that are signed with the secret key of an enabled user. Health and "
+        "reflection stay open.",
+    )
+    allow_anonymous: bool = _setting(
+        False,
+        "Serve addresses other than loopback although authenticationEnabled is off: everyone who "
+        "reaches the ports may read and change everything.",
+    )
+    authorization_enabled: bool = _setting(
+        False,
+        "Check the user's policies before every call; needs authenticationEnabled. Users of type "
+        "Super may do everything.",
+    )
+    init_authentication_user: str = _setting(
+        "",
+        'First user, of type Super, as JSON: {"username":"NAME","password":"SECRET KEY"}. The '
+        "leader creates it if it does not exist.",
+        secret="yes",
+    )
+    authentication_key_file: str = _setting(
+        "",
+        "File with the key that encrypts the users' secret keys in the log: mode 0600, the same "
+        "content on every replica. Empty: clusterToken is the key; without a token, a key is "
+        "generated in config/auth.key (for a group with one replica).",
+    )
+    authentication_clock_skew: int = _setting(
+        0,
+        "Maximum difference between x-mq-date-time and this node's clock; 0: not checked, as in "
+        "RocketMQ. Java, Python, Go and C# clients sign their local time: they need the time zone "
+        "UTC.",
+        unit="ms",
+    )
+    audit_log_file: str = _setting(
+        "",
+        "File for a line of JSON about each administrative call: time, user, address, call, "
+        "target, outcome. Rotated at 16 MiB, 6 files. Empty: no audit log.",
+    )
     test_hooks: bool = _setting(
         False, "Serve cometmq.v1.Test (clock, faults); for tests only, never in production."
     )
@@ -213,10 +260,40 @@ class BrokerConfig:
         _check_host("brokerIP1", self.broker_ip1)
         _check_host("bindAddress", self.bind_address)
         split_addresses(self.namesrv_addr)
+        self._check_access()
         if self.advertise not in ("auto", "replicas", "echo"):
             if not self.advertise_list():
                 raise ValueError("advertise is empty: use auto, replicas, echo or HOST:PORT,...")
             _check_one_family(self.advertise_list())
+
+    def _check_access(self) -> None:
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ValueError(
+                "authorizationEnabled=true needs authenticationEnabled=true: without a signature "
+                "there is no user to check."
+            )
+        if self.authentication_clock_skew < 0:
+            raise ValueError(
+                f"authenticationClockSkew={self.authentication_clock_skew} is below 0."
+            )
+        self.first_user()
+
+    def first_user(self) -> tuple[str, str] | None:
+        """Return name and secret key of `initAuthenticationUser`. Raises ValueError."""
+        if not self.init_authentication_user:
+            return None
+        try:
+            bean = json.loads(self.init_authentication_user)
+            name, secret = str(bean["username"]), str(bean["password"])
+            check_user_name(name)
+            check_secret(secret)
+        except (ValueError, KeyError, TypeError) as error:
+            # Not the text itself: it holds a secret.
+            reason = "not a JSON object with username and password"
+            if type(error) is ValueError:
+                reason = str(error)
+            raise ValueError(f"initAuthenticationUser is invalid: {reason}.") from None
+        return name, secret
 
     def _check_names(self) -> None:
         for key, value in (

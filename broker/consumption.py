@@ -83,7 +83,7 @@ def build_consumption(core: Core, sending: Sending) -> Consumption:
         ),
         pulls=pulls,
         lite=lite,
-        lite_fanout=LiteFanout(core.metadata, core.cluster),
+        lite_fanout=LiteFanout(core.metadata, core.cluster, core.replication.links),
         receiving=ReceiveService(
             clock=runtime.clock,
             clients=core.clients,
@@ -143,6 +143,7 @@ def _turn_context(
         counters=core.runtime.counters,
         broker_name=core.runtime.config.broker_name,
         trace=sending.trace,
+        clock=core.runtime.clock,
     )
 
 

@@ -7,7 +7,7 @@ waits; the pump runs at most once a turn of the event loop; readers never see re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from .metadata.log import META_TOPIC
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 # One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
 _DISPATCH_RECORDS = 2_000
+# Pauses before a queue is read again whose unit is searched in the log, or whose record waits for a
+# repair.
+_SEARCH_S = 0.002
+_REPAIR_S = 0.5
 # How long new messages may stay out of the queues while no poll waits.
 _IDLE_S = 0.002
 
@@ -56,7 +60,10 @@ class DispatchPump:
         self._listeners: list[ArrivalListener] = []
         self._watchers: dict[str, Callable[[], None]] = {}
         self._scheduled = False
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
+        store.blocks.on_stopped = self._resume_later
 
     def add_listener(self, listener: ArrivalListener) -> None:
         """Notify `listener` of new messages of every topic."""
@@ -121,13 +128,29 @@ class DispatchPump:
                 self._meta_log.apply(arrival)
             else:
                 woken.add((arrival.topic, arrival.queue_id))
-        for topic, queue_id in woken:
+        self._notify(woken)
+        if len(arrivals) >= _DISPATCH_RECORDS:
+            self.schedule()
+
+    def _notify(self, queues: Iterable[tuple[str, int]]) -> None:
+        for topic, queue_id in queues:
             for listener in self._listeners:
                 listener.notify(topic, queue_id)
             if topic in self._watchers:
                 self._watchers[topic]()
-        if len(arrivals) >= _DISPATCH_RECORDS:
-            self.schedule()
+
+    def _resume_later(self) -> None:
+        """Wake the polls of a damaged queue once its unit is found or its record repaired."""
+        if self._resume_timer is None and not self._closed:
+            delay_s = _SEARCH_S if self._store.blocks.searching else _REPAIR_S
+            self._resume_timer = self._loop.call_later(delay_s, self._resume)
+
+    def _resume(self) -> None:
+        self._resume_timer = None
+        blocks = self._store.blocks
+        self._notify(blocks.resume())
+        if blocks.searching:
+            self._resume_later()
 
     def run_to_limit(self) -> None:
         """Run until nothing more may be read, or dispatch makes no progress (a full disk)."""
@@ -145,5 +168,7 @@ class DispatchPump:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._resume_timer is not None:
+            self._resume_timer.cancel()
         # Replication continues for a moment after the store has stopped.
-        self._scheduled = True
+        self._scheduled = self._closed = True

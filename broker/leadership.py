@@ -48,16 +48,15 @@ class Leadership:
         self._broker_id = broker_id
         self._replication = replication
         self._cluster = cluster
+        #: Follows the group's policy from each promotion on.
         self.policy = policy
-        """Follows the group's policy from each promotion on."""
         self.is_leader = replication.role is Role.LEADER
+        #: The pop state here is the leader's, with its journal; follows a promotion after a moment.
         self.pop_leads = False
-        """The pop state here is the leader's, with its journal; follows a promotion after a
-        moment."""
+        #: A write was refused that this or another leader will soon accept.
         self.pausing = False
-        """A write was refused that this or another leader will soon accept."""
+        #: Why writes are refused before a planned change of leader.
         self.draining: str | None = None
-        """Why writes are refused before a planned change of leader."""
 
     def lead(self, *, sync_replication: bool, min_in_sync_replicas: int) -> None:
         """Begin to lead under the group's current policy."""

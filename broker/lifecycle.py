@@ -12,50 +12,42 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from ..front.access_point import AccessPoint, Locate, Unreachable
+from ..front.access_point import AccessPoint
 from ..front.clock import Clock
 from ..front.config import DoorConfig
-from ..front.door import Door, choose_door
 from ..front.faults import FaultTable
-from ..front.service import Method
 from ..ha.config import HaConfig
 from ..ha.rejoin import pending
 from ..ha.upkeep import Upkeep
 from ..proto.addresses import bracketed
+from ..proto.node_links import NodeLinks
 from ..store.config.store_config import StoreConfig
-from . import services
-from .admin.fault_service import FaultService
-from .admin.groups import GroupAdmin
-from .admin.message_queries import MessageQueries
-from .admin.offsets import OffsetAdmin
-from .admin.read_log import LogReads
-from .admin.service import Admin
-from .admin.topics import TopicAdmin
 from .assembly import assemble, set_store_host
-from .clients.relay import Relay
-from .clients.sessions import Sessions
-from .clients.telemetry import TelemetryService
+from .client_port import ClientPort
+from .clients.expiry import expire_clients
 from .config import BrokerConfig
 from .metadata.group_recorder import GroupRecorder
-from .metrics.http import MetricsServer
+from .metrics.http import MetricsServer, read_token
 from .metrics.scrape import Metrics
 from .parts import Broker
-from .pull.cold_reads import ColdReads
 from .role import RoleSwitch
+from .routing.isolation import Isolation
 from .routing.membership import Membership
 from .routing.registrar import Registrar
-from .routing.request_router import RequestRouter
-from .routing.routes import Routes
 from .settings import entries
 
 logger = logging.getLogger(__name__)
 
 _FAULT_SEED = 20_240
+# Part of the grace time that calls in flight keep after a handover to another replica.
+_GRACE_MIN_S = 0.5
+# Missing messages that `/readyz` lists.
+_GAPS_SHOWN = 20
 # Allocations between two collections of the youngest generation. A loop turn allocates thousands of
 # objects without cycles; Python's default of 700 would scan them several times within a turn.
 _YOUNG_OBJECTS = 10_000
@@ -68,18 +60,20 @@ class Bound:
     client: str
     ha: str
     metrics: str
+    #: Name of the front door: grpcio or native.
     door: str
-    """Name of the front door: grpcio or native."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceCallbacks:
     """Callbacks for reopening or aborting the process; each gets a reason."""
 
+    #: Close this instance and start another on the same directory and ports.
     reopen: Callable[[str], None]
-    """Close this instance and start another on the same directory and ports."""
+    #: End the process.
     fatal: Callable[[str], None]
-    """End the process."""
+    #: Release the client port and the metrics port.
+    before_listening: Callable[[], Awaitable[None]]
 
 
 class BrokerLifecycle:
@@ -93,6 +87,7 @@ class BrokerLifecycle:
         door: DoorConfig,
         clock: Clock,
         *,
+        links: NodeLinks,
         origins: Mapping[str, str],
         callbacks: InstanceCallbacks,
     ) -> None:
@@ -101,37 +96,45 @@ class BrokerLifecycle:
         self._store_config = store
         self._ha = ha
         self._door_config = door
+        self._links = links
         self._clock = clock
         self._callbacks = callbacks
-        self._settings = entries((broker, store, ha, door), origins)
+        self._settings = entries((broker, store, ha, door, links.tls), origins)
         self._stack = AsyncExitStack()
         self._broker: Broker | None = None
         self._role: RoleSwitch | None = None
-        self._door: Door | None = None
-        self._access: AccessPoint | None = None
+        self._client_port: ClientPort | None = None
         self._registrar: Registrar | None = None
+        self._isolation: Isolation | None = None
         self._stopping = False
+        #: Set once the instance listens.
         self.bound: Bound | None = None
-        """Set once the instance listens."""
 
     async def start(self) -> Bound:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
         try:
             return await self._start()
         except BaseException:
-            if self._door is not None:
-                await self._door.drain(0)
+            if self._client_port is not None:
+                await self._client_port.door.drain(0)
             await self._stack.aclose()
             raise
 
     async def stop(self, grace_s: float) -> None:
         """Finish calls in flight within `grace_s`, flush and close."""
-        self._stopping = True
         broker = self._broker
+        if self._isolation is not None:
+            await self._isolation.stop()
+        if broker is not None:
+            begin_ns = self._clock.steady_ns()
+            await broker.replication.leave(grace_s)
+            used_s = (self._clock.steady_ns() - begin_ns) / 1e9
+            grace_s = max(min(grace_s, _GRACE_MIN_S), grace_s - used_s)
+        self._stopping = True
         if self._registrar is not None:
             await self._registrar.stop()
-        if self._door is not None and broker is not None:
-            draining = asyncio.ensure_future(self._door.drain(grace_s))
+        if self._client_port is not None and broker is not None:
+            draining = asyncio.ensure_future(self._client_port.door.drain(grace_s))
             # The door accepts no further calls; open long polls are answered at once.
             await asyncio.sleep(0)
             broker.pop_roles.close()
@@ -161,9 +164,9 @@ class BrokerLifecycle:
 
     @property
     def access(self) -> AccessPoint:
-        """The access point, once the door is open."""
-        assert self._access is not None, "the door is not open"
-        return self._access
+        """The access point, once the client port is open."""
+        assert self._client_port is not None, "the client port is not open"
+        return self._client_port.access
 
     def unready(self) -> str | None:
         """Return why this broker should get no traffic, or None."""
@@ -180,6 +183,12 @@ class BrokerLifecycle:
             None if broker.replication.leader_alive else "the leader is not reachable"
         )
 
+    def details(self) -> list[str]:
+        """Return the problems of a broker that serves: missing messages."""
+        broker = self._broker
+        gaps = [] if broker is None else [*broker.store.blocks.gaps]
+        return [f"message missing: {gap}" for gap in gaps[:_GAPS_SHOWN]]
+
     # -- start --------------------------------------------------------------------------------
 
     async def _start(self) -> Bound:
@@ -191,6 +200,7 @@ class BrokerLifecycle:
             self._ha,
             self._clock,
             door=self._door_config,
+            links=self._links,
             faults=faults,
             stack=self._stack,
         )
@@ -200,16 +210,35 @@ class BrokerLifecycle:
         self._stack.push_async_callback(role.close)
         await self._open_parts(broker)
         role.open()
-        client_port = await self._open_door(broker, role, faults)
-        metrics_port = await self._open_metrics(broker)
+        await self._callbacks.before_listening()
+        client = ClientPort(
+            broker,
+            config=self._config,
+            max_message_size=self._store_config.max_message_size,
+            links=self._links,
+            door_config=self._door_config,
+            clock=self._clock,
+            settings=self._settings,
+            faults=faults,
+        )
+        client_port = await client.open(self._stack, role.subscribe_leader_gone)
+        self._client_port = client
+        metrics_port = await self._open_metrics(broker, client)
         set_store_host(broker, client_port)
-        bound = self.bound = self._bound(client_port, ha_port, metrics_port)
+        bound = self.bound = self._bound(client_port, ha_port, metrics_port, client.door.name)
         await self._join(broker, role, bound)
         upkeep = Upkeep(broker.replication, broker.store, lambda: bound.client)
         upkeep.start()
         self._stack.push_async_callback(upkeep.stop)
         # From now on this replica may be elected.
         broker.replication.announce(client=bound.client, ha=bound.ha, metrics=bound.metrics)
+        self._isolation = Isolation(
+            lambda: broker.replication.heard_ns,
+            client.access,
+            client.door,
+            broker.cluster,
+            bound.client,
+        )
         self._expire_clients(broker)
         _freeze_heap()
         logger.info(
@@ -255,7 +284,7 @@ class BrokerLifecycle:
             durability=broker.durability,
             sender=broker.sender,
             timers=broker.timers,
-            parts=(broker.levels, broker.transactions, *trace),
+            parts=(broker.users, broker.levels, broker.transactions, *trace),
             pop_roles=broker.pop_roles,
             stop_lite=broker.lite.follow,
             fatal=self._callbacks.fatal,
@@ -327,6 +356,8 @@ class BrokerLifecycle:
         broker.runtime.clock_listeners.add(broker.lite.clock_moved)
         stack.push_async_callback(broker.lite_fanout.close)
         broker.pump.schedule()
+        if broker.leadership.is_leader:
+            broker.users.lead()
         broker.maintenance.start()
         stack.callback(broker.maintenance.stop)
         self._start_delays(broker)
@@ -364,99 +395,7 @@ class BrokerLifecycle:
         if broker.leadership.is_leader:
             broker.transactions.lead()
 
-    async def _open_door(self, broker: Broker, role: RoleSwitch, faults: FaultTable | None) -> int:
-        """Open the front door with the access point and all services; returns its port."""
-        relay = Relay(broker.leadership.leader_client)
-        self._stack.push_async_callback(relay.close)
-        access = self._access = AccessPoint(
-            services.table(self._methods(broker, relay, faults)),
-            self._door_config,
-            self._clock,
-            *self._routing(broker),
-        )
-        self._stack.push_async_callback(access.close)
-        self._stack.callback(broker.sender.close)
-        role.subscribe_leader_gone(access.owner_gone)
-        self._door = choose_door(self._door_config)(access.services, self._clock, faults)
-        broker.sender.connect(access.hold, linger=not self._door.batches)
-        return await self._door.start(self._config.bind_address, self._config.grpc_server_port)
-
-    def _methods(self, broker: Broker, relay: Relay, faults: FaultTable | None) -> list[Method]:
-        routes = Routes(self._config, broker.metadata, broker.cluster, broker.auto_topics)
-        sessions = Sessions(
-            clock=self._clock,
-            metadata=broker.metadata,
-            clients=broker.clients,
-            leadership=broker.leadership,
-            client_gone=broker.receiving.client_gone,
-            relay=relay.send,
-        )
-        telemetry = TelemetryService(
-            self._clock,
-            broker.metadata,
-            broker.clients,
-            self._store_config.max_message_size,
-            broker.telemetry_forward,
-        )
-        queries = MessageQueries(broker.store, broker.pump)
-        reads = LogReads(self._config.broker_name, broker.store, broker.cluster, broker.pump)
-        methods = [
-            *services.messaging(broker, routes, sessions, telemetry),
-            *services.administration(self._admin(broker), broker.maintenance, queries),
-            *services.reading(reads),
-        ]
-        if faults is not None:
-            tests = FaultService(broker.runtime, broker.store.disk, faults, routes.name_stale)
-            methods += services.testing(tests)
-        return methods
-
-    def _routing(self, broker: Broker) -> tuple[Locate, Unreachable]:
-        router = RequestRouter(
-            leadership=broker.leadership,
-            replication=broker.replication,
-            metadata=broker.metadata,
-            cluster=broker.cluster,
-            cold_reads=ColdReads(broker.runtime, broker.store, broker.replication, broker.cluster),
-            lite_fanout=broker.lite_fanout,
-        )
-        return router.locate, router.unreachable
-
-    def _admin(self, broker: Broker) -> Admin:
-        return Admin(
-            topics=TopicAdmin(
-                runtime=broker.runtime,
-                store=broker.store,
-                metadata=broker.metadata,
-                meta_log=broker.meta_log,
-                changes=broker.changes,
-                offsets=broker.offsets,
-                pump=broker.pump,
-                progress=broker.progress,
-                status=broker.status,
-            ),
-            groups=GroupAdmin(
-                runtime=broker.runtime,
-                metadata=broker.metadata,
-                meta_log=broker.meta_log,
-                changes=broker.changes,
-                progress=broker.progress,
-                removal=broker.removal,
-            ),
-            offsets=OffsetAdmin(
-                metadata=broker.metadata,
-                store=broker.store,
-                offsets=broker.offsets,
-                leadership=broker.leadership,
-                pump=broker.pump,
-                pop=broker.pop,
-                progress=broker.progress,
-            ),
-            status=broker.status,
-            door=lambda: self._door.name if self._door else "",
-            settings=self._settings,
-        )
-
-    async def _open_metrics(self, broker: Broker) -> int:
+    async def _open_metrics(self, broker: Broker, client: ClientPort) -> int:
         metrics = Metrics(
             runtime=broker.runtime,
             store=broker.store,
@@ -472,10 +411,11 @@ class BrokerLifecycle:
             transactions=broker.transactions,
             status=broker.status,
             progress=broker.progress,
-            door=lambda: self._door.statistics() if self._door else None,
-            forwards=self.access.statistics,
+            door=client.door.statistics,
+            forwards=client.access.statistics,
         )
-        server = MetricsServer(metrics.scrape, self.unready)
+        token = read_token(self._config.metrics_bearer_token_file)
+        server = MetricsServer(metrics.scrape, self.unready, self.details, token)
         self._stack.push_async_callback(server.stop)
         return await server.start(
             self._config.bind_address, self._config.metrics_prom_exporter_port
@@ -499,7 +439,7 @@ class BrokerLifecycle:
             or self._ha.ha_master_address
             or self._ha.enable_controller_mode
         )
-        registrar = self._registrar = await membership.join(self._ha.cluster_token, follow)
+        registrar = self._registrar = await membership.join(self._links, follow)
         self._stack.push_async_callback(registrar.stop)
 
         def tables_changed() -> None:
@@ -510,21 +450,16 @@ class BrokerLifecycle:
         tables_changed()
 
     def _expire_clients(self, broker: Broker) -> None:
-        """Drop silent clients; checking every quarter of the expiry time is enough."""
-        period_s = self._config.channel_expired_timeout / 4_000
+        expiry = expire_clients(
+            broker.clients,
+            self._clock.steady_ns,
+            self._config.channel_expired_timeout,
+            broker.receiving.client_gone,
+        )
+        self._stack.callback(asyncio.create_task(expiry).cancel)
 
-        async def expire() -> None:
-            while True:
-                await asyncio.sleep(period_s)
-                for client_id in broker.clients.expire(self._clock.steady_ns()):
-                    # Not in this task: an exception must not end it.
-                    broker.runtime.loop.call_soon(broker.receiving.client_gone, client_id)
-
-        self._stack.callback(asyncio.create_task(expire()).cancel)
-
-    def _bound(self, client_port: int, ha_port: int, metrics_port: int) -> Bound:
+    def _bound(self, client_port: int, ha_port: int, metrics_port: int, door: str) -> Bound:
         name = bracketed(self._config.broker_ip1)
-        door = self._door.name if self._door else ""
         return Bound(f"{name}:{client_port}", f"{name}:{ha_port}", f"{name}:{metrics_port}", door)
 
 

@@ -1,7 +1,7 @@
 """The parts of a broker instance, as `assembly.py` builds them. Immutable.
 
-Only the composition root (`assembly.py`, `consumption.py`, `lifecycle.py`), tests and benchmarks
-see these collections. Every class takes exactly the parts that it uses.
+Only the composition root (`assembly.py`, `consumption.py`, `client_port.py`, `lifecycle.py`), tests
+and benchmarks see these collections. Every class takes exactly the parts that it uses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..ha.engine import Replication
     from ..store.message_store import MessageStore
+    from .access.key_source import KeySource
+    from .access.quota_admin import QuotaAdmin
+    from .access.quotas import Quotas
+    from .access.user_admin import UserAdmin
     from .admin.auto_topics import AutoTopics
     from .admin.progress import ConsumerProgress
     from .admin.removal import Removal
@@ -66,6 +70,7 @@ class Core:
     changes: MetadataChanges
     system_topics: SystemTopics
     auto_topics: AutoTopics
+    quotas: Quotas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +104,9 @@ class Consumption:
 class Broker(Core, Sending, Consumption):
     """All parts."""
 
+    keys: KeySource
+    users: UserAdmin
+    quota_admin: QuotaAdmin
     removal: Removal
     maintenance: StoreMaintenance
     progress: ConsumerProgress

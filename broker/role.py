@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TIMERS_UNUSABLE = "the timer files cannot be used"
+
 
 class RolePart(Protocol):
     """A part whose work differs between leader and follower."""
@@ -98,15 +100,16 @@ class RoleSwitch:
         self._pop_roles = pop_roles
         self._stop_lite = stop_lite
         self._fatal = fatal
+        #: Set after a step-down while the timer files are still in use.
         self._timers_end: asyncio.Task[None] | None = None
-        """Set after a step-down while the timer files are still in use."""
         self._opened = self._closed = False
+        #: The last change that arrived while the parts were being opened.
         self._early: Callable[[], None] | None = None
-        """The last change that arrived while the parts were being opened."""
         self._listeners: list[Callable[[], None]] = []
         self._leader_listeners: list[Callable[[str], None]] = []
         self._leader = ""
         pop_roles.on_failure(partial(self._fail, "this leader cannot deliver messages"))
+        timers.on_failure(partial(self._fail, _TIMERS_UNUSABLE))
         if leadership.is_leader:
             self._write_metadata()
 
@@ -232,7 +235,7 @@ class RoleSwitch:
         except asyncio.CancelledError:
             pass  # the event loop stops
         except Exception as error:
-            self._fail("the timer files cannot be used", error)
+            self._fail(_TIMERS_UNUSABLE, error)
 
     def _fail(self, what: str, error: Exception) -> None:
         logger.exception("role.failed what=%s", what)

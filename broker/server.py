@@ -3,9 +3,9 @@
 A role changes within an instance (`role.py`). Work that changes bytes which the log already holds
 (truncating a diverged tail, reseeding) runs between two instances: the broker closes everything,
 and the next instance runs the planned work before it opens the store (`ha/rejoin/pending.py`;
-docs/formats/ha.md, rule R6). Promises: contradictory settings are refused before anything is
-opened; a stop waits for a change of instances; an instance that cannot be opened again ends the
-process.
+docs/formats/ha.md, rule R6). Meanwhile a stand-in on the same ports forwards (`stand_in.py`).
+Promises: contradictory settings are refused before anything is opened; a stop waits for a change of
+instances; an instance that cannot be opened again ends the process.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from dataclasses import replace
 from ..front.access_point import AccessPoint
 from ..front.clock import Clock
 from ..front.config import DoorConfig
+from ..front.door import check_certificates
 from ..front.errors import PortInUseError
 from ..ha.config import HaConfig
 from ..ha.errors import HaPortInUseError
+from ..proto.addresses import host_port
+from ..proto.node_links import NodeLinks
+from ..proto.tls_config import TlsConfig
 from ..store.config.store_config import StoreConfig
 from .config import BrokerConfig
 from .lifecycle import Bound, BrokerLifecycle, InstanceCallbacks
 from .parts import Broker
 from .settings import check_settings
+from .stand_in import StandIn
 
 __all__ = ["Bound", "BrokerServer"]
 
@@ -49,6 +54,7 @@ class BrokerServer:
         door: DoorConfig,
         clock: Clock | None = None,
         *,
+        tls: TlsConfig | None = None,
         origins: Mapping[str, str] | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
@@ -58,6 +64,10 @@ class BrokerServer:
         reason when the process must end.
         """
         check_settings(broker, ha)
+        self._links = NodeLinks(ha.cluster_token, tls)
+        check_certificates(door, self._links)
+        named = [host_port(host, port) for host, port in broker.namesrv_addresses()]
+        self._links.check_addresses([*named, *filter(None, (ha.ha_master_address,))])
         self._broker = broker
         self._store = store
         self._ha = ha
@@ -67,11 +77,13 @@ class BrokerServer:
         self._on_fatal = on_fatal
         self._instance: BrokerLifecycle | None = None
         self._changing: asyncio.Task[None] | None = None
+        #: Serves the ports between two instances.
+        self._stand_in: StandIn | None = None
+        #: Requested by the current or the starting instance.
         self._reopen_due = False
-        """Requested by the current or the starting instance."""
         self._stopping = False
+        #: Number of instances started.
         self.instances = 0
-        """Number of instances started."""
 
     async def start(self) -> Bound:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
@@ -117,8 +129,9 @@ class BrokerServer:
             self._ha,
             self._door,
             self._clock,
+            links=self._links,
             origins=self._origins,
-            callbacks=InstanceCallbacks(self._reopen, self._fatal),
+            callbacks=InstanceCallbacks(self._reopen, self._fatal, self._release_ports),
         )
         bound = await instance.start()
         self._instance = instance
@@ -153,12 +166,23 @@ class BrokerServer:
                 # This request is served; the next instance may make another before it serves.
                 self._reopen_due = False
                 if not self._stopping:
+                    await self._stand_between()
                     await self._restart()
         except Exception as error:
             logger.exception("broker.not_reopened")
             self._fatal(f"the broker could not open its store again: {error}")
         finally:
+            await self._release_ports()
             self._changing = None
+
+    async def _stand_between(self) -> None:
+        self._stand_in = StandIn(self._broker, self._links, self._door, self._clock)
+        await self._stand_in.open()
+
+    async def _release_ports(self) -> None:
+        stand_in, self._stand_in = self._stand_in, None
+        if stand_in is not None:
+            await stand_in.close()
 
     async def _stop_instance(self) -> None:
         """Drop all references to it, so that the next start can collect its objects."""

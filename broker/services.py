@@ -10,9 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..front.service import Method, methods_of
-from ..proto import paths
+from ..proto import paths, v2
+from ..proto.request_limits import RequestLimits
 
 if TYPE_CHECKING:
+    from .access.quota_admin import QuotaAdmin
+    from .access.user_admin import UserAdmin
     from .admin.fault_service import FaultService
     from .admin.message_queries import MessageQueries
     from .admin.read_log import LogReads
@@ -24,12 +27,21 @@ if TYPE_CHECKING:
     from .routing.routes import Routes
 
 _ADMIN = "cometmq.v1.Admin"
+#: Bytes of a SendMessage beside the body: 16 KiB of properties, topic, group and ids.
+AROUND_BODY_BYTES = 1 << 20
 
 
 def messaging(
-    broker: Broker, routes: Routes, sessions: Sessions, telemetry: TelemetryService
+    broker: Broker,
+    routes: Routes,
+    sessions: Sessions,
+    telemetry: TelemetryService,
+    max_message_size: int = 0,
 ) -> list[Method]:
-    """Return the methods of `apache.rocketmq.v2.MessagingService`."""
+    """Return the methods of `apache.rocketmq.v2.MessagingService`.
+
+    `max_message_size` matters if it is above the limit of a SendMessage request.
+    """
     acks, pulls = broker.acks, broker.pulls
     rows = methods_of(
         "apache.rocketmq.v2.MessagingService",
@@ -55,11 +67,24 @@ def messaging(
     )
     # A failed receive carries the status in the first message of its stream.
     failure = {paths.RECEIVE_MESSAGE: broker.pop.failure}
-    return [replace(row, fail=failure.get(row.path, row.fail)) for row in rows]
+    largest = max_message_size + AROUND_BODY_BYTES
+    limits = {paths.SEND_MESSAGE: RequestLimits(v2.SendMessageRequest, largest)}
+    return [
+        replace(
+            row,
+            fail=failure.get(row.path, row.fail),
+            limits=limits.get(row.path, row.limits),
+        )
+        for row in rows
+    ]
 
 
 def administration(
-    admin: Admin, maintenance: StoreMaintenance, queries: MessageQueries
+    admin: Admin,
+    maintenance: StoreMaintenance,
+    queries: MessageQueries,
+    users: UserAdmin,
+    quotas: QuotaAdmin,
 ) -> list[Method]:
     """Return the methods of `cometmq.v1.Admin`, apart from reading the commit log."""
     return methods_of(
@@ -79,6 +104,15 @@ def administration(
             "QueryMessages": queries.query_messages,
             "SetArchiveWatermark": maintenance.set_archive_watermark,
             "GetArchiveWatermark": maintenance.get_archive_watermark,
+            "PutUser": users.put,
+            "DeleteUser": users.delete,
+            "ListUsers": users.list_all,
+            "PutPolicy": users.put_policy,
+            "DeletePolicy": users.delete_policy,
+            "CheckAccess": users.check,
+            "PutQuota": quotas.put,
+            "DeleteQuota": quotas.delete,
+            "ListQuotas": quotas.list_all,
         },
     )
 

@@ -75,7 +75,8 @@ def entries(
             key = key_of(field)
             value = getattr(configuration, field.name)
             default = "default" if value == field.default else "set"
-            if any(word in key.lower() for word in _SECRET_WORDS):
+            hidden = "secret" in field.metadata
+            if hidden or key.lower().endswith(_SECRET_WORDS):
                 value = _HIDDEN if value else ""
             text = str(value).lower() if isinstance(value, bool) else str(value)
             found[key] = (text, origins.get(key, default))

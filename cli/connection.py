@@ -1,13 +1,13 @@
 """gRPC connections of the command line: typed calls, failures as sentences with exit codes.
 
 A command connects to any node of the cluster (`--endpoint`); nodes forward requests that they do
-not own. Channels ignore HTTP proxies of the environment and do not retry.
+not own. Channels (`links.py`) ignore HTTP proxies of the environment and do not retry.
 """
 
 import os
 import secrets
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -15,14 +15,11 @@ import grpc
 from .. import __version__
 from ..proto import v2
 from ..proto.errors import code_name
+from .credentials import credentials
 from .errors import CliError, Exit
+from .links import channel, cluster_token, refusal_of_token, token_metadata, uses_tls
 
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
+Metadata = tuple[tuple[str, str], ...]
 _TIMEOUT_S = 10.0
 _NOT_FOUND = frozenset(
     (
@@ -61,17 +58,31 @@ def target(endpoint: str) -> str:
     return f"{scheme}:{','.join(addresses)}"
 
 
-def metadata() -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a call: client id, language, version and the cluster token."""
-    client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
-    pairs = (
-        ("x-mq-client-id", client_id),
-        ("x-mq-language", "PYTHON"),
-        ("x-mq-client-version", __version__),
-        ("x-mq-protocol", "v2"),
-    )
-    token = os.environ.get("COMETMQ_CLUSTER_TOKEN", "")
-    return (*pairs, ("x-cometmq-token", token)) if token else pairs
+class Caller:
+    """The identity of this command: client id, cluster token, and the user that signs its calls."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
+        client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
+        self._fixed: Metadata = (
+            ("x-mq-client-id", client_id),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-client-version", __version__),
+            ("x-mq-protocol", "v2"),
+            *token_metadata(endpoint),
+        )
+        self._credentials = credentials(endpoint)
+        self._second = ""
+        self._signed = self._fixed
+
+    def metadata(self) -> Metadata:
+        """Return the metadata of the next call; a signature is made once a second."""
+        if self._credentials is not None:
+            second = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            if second != self._second:
+                self._second = second
+                self._signed = (*self._fixed, *self._credentials.sign(second))
+        return self._signed
 
 
 def checked(response: R) -> R:
@@ -94,15 +105,20 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
     """Convert a failed call to a CliError."""
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
+        with_tls = " with TLS" if uses_tls() else ""
         return CliError(
-            f"Cannot connect to {endpoint}. Start a cluster with `cometmq up`, or name a running"
-            " node with --endpoint."
+            f"Cannot connect to {endpoint}{with_tls}. Start a cluster with `cometmq up`, or name a"
+            " running node with --endpoint."
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CliError(f"{endpoint} does not support this call. Is it a broker's client port?")
-    return CliError(f"{endpoint} refused the call: {error.details()} ({code.name}).")
+    text = f"{endpoint} refused the call: {error.details()} ({code.name})."
+    if code is grpc.StatusCode.PERMISSION_DENIED and cluster_token(endpoint):
+        withheld = refusal_of_token(endpoint)
+        text += f" Note: {withheld}." if withheld else ""
+    return CliError(text)
 
 
 class Connection:
@@ -110,19 +126,19 @@ class Connection:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.metadata = metadata()
-        self.channel = grpc.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
+        self._caller = Caller(endpoint)
+        self.channel = channel(target(endpoint))
 
     def __enter__(self) -> "Connection":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.channel.close()
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the next call."""
+        return self._caller.metadata()
 
     def method(self, path: str, answer: type[R]) -> Callable[..., Any]:
         """Return the gRPC callable of one unary method."""
@@ -131,6 +147,17 @@ class Connection:
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=answer.FromString,  # type: ignore[attr-defined]
         )
+
+    def pages(self, path: str, request: Any, answer: type[R], items: str) -> Iterator[R]:
+        """Yield the pages of a list by name; `items` is the field of its entries. Raises
+        CliError."""
+        while True:
+            page: Any = self.call(path, request, answer)
+            yield page
+            found = getattr(page, items)
+            if not (page.more and found):
+                return
+            request.after = found[-1].name
 
     def call(self, path: str, request: object, answer: type[R], timeout_s: float = _TIMEOUT_S) -> R:
         """Call a method and check the status. Raises CliError."""

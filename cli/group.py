@@ -9,9 +9,9 @@ from ..proto import paths, v1
 from .confirm import go_on, plan_options
 from .connection import Connection
 from .errors import CliError, Exit
+from .metadata import attribute_option, attribute_texts, change_verb, with_options
 from .options import endpoint_option, output_option
 from .output import print_table, show_fields, show_json, show_rows
-from .topic import attribute_texts
 from .values import duration_ms, duration_text, durations_ms
 
 # RocketMQ's defaults for `--retry-policy exponential`.
@@ -19,69 +19,57 @@ _EXPONENTIAL_MS = (5_000, 7_200_000)
 _MULTIPLIER = 2
 _TRUE_OR_FALSE = "true|false"
 
-
-def _settings(command: click.decorators.FC) -> click.decorators.FC:
-    """Add the options of `create` and `alter`; an omitted option keeps the group's value."""
-    for option in reversed(
-        (
-            click.option(
-                "--order",
-                type=click.BOOL,
-                metavar=_TRUE_OR_FALSE,
-                help="Deliver the messages of one queue in order (default: false).",
-            ),
-            click.option(
-                "--max-attempts",
-                type=click.IntRange(1, 1_000),
-                help="Deliveries of a message before it moves to the dead-letter topic "
-                "(default: the broker's).",
-            ),
-            click.option(
-                "--consume-enable",
-                type=click.BOOL,
-                metavar=_TRUE_OR_FALSE,
-                help="Allow consumers of the group to receive messages (default: true).",
-            ),
-            click.option(
-                "--retry-policy",
-                type=click.Choice(["customized", "exponential"]),
-                help="Delay between attempts: exponential, or customized (a list of delays; "
-                "without --retry-delays the broker's table).",
-            ),
-            click.option(
-                "--retry-delays",
-                type=durations_ms,
-                metavar="1s,5s,...",
-                help="Delays between attempts (customized policy); the last one repeats.",
-            ),
-            click.option(
-                "--retry-initial",
-                type=duration_ms,
-                metavar="TIME",
-                help="Initial delay (exponential policy).",
-            ),
-            click.option(
-                "--retry-max",
-                type=duration_ms,
-                metavar="TIME",
-                help="Maximum delay (exponential policy).",
-            ),
-            click.option(
-                "--retry-multiplier",
-                type=click.IntRange(1, 100),
-                help="Backoff multiplier (exponential policy).",
-            ),
-            click.option(
-                "--attribute",
-                "attributes",
-                multiple=True,
-                metavar="+KEY=VALUE|-KEY",
-                help="Set or remove an attribute, for example +priority.factor=50; repeatable.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+#: The options of `create` and `alter`; an omitted option keeps the group's value.
+_settings = with_options(
+    click.option(
+        "--order",
+        type=click.BOOL,
+        metavar=_TRUE_OR_FALSE,
+        help="Deliver the messages of one queue in order (default: false).",
+    ),
+    click.option(
+        "--max-attempts",
+        type=click.IntRange(1, 1_000),
+        help="Deliveries of a message before it moves to the dead-letter topic "
+        "(default: the broker's).",
+    ),
+    click.option(
+        "--consume-enable",
+        type=click.BOOL,
+        metavar=_TRUE_OR_FALSE,
+        help="Allow consumers of the group to receive messages (default: true).",
+    ),
+    click.option(
+        "--retry-policy",
+        type=click.Choice(["customized", "exponential"]),
+        help="Delay between attempts: exponential, or customized (a list of delays; "
+        "without --retry-delays the broker's table).",
+    ),
+    click.option(
+        "--retry-delays",
+        type=durations_ms,
+        metavar="1s,5s,...",
+        help="Delays between attempts (customized policy); the last one repeats.",
+    ),
+    click.option(
+        "--retry-initial",
+        type=duration_ms,
+        metavar="TIME",
+        help="Initial delay (exponential policy).",
+    ),
+    click.option(
+        "--retry-max",
+        type=duration_ms,
+        metavar="TIME",
+        help="Maximum delay (exponential policy).",
+    ),
+    click.option(
+        "--retry-multiplier",
+        type=click.IntRange(1, 100),
+        help="Backoff multiplier (exponential policy).",
+    ),
+    attribute_option("+priority.factor=50"),
+)
 
 
 @click.group()
@@ -185,13 +173,14 @@ def delete_group(
 def list_groups(system: bool, endpoint: str, output: str) -> None:
     """List all consumer groups, with their lag."""
     request = v1.ListGroupsRequest(include_system=system)
+    rows: list[dict[str, object]] = []
     with Connection(endpoint) as connection:
-        answer = connection.call(paths.LIST_GROUPS, request, v1.ListGroupsResponse)
-    rows = [
-        {**_row(config), **_progress(progress)}
-        for config, progress in zip(answer.groups, answer.progress, strict=True)
-    ]
-    rows.sort(key=lambda row: str(row["group"]))
+        pages = connection.pages(paths.LIST_GROUPS, request, v1.ListGroupsResponse, "groups")
+        for page in pages:
+            rows += [
+                {**_row(config), **_progress(progress)}
+                for config, progress in zip(page.groups, page.progress, strict=True)
+            ]
     show_rows(rows, output, empty="There are no consumer groups.")
 
 
@@ -212,7 +201,18 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
     }
     fields.pop("clients")  # listed in a table of their own
     queues = [queue_row(queue) for queue in answer.queues]
-    clients = [
+    missing = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker,
+            "queue": queue.queue_id,
+            "missing_offset": message.offset,
+            "file": message.file,
+        }
+        for queue in answer.queues
+        for message in queue.missing
+    ]
+    clients: list[dict[str, object]] = [
         {
             "client": client.client_id,
             "language": client.language,
@@ -224,10 +224,13 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
     ]
     if output == "json":
         attributes = dict(sorted(answer.group.attributes.items()))
-        show_json({**fields, "attributes": attributes, "queues": queues, "clients": clients})
+        tables = {"queues": queues, "missing": missing, "clients": clients}
+        show_json({**fields, "attributes": attributes, **tables})
         return
     show_fields({**fields, "attributes": attribute_texts(answer.group)}, output)
-    for rows in (queues, clients):
+    for client in clients:
+        client["seen"] = f"{int(str(client.pop('seen_ms_ago'))) / 1_000:.1f} s ago"
+    for rows in (queues, missing, clients):
         if rows:
             print_table(rows)
 
@@ -294,12 +297,7 @@ def _show(answer: v1.CreateGroupResponse, output: str, *, dry_run: bool = False)
         row = {**_row(answer.group), "retry_policy": _policy(answer.group.retry)}
         show_json({**row, "created": answer.created, "altered": answer.altered})
         return
-    if answer.created:
-        verb = "Created"
-    elif not answer.altered:
-        verb = "Unchanged"
-    else:
-        verb = "Would change" if dry_run else "Changed"
+    verb = change_verb(answer, dry_run=dry_run)
     what = "in order" if answer.group.orderly else "concurrently"
     text = f"{verb} group {answer.group.name}: {what}, {answer.group.max_attempts} attempts"
     if not answer.group.consume_enable:

@@ -25,6 +25,10 @@ COMMANDS: Table = {
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
     "cluster": ("cluster.command", "cluster", "Describe the members of a broker group."),
+    "user": ("user", "user", "Create, change, delete and list users."),
+    "acl": ("acl", "acl", "Create, delete and list the policies of users."),
+    "quota": ("quota", "quota", "Set, delete and list the quotas of users and topics."),
+    "auth": ("auth", "auth", "Create the first user; explain a decision."),
     "ha": (
         "ha.command",
         "ha",
@@ -57,6 +61,16 @@ ALIASES: Table = {
     "getConsumerConfig": ("mqadmin", "get_consumer_config", ""),
     "consumerProgress": ("mqadmin", "consumer_progress", ""),
     "resetOffsetByTime": ("mqadmin", "reset_offset_by_time", ""),
+    "createUser": ("mqadmin_auth", "create_user", ""),
+    "updateUser": ("mqadmin_auth", "update_user", ""),
+    "deleteUser": ("mqadmin_auth", "delete_user", ""),
+    "getUser": ("mqadmin_auth", "get_user", ""),
+    "listUser": ("mqadmin_auth", "list_user", ""),
+    "createAcl": ("mqadmin_auth", "create_acl", ""),
+    "updateAcl": ("mqadmin_auth", "create_acl", ""),
+    "deleteAcl": ("mqadmin_auth", "delete_acl", ""),
+    "getAcl": ("mqadmin_auth", "get_acl", ""),
+    "listAcl": ("mqadmin_auth", "list_acl", ""),
     "skipAccumulatedMessage": ("mqadmin", "skip_accumulated_message", ""),
 }
 

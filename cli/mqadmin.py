@@ -24,7 +24,7 @@ _DEFAULT_QUEUES = 8
 _NOW = {"now", "-1", "currenttimemillis"}
 
 
-def _common(command: F) -> F:
+def common(command: F) -> F:
     """Add `--endpoint`, `--output`, and the ignored options of mqadmin."""
     for letter, name in (("-n", "--namesrvAddr"), ("-c", "--clusterName"), ("-b", "--brokerAddr")):
         command = click.option(letter, name, expose_value=False, hidden=True)(command)
@@ -41,12 +41,12 @@ def _group(command: F) -> F:
     return click.option("-g", "--groupName", "name", required=True, help="Consumer group.")(command)
 
 
-def _split(attributes: str) -> list[str]:
+def split(attributes: str) -> list[str]:
     """Split `+a=b,-c` into a list."""
     return [part.strip() for part in attributes.split(",") if part.strip()]
 
 
-def _call(command: click.Command, **values: Any) -> Any:
+def call(command: click.Command, **values: Any) -> Any:
     """Run the aliased command; omitted options have their defaults."""
     return click.get_current_context().invoke(command, **values)
 
@@ -60,7 +60,7 @@ def _call(command: click.Command, **values: Any) -> Any:
 @click.option("-o", "--order", expose_value=False, hidden=True)
 @click.option("-u", "--unit", expose_value=False, hidden=True)
 @click.option("-s", "--hasUnitSub", expose_value=False, hidden=True)
-@_common
+@common
 def update_topic(
     name: str,
     read: int | None,
@@ -72,13 +72,13 @@ def update_topic(
     output: str,
 ) -> None:
     """Create or update a topic (`topic create`)."""
-    _call(
+    call(
         topics.create,
         name=name,
         read_queues=read,
         write_queues=write,
         perm=int(perm) if perm else None,
-        attributes=_split(attributes),
+        attributes=split(attributes),
         endpoint=endpoint,
         output=output,
     )
@@ -87,35 +87,35 @@ def update_topic(
 @click.command("updateTopicPerm")
 @_topic
 @click.option("-p", "--perm", type=click.Choice(["2", "4", "6"]), required=True)
-@_common
+@common
 def update_topic_perm(name: str, perm: str, endpoint: str, output: str) -> None:
     """Change the permission of a topic (`topic alter --perm`)."""
-    _call(topics.alter, name=name, perm=int(perm), endpoint=endpoint, output=output)
+    call(topics.alter, name=name, perm=int(perm), endpoint=endpoint, output=output)
 
 
 @click.command("deleteTopic")
 @_topic
 @click.option("--accept-loss", is_flag=True, help="Delete the topic even if it holds messages.")
 @plan_options
-@_common
+@common
 def delete_topic(**values: Any) -> None:
     """Delete a topic (`topic delete`)."""
-    _call(topics.delete, **values)
+    call(topics.delete, **values)
 
 
 @click.command("topicList")
-@_common
+@common
 def topic_list(endpoint: str, output: str) -> None:
     """List topics (`topic list`)."""
-    _call(topics.list_topics, endpoint=endpoint, output=output)
+    call(topics.list_topics, endpoint=endpoint, output=output)
 
 
 @click.command("topicStatus")
 @_topic
-@_common
+@common
 def topic_status(name: str, endpoint: str, output: str) -> None:
     """Show the offsets of a topic's queues (`topic describe`)."""
-    _call(topics.describe, name=name, endpoint=endpoint, output=output)
+    call(topics.describe, name=name, endpoint=endpoint, output=output)
 
 
 @click.command("updateSubGroup")
@@ -130,7 +130,7 @@ def topic_status(name: str, endpoint: str, output: str) -> None:
 @click.option("-i", "--brokerId", expose_value=False, hidden=True)
 @click.option("-w", "--whichBrokerWhenConsumeSlowly", expose_value=False, hidden=True)
 @click.option("-a", "--notifyConsumerIdsChanged", expose_value=False, hidden=True)
-@_common
+@common
 def update_sub_group(
     name: str,
     consume_enable: bool | None,
@@ -142,13 +142,13 @@ def update_sub_group(
     output: str,
 ) -> None:
     """Create or update a group (`group create`). Retries exclude the first delivery."""
-    _call(
+    call(
         groups.create,
         name=name,
         order=order,
         consume_enable=consume_enable,
         max_attempts=None if retries is None else retries + 1,
-        attributes=_split(attributes),
+        attributes=split(attributes),
         endpoint=endpoint,
         output=output,
     )
@@ -170,31 +170,31 @@ def update_sub_group(
     help="Delete the group even if it has pending retries or dead letters.",
 )
 @plan_options
-@_common
+@common
 def delete_sub_group(remove_offset: bool, **values: Any) -> None:
     """Delete a group (`group delete`)."""
-    _call(groups.delete, keep_offsets=not remove_offset, **values)
+    call(groups.delete, keep_offsets=not remove_offset, **values)
 
 
 @click.command("getConsumerConfig")
 @_group
-@_common
+@common
 def get_consumer_config(name: str, endpoint: str, output: str) -> None:
     """Show the settings of a group (`group describe`)."""
-    _call(groups.describe, name=name, endpoint=endpoint, output=output)
+    call(groups.describe, name=name, endpoint=endpoint, output=output)
 
 
 @click.command("consumerProgress")
 @click.option("-g", "--groupName", "group", default="", help="Consumer group (default: all).")
 @click.option("-t", "--topicName", "topic", default="", help="Only this topic.")
 @click.option("-s", "--showClientIP", expose_value=False, hidden=True)
-@_common
+@common
 def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> None:
     """Show offsets and lag (`offset show`, or `group list`)."""
     if group:
-        _call(offsets.show, group=group, topic=topic, endpoint=endpoint, output=output)
+        call(offsets.show, group=group, topic=topic, endpoint=endpoint, output=output)
     else:
-        _call(groups.list_groups, endpoint=endpoint, output=output)
+        call(groups.list_groups, endpoint=endpoint, output=output)
 
 
 @click.command("resetOffsetByTime")
@@ -211,11 +211,11 @@ def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> Non
 )
 @click.option("-f", "--force", expose_value=False, hidden=True)
 @plan_options
-@_common
+@common
 def reset_offset_by_time(timestamp: str, queue_offset: int | None, **values: Any) -> None:
     """Reset a group's offsets on a topic (`offset reset`)."""
     when = "" if queue_offset is not None else _time(timestamp)
-    _call(offsets.reset, when=when, queue_offset=queue_offset, **values)
+    call(offsets.reset, when=when, queue_offset=queue_offset, **values)
 
 
 @click.command("skipAccumulatedMessage")
@@ -223,10 +223,10 @@ def reset_offset_by_time(timestamp: str, queue_offset: int | None, **values: Any
 @click.option("-t", "--topic", required=True, help="Topic.")
 @click.option("-f", "--force", expose_value=False, hidden=True)
 @plan_options
-@_common
+@common
 def skip_accumulated_message(**values: Any) -> None:
     """Skip to the newest message (`offset reset GROUP TOPIC latest`)."""
-    _call(offsets.reset, when="latest", **values)
+    call(offsets.reset, when="latest", **values)
 
 
 def _time(text: str) -> str:

@@ -1,6 +1,7 @@
 """`cometmq offset`: show and reset the consumer offsets of a group."""
 
 import re
+import time
 
 import click
 
@@ -11,12 +12,14 @@ from .errors import CliError, Exit
 from .group import queue_row
 from .options import endpoint_option, output_option
 from .output import show_rows
+from .values import time_ms
 
 _EDGES = {
     "earliest": v1.ResetOffsetsRequest.EARLIEST,
     "latest": v1.ResetOffsetsRequest.LATEST,
 }
 _TIME = re.compile(r"-1|[0-9]{1,18}")
+_WHEN = "TIME|earliest|latest|-1"
 
 
 @click.group()
@@ -34,15 +37,22 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
     request = v1.DescribeGroupRequest(name=group, topic=topic)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+        if topic and not answer.queues:  # a topic that does not exist is an error
+            connection.call(
+                paths.DESCRIBE_TOPIC,
+                v1.DescribeTopicRequest(name=topic),
+                v1.DescribeTopicResponse,
+            )
     rows = [queue_row(queue) for queue in answer.queues]
     where = f"on topic {topic} " if topic else ""
     show_rows(rows, output, empty=f"Group {group} has no offsets {where}yet.")
 
 
-@offset.command(context_settings={"ignore_unknown_options": True})  # -1 is a time, not an option
+# -1 and -1h are times, not options.
+@offset.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
 @click.argument("group")
 @click.argument("topic")
-@click.argument("when", metavar="EPOCH_MS|earliest|latest|-1", default="")
+@click.argument("when", metavar=_WHEN, default="")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue (default: all).")
 @click.option(
     "--offset", "queue_offset", type=click.IntRange(0), help="Offset to set, instead of a time."
@@ -66,9 +76,10 @@ def reset(
     endpoint: str,
     output: str,
 ) -> None:
-    """Set GROUP on TOPIC to the first message stored at EPOCH_MS or later.
+    """Set GROUP on TOPIC to the first message stored at TIME or later.
 
-    EPOCH_MS is milliseconds since 1970; -1 and latest mean the end, earliest the first message.
+    TIME is 2026-11-22T10:00 (local time, or with a zone), -1h, or milliseconds since 1970; -1 and
+    latest mean the end, earliest the first message.
     Acknowledgements of messages in flight have no effect any more.
     """
     request = position(when, queue_offset)
@@ -82,14 +93,19 @@ def reset(
 def position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
     """Return the request for a time, an edge or an offset. Raises CliError."""
     if bool(when) == (queue_offset is not None):
-        raise CliError("Give the position: EPOCH_MS, earliest, latest, or --offset N.", Exit.USAGE)
+        raise CliError("Give the position: TIME, earliest, latest, or --offset N.", Exit.USAGE)
     if queue_offset is not None:
         return v1.ResetOffsetsRequest(offset=queue_offset)
     if when in _EDGES:
         return v1.ResetOffsetsRequest(edge=_EDGES[when])
     if _TIME.fullmatch(when):
         return v1.ResetOffsetsRequest(timestamp_ms=int(when))
-    raise CliError(f"'{when}' is not EPOCH_MS, earliest, latest or -1.", Exit.USAGE)
+    try:
+        return v1.ResetOffsetsRequest(
+            timestamp_ms=time_ms(when, now_ms=time.time_ns() // 1_000_000)
+        )
+    except click.BadParameter as error:
+        raise CliError(error.message, Exit.USAGE) from None
 
 
 def reset_offsets(

@@ -1,25 +1,121 @@
 """Options shared by several commands."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from . import local_cluster
+from .links import options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+
+def address_option(
+    name: str, *, kind: str, default: str, envvar: str | None, metavar: str, what: str
+) -> Callable[[F], F]:
+    """Add an option for `endpoints` or `nameservers`.
+
+    Without the option, in this order: the running cluster of `--data`, the environment variable,
+    the running cluster of the current directory, `default`.
+    """
+
+    def resolve(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        assert parameter.name is not None
+        if ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            return value or ""
+        return (
+            local_cluster.address(kind, local_cluster.named_file(local_cluster.ADDRESSES_FILE))
+            or value
+            or local_cluster.address(kind, local_cluster.found_file(local_cluster.ADDRESSES_FILE))
+            or default
+        )
+
+    return click.option(
+        name,
+        envvar=envvar,
+        callback=resolve,
+        metavar=metavar,
+        help=f"{what} [default: those of the cluster of --data or of this directory, or {default}]",
+    )
+
+
+def data_option(command: F) -> F:
+    """Add `--data`: the data directory of a cluster of `cometmq up`."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        expose_value=False,
+        is_eager=True,  # the defaults of the addresses come from it
+        callback=local_cluster.keep_directory,
+        help="Data directory of `cometmq up`: use its addresses, token and admin-credentials"
+        " [default: this directory, or data in it].",
+    )(command)
+
+
+def _keep_link_option(_ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value:
+        setattr(options(), parameter.name or "", value)
+
+
+def link_options(command: F) -> F:
+    """Add `--token-file` and the options of TLS (`links.py`)."""
+    for name, variable, text in (
+        (
+            "--trusted-network",
+            "COMETMQ_TRUSTED_NETWORK",
+            "Send the cluster token in plaintext to other machines.",
+        ),
+        ("--tls-key", "COMETMQ_TLS_KEY", "File of the key of --tls-certificate (PEM)."),
+        (
+            "--tls-certificate",
+            "COMETMQ_TLS_CERTIFICATE",
+            "File of a certificate for this command (PEM); replication ports require one.",
+        ),
+        (
+            "--tls-ca",
+            "COMETMQ_TLS_CA",
+            "File of the nodes' certificate authorities (PEM): use TLS, and check the name of"
+            " nodes, not of the host.",
+        ),
+        ("--tls", None, "Use TLS and check the host name; without --tls-ca by the system."),
+        (
+            "--token-file",
+            None,
+            "File with the clusterToken of the cluster [default: that of --data,"
+            " $COMETMQ_CLUSTER_TOKEN, or that of this directory].",
+        ),
+    ):
+        is_flag = name in ("--trusted-network", "--tls")
+        command = click.option(
+            name,
+            type=None if is_flag else click.Path(path_type=Path),
+            is_flag=is_flag,
+            envvar=variable,
+            callback=_keep_link_option,
+            expose_value=False,
+            help=text,
+        )(command)
+    return command
 
 
 def endpoint_option(command: F) -> F:
-    """Add `--endpoint HOST:PORT`: any node of the cluster; several are alternatives."""
-    return click.option(
+    """Add `--endpoint HOST:PORT`: any node of the cluster; several are alternatives; `--data`;
+    and those of `link_options`."""
+    option = address_option(
         "--endpoint",
-        envvar="COMETMQ_ENDPOINT",
+        kind="endpoints",
         default=DEFAULT_ENDPOINT,
-        show_default=True,
+        envvar="COMETMQ_ENDPOINT",
         metavar="HOST:PORT",
-        help="Any node of the cluster; separate alternatives with ';'.",
-    )(command)
+        what="Any node of the cluster; separate alternatives with ';'.",
+    )
+    return option(data_option(link_options(command)))
 
 
 def output_option(command: F) -> F:

@@ -5,15 +5,15 @@ line for each message where messages stream.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
 Row = Mapping[str, Any]
-# Table width if stdout is not a terminal: wide enough to cut nothing.
-_WIDTH_WITHOUT_TERMINAL = 240
+# Wide enough to cut nothing: a narrow terminal wraps the line, and names stay whole.
+_WIDTH = 10_000
 
 
 def show_json(document: Any) -> None:
@@ -54,8 +54,25 @@ def print_table(rows: Sequence[Row]) -> None:
         table.add_column(_title(name), justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*(Text(_text(value)) for value in row.values()))
-    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
-    Console(width=width, highlight=False).print(table)
+    Console(width=_WIDTH, highlight=False).print(table)
+
+
+def timed(row: Row) -> dict[str, Any]:
+    """Return a row for a table: points in time in local time, without `_ms` in their names."""
+    return {
+        name.removesuffix("_ms"): _local_time(value) if name.endswith("_ms") else value
+        for name, value in row.items()
+    }
+
+
+def _local_time(ms: int) -> str:
+    if ms <= 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(ms / 1_000).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+    return moment.isoformat(" ", "milliseconds")
 
 
 def _title(name: str) -> str:
@@ -63,6 +80,8 @@ def _title(name: str) -> str:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

@@ -9,34 +9,23 @@ from ..proto import paths, v1
 from .confirm import go_on, plan_options
 from .connection import Connection
 from .errors import CliError, Exit
+from .metadata import attribute_option, attribute_texts, change_verb, with_options
 from .options import endpoint_option, output_option
-from .output import print_table, show_fields, show_json, show_rows
+from .output import print_table, show_fields, show_json, show_rows, timed
 from .values import PERMISSION_METAVAR, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission, permission_name
 
 _COUNT = click.IntRange(1, 1024)
 _DEFAULT_QUEUES = 8
 
-
-def _settings(command: click.decorators.FC) -> click.decorators.FC:
-    """Add the options of `create` and `alter`; an omitted option keeps the topic's value."""
-    for option in reversed(
-        (
-            click.option("--read-queues", type=_COUNT, help="Queues that consumers read."),
-            click.option("--write-queues", type=_COUNT, help="Queues that producers send to."),
-            click.option(
-                "--perm", type=permission, metavar=PERMISSION_METAVAR, help="Permission of clients."
-            ),
-            click.option(
-                "--attribute",
-                "attributes",
-                multiple=True,
-                metavar="+KEY=VALUE|-KEY",
-                help="Set or remove an attribute, like +lite.topic.expiration=60; repeatable.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+#: The options of `create` and `alter`; an omitted option keeps the topic's value.
+_settings = with_options(
+    click.option("--read-queues", type=_COUNT, help="Queues that consumers read."),
+    click.option("--write-queues", type=_COUNT, help="Queues that producers send to."),
+    click.option(
+        "--perm", type=permission, metavar=PERMISSION_METAVAR, help="Permission of clients."
+    ),
+    attribute_option("+lite.topic.expiration=60"),
+)
 
 
 @click.group()
@@ -49,8 +38,8 @@ def topic() -> None:
 @click.option(
     "--type",
     "kind",
-    type=click.Choice(list(TOPIC_TYPES)),
-    help="Message type (default: normal; existing topic: unchanged).",
+    type=click.Choice(list(TOPIC_TYPES), case_sensitive=False),
+    help="Message type (default: normal). An existing topic keeps its type: see `topic alter`.",
 )
 @click.option(
     "--queues",
@@ -64,13 +53,37 @@ def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
     """Create topic NAME, or update an existing topic with the given options."""
     request = _request(name, settings)
     with Connection(endpoint) as connection:
+        if settings["kind"]:
+            _check_type(connection, name, settings["kind"])
         answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
     _show(answer, output)
 
 
+def _check_type(connection: Connection, name: str, kind: str) -> None:
+    """Raise CliError if the topic exists with another type."""
+    request = v1.DescribeTopicRequest(name=name)
+    try:
+        found = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse).topic
+    except CliError as error:
+        if error.code is Exit.NOT_FOUND:
+            return
+        raise
+    present = TOPIC_TYPE_NAMES.get(found.message_type, "normal")
+    if present != kind:
+        raise CliError(
+            f"Topic {name} exists with type {present}. To change its type, use `cometmq topic alter"
+            f" {name} --type {kind}`."
+        )
+
+
 @topic.command()
 @click.argument("name")
-@click.option("--type", "kind", type=click.Choice(list(TOPIC_TYPES)), help="Message type.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(list(TOPIC_TYPES), case_sensitive=False),
+    help="Message type.",
+)
 @click.option("--queues", type=_COUNT, help="Number of queues; can only be increased.")
 @_settings
 @click.option(
@@ -153,8 +166,8 @@ def list_topics(system: bool, endpoint: str, output: str) -> None:
     """List all topics."""
     request = v1.ListTopicsRequest(include_system=system)
     with Connection(endpoint) as connection:
-        answer = connection.call(paths.LIST_TOPICS, request, v1.ListTopicsResponse)
-    rows = sorted((_row(config) for config in answer.topics), key=lambda row: str(row["topic"]))
+        pages = connection.pages(paths.LIST_TOPICS, request, v1.ListTopicsResponse, "topics")
+        rows = [_row(config) for page in pages for config in page.topics]
     show_rows(
         rows, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
     )
@@ -186,12 +199,7 @@ def describe(name: str, endpoint: str, output: str) -> None:
         return
     show_fields({**_row(answer.topic), "attributes": attribute_texts(answer.topic)}, output)
     if queues:
-        print_table(queues)
-
-
-def attribute_texts(config: v1.TopicConfig | v1.GroupConfig) -> list[str]:
-    """Return `key=value` for each attribute."""
-    return [f"{key}={value}" for key, value in sorted(config.attributes.items())]
+        print_table([timed(queue) for queue in queues])
 
 
 def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:
@@ -217,12 +225,7 @@ def _show(answer: v1.CreateTopicResponse, output: str, *, dry_run: bool = False)
     if output == "json":
         show_json({**row, "created": answer.created, "altered": answer.altered})
         return
-    if answer.created:
-        verb = "Created"
-    elif not answer.altered:
-        verb = "Unchanged"
-    else:
-        verb = "Would change" if dry_run else "Changed"
+    verb = change_verb(answer, dry_run=dry_run)
     read, write = answer.topic.read_queues, answer.topic.write_queues
     queues = f"{write} queues" if read == write else f"{write} write queues, {read} read queues"
     text = f"{verb} topic {answer.topic.name}: {row['type']}, {queues}"

@@ -1,6 +1,7 @@
 """Option values: topic types, permissions, durations."""
 
 import re
+from datetime import datetime
 
 import click
 
@@ -62,3 +63,21 @@ def duration_ms(text: str) -> int:
 def durations_ms(text: str) -> list[int]:
     """Parse durations separated by commas."""
     return [duration_ms(part) for part in text.split(",")]
+
+
+def time_ms(text: str, now_ms: int) -> int:
+    """Parse a time to milliseconds since 1970.
+
+    Accepted: ISO 8601 (local time without a zone), a duration before now (`-1h`), milliseconds.
+    """
+    text = text.strip()
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    if text.startswith("-"):
+        return max(0, now_ms - duration_ms(text[1:]))
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1_000)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"'{text}' is not a time such as 2026-11-22T10:00, -1h or milliseconds since 1970."
+        ) from None

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ..proto.errors import is_retriable
+from .clock import pause
 from .consuming import acknowledge, change_invisible, forward_to_dead_letters
 from .errors import BadRequest, Closed, CometError, NotFound
 
@@ -33,8 +34,8 @@ class AckDispatcher:
 
     def __init__(self, session: Session, settled: Callable[[int], None]) -> None:
         """`settled` is called with the number of messages whose acknowledgement has ended."""
+        #: Set by the consumer's close: ends every retry.
         self.closing = asyncio.Event()
-        """Set by the consumer's close: ends every retry."""
         self._session = session
         self._settled = settled
         self._handled: list[Message] = []
@@ -91,12 +92,7 @@ class AckDispatcher:
 
     async def closes_within(self, seconds: float) -> bool:
         """Wait `seconds`. Return True at once when the consumer closes."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.closing.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await pause(seconds, self.closing)
 
     async def _until_confirmed(self, request: Callable[[], Awaitable[object]]) -> bool:
         while True:

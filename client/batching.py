@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .outgoing import Outgoing
     from .sending import Result
 
+#: Bytes of bodies in one request: brokers accept 4 MiB; smaller requests have lower latency.
 BATCH_BYTES_MAX = 1 << 20
-"""Bytes of bodies in one request: brokers accept 4 MiB; smaller requests have lower latency."""
 
 Send = Callable[[list["Outgoing"]], Awaitable[list["Result"]]]
 

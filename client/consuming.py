@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from .session import Session
     from .transport.addresses import Target
 
+#: Added to the polling time: the deadline of the response.
 ANSWER_MARGIN_S = 3.0
-"""Added to the polling time: the deadline of the response."""
+#: Apache's proxy refuses shorter polls.
 POLL_LEAST_S = 5.0
-"""Apache's proxy refuses shorter polls."""
 _EMPTY = frozenset((v2.MESSAGE_NOT_FOUND,))
 _MISSING = v2.Status(code=v2.INTERNAL_ERROR, message="the response has no result for this message")
 Refusals = list[tuple[Message, RequestRefused]]

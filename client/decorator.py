@@ -49,8 +49,20 @@ class HandlerConsumer(Generic[F]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        async with self._make():
-            await stopped.wait()
+        consumer = self._make()
+        stopping = asyncio.create_task(stopped.wait())
+        starting = asyncio.create_task(consumer.start())
+        try:
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+                await stopping
+        finally:
+            stopping.cancel()
+            # A start that is cancelled closes the connections that it has opened.
+            starting.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+            await consumer.close()
 
 
 def consumer(

@@ -2,6 +2,8 @@
 
     CometError
       ConnectionFailed       no endpoint was reachable in time; the request had no effect
+        TlsFailed            the certificate is not trusted, or the port speaks plaintext
+        WrongServer          the address is not the client port of a broker or proxy
       OutcomeUnknown         the request may have taken effect: the response was lost, or
                              durability was not confirmed
       Closed, Forked         the client cannot be used (any more)
@@ -30,6 +32,14 @@ class Forked(CometError):
 
 class ConnectionFailed(CometError):
     """No endpoint was reachable before the deadline. The request had no effect."""
+
+
+class TlsFailed(ConnectionFailed):
+    """The TLS handshake failed: the certificate is not trusted, or the port speaks plaintext."""
+
+
+class WrongServer(ConnectionFailed):
+    """Another server answers at the address: it is not the client port of a broker or proxy."""
 
 
 class OutcomeUnknown(CometError):

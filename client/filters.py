@@ -31,8 +31,8 @@ def sql(expression: str) -> Filter:
     return Filter(expression, is_sql=True)
 
 
+#: Topics of a consumer: one name, several names, or names with their filters.
 Topics = Mapping[str, "str | Filter"] | list[str] | tuple[str, ...] | str
-"""Topics of a consumer: one name, several names, or names with their filters."""
 
 
 def subscriptions(topics: Topics) -> dict[str, Filter]:

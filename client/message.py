@@ -19,8 +19,8 @@ from ..proto import v2
 if TYPE_CHECKING:
     from .transport.addresses import Target
 
+#: Bytes of a decompressed body: a small message must not fill the memory.
 DECOMPRESSED_MAX = 64 << 20
-"""Bytes of a decompressed body: a small message must not fill the memory."""
 _ANY_WRAPPING = zlib.MAX_WBITS | 32
 _TYPE_NAMES = {
     v2.NORMAL: "normal",
@@ -39,11 +39,11 @@ class Receipt:
     message_id: str
     topic: str
     broker: str
+    #: Queue offset. The server chooses the queue; the response does not name it.
     offset: int
-    """Queue offset. The server chooses the queue; the response does not name it."""
     transaction_id: str = ""
+    #: Handle of a delayed message, for `Producer.recall`.
     recall_handle: str = ""
-    """Handle of a delayed message, for `Producer.recall`."""
 
 
 @dataclass(slots=True)
@@ -56,11 +56,11 @@ class Message:
     tag: str = ""
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    #: Message group (FIFO order); empty for none.
     group: str = ""
-    """Message group (FIFO order); empty for none."""
     type: str = "normal"
+    #: 1 for the first delivery.
     attempt: int = 1
-    """1 for the first delivery."""
     broker: str = ""
     queue_id: int = 0
     offset: int = 0
@@ -69,12 +69,12 @@ class Message:
     deliver_ms: int = 0
     priority: int | None = None
     trace_context: str = ""
+    #: Original topic of a dead letter.
     dead_letter_of: str = ""
-    """Original topic of a dead letter."""
     corrupted: bool = False
     receipt_handle: str = field(default="", repr=False)
+    #: Endpoint that delivered the message and takes its acknowledgement.
     source: Target | None = field(default=None, repr=False)
-    """Endpoint that delivered the message and takes its acknowledgement."""
 
     @property
     def born_at(self) -> datetime | None:

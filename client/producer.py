@@ -32,10 +32,12 @@ from .session import Options, Session
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
+#: Messages that a broker accepts in one request.
+BATCH_SIZE_MAX = 1_000
+#: Batch requests in flight.
 REQUESTS_MAX = 64
-"""Batch requests in flight."""
+#: Added to the request timeout: how long a close waits for sends.
 _CLOSE_MARGIN_S = 5.0
-"""Added to the request timeout: how long a close waits for sends."""
 
 
 class Extras(TypedDict, total=False):
@@ -44,8 +46,8 @@ class Extras(TypedDict, total=False):
     tag: str
     keys: Iterable[str] | str
     properties: Mapping[str, str]
+    #: Message group: messages of one group keep their order.
     group: str
-    """Message group: messages of one group keep their order."""
     deliver_at: datetime
     deliver_in: timedelta | float
     priority: int
@@ -64,7 +66,12 @@ class Producer(Client):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """With `linger` seconds above 0, calls of `send` share requests as `send_many` does."""
+        """With `linger` seconds above 0, calls of `send` share requests as `send_many` does.
+
+        Raises ValueError for a `batch_size` outside 1 to BATCH_SIZE_MAX.
+        """
+        if not 1 <= batch_size <= BATCH_SIZE_MAX:
+            raise ValueError(f"batch_size is 1 to {BATCH_SIZE_MAX}, not {batch_size}")
         self._session = Session(endpoints, v2.PRODUCER, self._fill_settings, options)
         self._session.on_settings = self._apply_settings
         self._topics = list(topics)

@@ -37,10 +37,10 @@ from .session import Options, Session
 WAIT_S = 5.0
 BATCH = 32
 _PAUSE_S = 0.2
+#: When a queue is unreachable, a route older than this is refreshed.
 _ROUTE_AGE_S = 2.0
-"""When a queue is unreachable, a route older than this is refreshed."""
+#: An empty long poll that returns sooner did not wait: pause before the next one.
 _IMMEDIATE_S = 0.05
-"""An empty long poll that returns sooner did not wait: pause before the next one."""
 
 
 class Position(Enum):
@@ -48,25 +48,25 @@ class Position(Enum):
 
     BEGINNING = "beginning"
     END = "end"
+    #: The group's committed offset; the beginning if there is none.
     COMMITTED = "committed"
-    """The group's committed offset; the beginning if there is none."""
 
 
 BEGINNING: Final = Position.BEGINNING
 END: Final = Position.END
 COMMITTED: Final = Position.COMMITTED
+#: Topic, broker, queue id.
 Key = tuple[str, str, int]
-"""Topic, broker, queue id."""
 
 
 @dataclass(slots=True)
 class _Cursor:
     queue: Queue
     topic: str
+    #: Offset of the next message for the application; None until it is resolved.
     offset: int | None = None
-    """Offset of the next message for the application; None until it is resolved."""
+    #: Messages with the offset that follows each.
     fetched: deque[tuple[Message, int]] = field(default_factory=deque)
-    """Messages with the offset that follows each."""
     next_fetch: int = 0
     fetching: asyncio.Task[None] | None = None
 

@@ -49,10 +49,10 @@ _POLL_S = 20.0
 _BATCH = 32
 _PAUSE_S = 1.0
 _BUSY_PAUSE_S = 0.02
+#: An empty long poll that returns sooner did not wait: pause before the next one.
 _IMMEDIATE_S = 0.05
-"""An empty long poll that returns sooner did not wait: pause before the next one."""
+#: How long a close waits for running handlers.
 _CLOSE_S = 30.0
-"""How long a close waits for running handlers."""
 
 
 class PushConsumer(Client):
@@ -301,6 +301,7 @@ class PushConsumer(Client):
             logger.warning(
                 "push.handler_failed topic=%s message=%s attempt=%d error=%r",
                 *(message.topic, message.message_id, message.attempt, failure),
+                exc_info=failure,
             )
         return failure
 

@@ -14,23 +14,25 @@ import tenacity
 
 from ..proto import v2
 from .clock import steady_s
-from .errors import CometError, ConnectionFailed, OutcomeUnknown, refused
+from .errors import CometError, ConnectionFailed, OutcomeUnknown, TlsFailed, WrongServer, refused
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
+#: Limit for requests that fail immediately; the pauses alone would allow more attempts.
 ATTEMPTS_MAX = 1_000
-"""Limit for requests that fail immediately; the pauses alone would allow more attempts."""
+#: Least timeout of an attempt, even if the deadline is nearer.
 SHORTEST_TRY_S = 0.1
-"""Least timeout of an attempt, even if the deadline is nearer."""
+#: gRPC status codes that are permanent.
 _REFUSALS = {
     "UNIMPLEMENTED": v2.NOT_IMPLEMENTED,
     "UNAUTHENTICATED": v2.UNAUTHORIZED,
     "PERMISSION_DENIED": v2.FORBIDDEN,
     "INVALID_ARGUMENT": v2.BAD_REQUEST,
 }
-"""gRPC status codes that are permanent."""
 _NEVER_SENT = ("failed to connect", "dns resolution failed", "channel is closed")
 _UNKNOWN_AUTHORITY = "certificate_verify_failed"
+_PLAINTEXT = "wrong_version_number"
+_HTTP_1 = "http1.x server"
 
 T = TypeVar("T")
 
@@ -98,6 +100,11 @@ def _outcome_unknown(cause: CometError, message_id: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"the request may have taken effect: {cause}", message_id)
 
 
+def wrong_server(text: str) -> WrongServer:
+    """Return the exception for an answer of another server."""
+    return WrongServer(f"{text} (name the client port of a broker or proxy, by default 8081)")
+
+
 def call_error(target: object, code: str, details: str) -> RetryableError | CometError:
     """Return the exception for a call that ended without a response.
 
@@ -108,6 +115,10 @@ def call_error(target: object, code: str, details: str) -> RetryableError | Come
     if code in _REFUSALS:
         return refused(_REFUSALS[code], text)
     if _UNKNOWN_AUTHORITY in lower:
-        return ConnectionFailed(f"{text} (pass the server's certificate authority as tls_roots)")
+        return TlsFailed(f"{text} (pass the server's certificate authority as tls_roots)")
+    if _PLAINTEXT in lower:
+        return TlsFailed(f"{text} (the port speaks plaintext: omit tls=True)")
+    if _HTTP_1 in lower:
+        return wrong_server(text)
     sent = not any(sign in lower for sign in _NEVER_SENT)
     return RetryableError(ConnectionFailed(text), maybe_done=sent)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from ..proto import v2
 from .transport.addresses import Target, target_of
 
+#: How long a failed endpoint is avoided: about the duration of a failover.
 ISOLATION_S = 5.0
-"""How long a failed endpoint is avoided: about the duration of a failover."""
 _READABLE = frozenset((v2.READ, v2.READ_WRITE))
 _WRITABLE = frozenset((v2.WRITE, v2.READ_WRITE))
 
@@ -39,8 +39,8 @@ class Route:
     readable: tuple[Queue, ...] = ()
     writable: tuple[Queue, ...] = ()
     turn: int = 0
+    #: Steady time at which the route was requested.
     requested_s: float = 0.0
-    """Steady time at which the route was requested."""
 
     def targets(self) -> set[Target]:
         """Return the endpoints of all queues."""

@@ -24,14 +24,23 @@ import grpc
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
 from .clock import local_date_time, steady_s
-from .errors import Closed, CometError, ConnectionFailed, Forked, NotFound, refused
+from .errors import (
+    Closed,
+    CometError,
+    ConnectionFailed,
+    Forked,
+    NotFound,
+    RequestRefused,
+    refused,
+)
 from .identity import client_id
-from .retrying import RetryableError, call_error, until_done
+from .retrying import RetryableError, call_error, until_done, wrong_server
 from .routes import Isolation, Route, read_route
 from .transport.addresses import Target, parse_endpoints
 from .transport.calls import CallFailed
 from .transport.connection import Connection
 from .transport.credentials import Caller, Credentials
+from .transport.outages import Outages
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +48,12 @@ REFRESH_S = 30.0
 HEARTBEAT_S = 10.0
 RESYNC_S = 300.0
 TERMINATION_S = 2.0
+#: Added to the request timeout: how long a start waits for the server's settings.
 SETTLE_MARGIN_S = 3.0
-"""Added to the request timeout: how long a start waits for the server's settings."""
 A = TypeVar("A", bound=Any)
 
+#: The process that uses gRPC, at most one: gRPC's threads do not exist in a forked child.
 _grpc_pids: list[int] = []
-"""The process that uses gRPC, at most one: gRPC's threads do not exist in a forked child."""
 
 
 def check_process() -> None:
@@ -62,14 +71,14 @@ class Options(TypedDict, total=False):
     """Keyword arguments of every client."""
 
     credentials: Credentials
+    #: Use TLS, verified against `tls_roots` or the system's certificate authorities.
     tls: bool
-    """Use TLS, verified against `tls_roots` or the system's certificate authorities."""
+    #: Certificate authorities in PEM form.
     tls_roots: bytes
-    """Certificate authorities in PEM form."""
+    #: Seconds for one attempt of a request.
     request_timeout: float
-    """Seconds for one attempt of a request."""
+    #: Seconds for a request with all its attempts.
     timeout: float
-    """Seconds for a request with all its attempts."""
     namespace: str
 
 
@@ -92,8 +101,8 @@ class Statistics:
 class Attempts:
     """Outcome of the earlier attempts of a call."""
 
+    #: An attempt before the last one ended without a response: it may have been executed.
     maybe_done: bool = False
-    """An attempt before the last one ended without a response: it may have been executed."""
 
 
 class Session:
@@ -133,7 +142,11 @@ class Session:
         self._tasks: list[asyncio.Task[None]] = []
         self._pid = os.getpid()
         self._open = False
-        self._refusal: CometError | None = None
+        self._outages = Outages()
+        #: Fails when a server refuses this client; None outside of `start`.
+        self._refusal: asyncio.Future[None] | None = None
+        #: The last reason for which a telemetry stream ended.
+        self._stream_end = ""
 
     # Start and close.
 
@@ -145,26 +158,59 @@ class Session:
         if self._open:
             raise RuntimeError("the client is already started")
         self._open = True
-        self._refusal = None
+        refusal = self._refusal = asyncio.get_running_loop().create_future()
+        steps = asyncio.create_task(self._prepare(topics, settle=settle))
         try:
-            connection = self._connect(self.access_point)
-            for topic in topics:
-                await self.route(topic)
-            if settle:
-                async with asyncio.timeout(self.request_timeout_s + SETTLE_MARGIN_S):
-                    await connection.settled.wait()
-        except TimeoutError:
-            await self.close()
-            text = f"{self.access_point} did not confirm the client's settings in time"
-            raise self._refusal or ConnectionFailed(text) from None
+            await asyncio.wait((steps, refusal), return_when=asyncio.FIRST_COMPLETED)
+            if not steps.done():
+                await refusal
+            await steps
         except BaseException:
+            steps.cancel()
+            await asyncio.gather(steps, return_exceptions=True)
             await self.close()
             raise
+        finally:
+            self._refusal = None
+            refusal.cancel()
         self._tasks = [
             asyncio.create_task(self._every(HEARTBEAT_S, self._heartbeat)),
             asyncio.create_task(self._every(REFRESH_S, self._refresh_all)),
             asyncio.create_task(self._every(RESYNC_S, self._resync)),
         ]
+
+    async def _prepare(self, topics: list[str], *, settle: bool) -> None:
+        """Request the routes and wait for the settings. Raises ConnectionFailed, RequestRefused."""
+        connection = self._connect(self.access_point)
+        for topic in topics:
+            await self.route(topic)
+        if not settle:
+            return
+        try:
+            async with asyncio.timeout(self.request_timeout_s + SETTLE_MARGIN_S):
+                await connection.settled.wait()
+        except TimeoutError:
+            text = f"{self.access_point} did not confirm the client's settings in time"
+            reason = f": {self._stream_end}" if self._stream_end else ""
+            raise ConnectionFailed(text + reason) from None
+
+    def _refuse(self, error: CometError) -> None:
+        """End a start that waits; otherwise log."""
+        if self._refusal is not None and not self._refusal.done():
+            self._refusal.set_exception(error)
+        elif self._refusal is None:
+            logger.warning("client.refused_by_server error=%s", error)
+
+    def _on_telemetry_end(self, connection: Connection, failure: CallFailed) -> None:
+        """Use the reason: servers refuse settings by ending the stream."""
+        if failure.code == "UNIMPLEMENTED":
+            error: RetryableError | CometError = wrong_server(f"{connection.target}: {failure}")
+        else:
+            error = call_error(connection.target, failure.code, str(failure))
+        if isinstance(error, RetryableError):
+            self._stream_end = str(error)
+        else:
+            self._refuse(error)
 
     async def close(self) -> None:
         """Notify the brokers and close every connection. A second call does nothing."""
@@ -219,23 +265,28 @@ class Session:
         """
         timeout_s = min(self.request_timeout_s, left_s)
         try:
-            return await self._connect(target).unary(path, request, answer, timeout_s)
+            found = await self._connect(target).unary(path, request, answer, timeout_s)
         except CallFailed as failure:
             raise self._call_failed(target, failure) from None
+        self._outages.answered(target, steady_s())
+        return found
 
     async def stream(
         self, target: Target, path: str, request: Any, answer: type[A], timeout_s: float
     ) -> list[A]:
         """Make one attempt of a call with many responses. Raises as `call` does."""
         try:
-            return await self._connect(target).stream(path, request, answer, timeout_s)
+            found = await self._connect(target).stream(path, request, answer, timeout_s)
         except CallFailed as failure:
             raise self._call_failed(target, failure) from None
+        self._outages.answered(target, steady_s())
+        return found
 
     def _call_failed(self, target: Target, failure: CallFailed) -> RetryableError | CometError:
         error = call_error(target, failure.code, str(failure))
         if isinstance(error, RetryableError):
             self.isolation.fail(target, steady_s())
+            self._outages.failed(target, str(error), steady_s())
         return error
 
     async def call_until_done(
@@ -303,9 +354,14 @@ class Session:
             topic=self.resource(topic), endpoints=self.access_point.proto()
         )
         requested_s = steady_s()
-        answer = await self.call_until_done(
-            None, paths.QUERY_ROUTE, request, v2.QueryRouteResponse, read_only=True
-        )
+        try:
+            answer = await self.call_until_done(
+                None, paths.QUERY_ROUTE, request, v2.QueryRouteResponse, read_only=True
+            )
+        except RequestRefused as error:
+            if error.code != v2.NOT_IMPLEMENTED:
+                raise
+            raise wrong_server(error.message) from None
         known = self._routes.get(topic)
         turn = known.turn if known is not None else int.from_bytes(os.urandom(2), "big")
         route = read_route(topic, answer.message_queues, turn)
@@ -348,7 +404,9 @@ class Session:
         if found is None:
             check_process()
             found = self._connections[target] = Connection(
-                target, self._caller, self.settings, self._on_command, self._tls
+                *(target, self._caller, self.settings, self._on_command),
+                on_telemetry_end=self._on_telemetry_end,
+                credentials=self._tls,
             )
         return found
 
@@ -367,8 +425,11 @@ class Session:
             refusal = v2.Status(code=v2.NOT_IMPLEMENTED, message="not supported by this client")
             await connection.write(v2.TelemetryCommand(status=refusal))
         elif command.status.code not in (v2.OK, v2.CODE_UNSPECIFIED):
-            self._refusal = refused(command.status.code, command.status.message)
-            logger.warning("client.refused_by_server %s %s", connection.target, command.status)
+            error = refused(command.status.code, command.status.message)
+            if is_retriable(command.status.code):  # the next stream may be accepted
+                self._stream_end = str(error)
+            else:
+                self._refuse(error)
 
     async def _every(self, period_s: float, job: Callable[[], Any]) -> None:
         while True:
@@ -417,6 +478,7 @@ class Session:
             await self._connections[target].close()  # removed afterwards, so that `close` finds it
             self._connections.pop(target, None)
             self.isolation.recover(target)
+            self._outages.forget(target)
 
     async def _resync(self) -> None:
         await self.resync()

@@ -32,8 +32,8 @@ WAIT_S = 20.0
 INVISIBLE_S = 30.0
 _PAUSE_S = 0.1
 _BATCH_MAX = 32
+#: Longest poll of one topic when several are subscribed.
 _SLICE_S = 1.0
-"""Longest poll of one topic when several are subscribed."""
 
 
 class SimpleConsumer(Client):

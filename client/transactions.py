@@ -41,8 +41,8 @@ class Resolution(Enum):
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    #: Not decided yet: the broker calls the checker again later.
     UNKNOWN = "unknown"
-    """Not decided yet: the broker calls the checker again later."""
 
 
 Checker = Callable[[Message], "Resolution | Awaitable[Resolution]"]

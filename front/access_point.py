@@ -2,10 +2,11 @@
 
 It wraps a service table. `locate` returns the owner of a request: an address, None for this node,
 or UNKNOWN. A forwarded request is sent as the bytes that came in, with its deadline, its picked
-metadata and a header that marks it as forwarded; the answer is returned unchanged. A request is
-forwarded at most once: if a forwarded request arrives at a node that does not own it, the node
-serves it where `unreachable` allows that, and otherwise returns UNAVAILABLE to the forwarding node,
-which treats it as an unreachable owner.
+metadata and a header that marks it as forwarded; the answer is returned unchanged. The mark is
+accepted from nodes of the cluster only (`admission.py`). A request is forwarded at most once: if a
+forwarded request arrives at a node that does not own it, the node serves it where `unreachable`
+allows that, and otherwise returns UNAVAILABLE to the forwarding node, which treats it as an
+unreachable owner.
 
 If the owner cannot be reached before it has answered, `unreachable` decides: "serve" here, "hold",
 or a `WireError`. A held request calls `locate` several times a second and is sent as soon as there
@@ -16,7 +17,8 @@ owner failed in the middle may have been executed there: held sends are delivere
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import CoroutineType
 from typing import Any, Literal
 
 import grpc
@@ -25,17 +27,19 @@ import grpc.aio
 from ..proto import v2
 from ..proto.channels import cancel_requests
 from ..proto.errors import CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RpcFailure, WireError
+from ..proto.node_links import NodeLinks
+from .admission import forward_mark, forwarded_by_nodes_only
 from .bridge import BridgeSession, ParsingSession
 from .channels import ChannelPool
 from .clock import Clock
 from .config import DoorConfig
-from .context import FORWARDED, RequestContext
+from .context import RequestContext
 from .reply_future import ReplyFuture
-from .service import Kind, Method, Outbound, ServiceTable, Session, read_request
+from .service import Kind, Method, Outbound, ServiceTable, Session, read_message
 from .statistics import ForwardStatistics
 
+#: The owner exists but is not known: `unreachable` decides about the request.
 UNKNOWN = ""
-"""The owner exists but is not known: `unreachable` decides about the request."""
 Decision = Literal["serve", "hold"] | WireError
 Locate = Callable[[str, Any, RequestContext], str | None]
 Unreachable = Callable[[str, Any, RequestContext], Decision]
@@ -45,8 +49,8 @@ _NS_PER_MS = 1_000_000
 # Interval at which held requests call `locate`: short against an election, cheap with thousands
 # held.
 _RETRY_S = 0.1
-_MARK = ((FORWARDED, "1"),)
 _NOT_MINE = "this node does not own the request and a request makes one hop only"
+_ISOLATED = "this node reaches neither the leader nor a controller: use another node"
 _OUT_OF_REACH = frozenset((UNAVAILABLE, CANCELLED))
 # A call whose channel is closed on this side ends like a cancelled call.
 _LOST = (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError)
@@ -62,18 +66,29 @@ class AccessPoint:
         clock: Clock,
         locate: Locate,
         unreachable: Unreachable,
+        *,
+        links: NodeLinks,
     ) -> None:
         self.statistics = ForwardStatistics()
         self._config = config
         self._clock = clock
         self._locate = locate
         self._unreachable = unreachable
-        self._pool = ChannelPool(config)
+        self._links = links
+        self._pool = ChannelPool(config, links)
+        #: No other node can be reached: what another node must serve fails with UNAVAILABLE.
+        self.isolated = False
         self._tick: asyncio.Future[None] | None = None
         self._inner = dict(services)
         wrap = {Kind.UNARY: self._routed, Kind.SERVER_STREAM: self._routed, Kind.BIDI: self._bidi}
         self.services: dict[str, Method] = {
-            path: Method(path, method.kind, bytes, wrap[method.kind](method), method.fail)
+            path: replace(
+                method,
+                parse=bytes,
+                handler=wrap[method.kind](method),
+                admit=forwarded_by_nodes_only(links, method.admit),
+                limits=None,  # checked where the request is decoded
+            )
             for path, method in services.items()
         }
 
@@ -105,13 +120,23 @@ class AccessPoint:
         """Drop the connection to a former owner, after a moment for its calls."""
         self._pool.drop(address)
 
+    def isolate(self) -> None:
+        """End forwarded and held requests with UNAVAILABLE, and further ones until `rejoin`."""
+        self.isolated = True
+        self._pool.drop_all()
+        self.retry_held()
+
+    def rejoin(self) -> None:
+        """Forward and hold requests again."""
+        self.isolated = False
+
     def _routed(self, method: Method) -> Callable[..., Any]:
         path, handler, locate = method.path, method.handler, self._locate
         unary = method.kind is Kind.UNARY
         forward: Callable[[_Forward], Any] = self._forward_unary if unary else self._forward_stream
 
         def handle(raw: bytes, ctx: RequestContext) -> Any:
-            request = read_request(method, raw)
+            request = read_message(method, raw)
             owner = locate(path, request, ctx)
             if owner is None or self._last_hop(path, request, ctx):
                 return handler(request, ctx)
@@ -129,7 +154,7 @@ class AccessPoint:
             self.statistics.forwarded += 1
             call = self._pool.call(owner, path, requests=True, answers=True)
             timeout = self._timeout_s(ctx)
-            return BridgeSession(call(timeout=timeout, metadata=ctx.metadata + _MARK), outbound)
+            return BridgeSession(call(timeout=timeout, metadata=self._marked(owner, ctx)), outbound)
 
         return open_session
 
@@ -152,12 +177,14 @@ class AccessPoint:
             ctx = forward.ctx
             try:
                 return await call(
-                    forward.raw, timeout=self._timeout_s(ctx), metadata=ctx.metadata + _MARK
+                    forward.raw,
+                    timeout=self._timeout_s(ctx),
+                    metadata=self._marked(forward.owner, ctx),
                 )
             except _LOST as error:
                 await self._after_failure(forward, error, call)
         answer = forward.method.handler(forward.request, forward.ctx)
-        waits = type(answer) is ReplyFuture or asyncio.isfuture(answer)
+        waits = type(answer) in (ReplyFuture, CoroutineType) or asyncio.isfuture(answer)
         return await answer if waits else answer
 
     async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:
@@ -172,7 +199,9 @@ class AccessPoint:
             call = None
             try:
                 call = start(
-                    forward.raw, timeout=self._timeout_s(ctx), metadata=ctx.metadata + _MARK
+                    forward.raw,
+                    timeout=self._timeout_s(ctx),
+                    metadata=self._marked(forward.owner, ctx),
                 )
                 while (item := await call.read()) is not grpc.aio.EOF:
                     begun = True
@@ -232,6 +261,8 @@ class AccessPoint:
         statistics.holding_bytes += size
         try:
             while True:
+                if self.isolated:
+                    raise RpcFailure(UNAVAILABLE, _ISOLATED)
                 remaining_ns = forward.hold_until_ns - self._clock.steady_ns()
                 if remaining_ns <= 0:
                     statistics.held_in_vain += 1
@@ -258,6 +289,9 @@ class AccessPoint:
             self._tick = loop.create_future()
             loop.call_later(_RETRY_S, _set, self._tick)
         return self._tick
+
+    def _marked(self, owner: str, ctx: RequestContext) -> tuple[tuple[str, str], ...]:
+        return ctx.metadata + forward_mark(self._links, owner, ctx.peer)
 
     def _timeout_s(self, ctx: RequestContext) -> float | None:
         if ctx.deadline_ns is None:

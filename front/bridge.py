@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from ..proto.errors import UNAVAILABLE, RpcFailure
-from .service import HALF_CLOSED, Method, Outbound, OutboundFull, Session, read_request
+from .service import HALF_CLOSED, Method, Outbound, OutboundFull, Session, read_message
 
 
 class ParsingSession:
@@ -26,7 +26,7 @@ class ParsingSession:
 
     def receive(self, message: Any) -> "asyncio.Future[Any] | None":
         """Decode a message and pass it to the session."""
-        return self._session.receive(read_request(self._method, message))
+        return self._session.receive(read_message(self._method, message))
 
     def close(self, reason: str) -> "asyncio.Future[Any] | None":
         """Close the session."""

@@ -4,8 +4,8 @@ The defaults satisfy the official clients (docs/formats/grpc-api.md, section 1.4
 clients from each other. Keys in `broker.conf` are the camelCase form of the field names.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 _MIB = 1 << 20
 
@@ -25,8 +25,9 @@ class DoorConfig:
         "package cometmq-native; auto uses it if it is installed",
     )
     front_max_receive_message_size: int = _setting(
-        130 * _MIB,
-        "largest request; above the body limit, so that clients get the broker's error, not gRPC's",
+        16 * _MIB,
+        "largest request; above the body limit, so that clients get the broker's error, not "
+        "gRPC's. A broker accepts at least maxMessageSize and 1 MiB, a nameserver 64 MiB",
         "bytes",
     )
     front_max_metadata_size: int = _setting(16 * 1024, "largest metadata of a request", "bytes")
@@ -53,7 +54,14 @@ class DoorConfig:
         20_000, "a connection whose ping is unanswered for this time is closed", "ms"
     )
     front_max_connections: int = _setting(
-        50_000, "native door: concurrent connections, one descriptor each; further ones are closed"
+        50_000,
+        "concurrent connections, one descriptor each; further ones are closed. At most the limit "
+        "of descriptors less frontReservedDescriptors",
+    )
+    front_reserved_descriptors: int = _setting(
+        0,
+        "descriptors (ulimit -n) kept for the store, replication and metrics; 0: a quarter of the "
+        "limit, at least 150 and at most half of it",
     )
     front_max_waiting_calls: int = _setting(
         20_000,
@@ -61,14 +69,47 @@ class DoorConfig:
         "RESOURCE_EXHAUSTED",
     )
     front_max_pending_resets: int = _setting(
-        200, "native door: streams that a client may open and reset before it is disconnected"
+        200,
+        "streams that a client may open and reset before they are processed; with more within a "
+        "second (native door: two and a half) it is disconnected",
     )
     front_handshake_timeout: int = _setting(
-        10_000, "native door: time limit for the handshake of a connection", "ms"
+        10_000, "time limit for the handshake of a connection", "ms"
+    )
+    front_request_timeout: int = _setting(
+        30_000,
+        "time limit for the bytes of one request; on the grpcio door not for messages of a "
+        "bidirectional stream",
+        "ms",
+    )
+    front_unfinished_connection_bytes: int = _setting(
+        64 * _MIB,
+        "native door: bytes of unfinished requests of one connection; further requests are "
+        "answered RESOURCE_EXHAUSTED (one request alone may be larger)",
+        "bytes",
+    )
+    front_unfinished_bytes: int = _setting(
+        256 * _MIB,
+        "native door: bytes of unfinished requests of all connections; from half of it on, "
+        "connections with more than their share are refused first",
+        "bytes",
+    )
+    front_unread_connection_bytes: int = _setting(
+        128 * _MIB,
+        "a client with more bytes of unread answers than this is disconnected (one "
+        "answer alone may be larger)",
+        "bytes",
+    )
+    front_unread_bytes: int = _setting(
+        512 * _MIB,
+        "if all clients together leave more bytes of answers unread, those that do "
+        "not read are disconnected",
+        "bytes",
     )
     front_write_timeout: int = _setting(
         60_000,
-        "native door: a client that reads none of its answers for this time is disconnected",
+        "a client that reads hardly any of its answers for this time (under 16 KiB; grpcio door: "
+        "not the whole message, once more for each MiB) is disconnected",
         "ms",
     )
     front_tls_certificate: str = _setting(
@@ -101,13 +142,20 @@ class DoorConfig:
         64 * _MIB, "total size of held requests; further ones are refused", "bytes"
     )
 
+    def accepting(self, request_bytes: int) -> Self:
+        """Return these settings with a limit of at least `request_bytes` for a request."""
+        if request_bytes <= self.front_max_receive_message_size:
+            return self
+        return replace(self, front_max_receive_message_size=request_bytes)
+
     def __post_init__(self) -> None:
         if self.front_door not in ("auto", "grpcio", "native"):
             raise ValueError(f"frontDoor must be auto, grpcio or native, not {self.front_door!r}")
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise ValueError(f"{_key(name)} must be at least 1, not {value}")
+            least = 0 if name == "front_reserved_descriptors" else 1
+            if isinstance(value, int) and value < least:
+                raise ValueError(f"{_key(name)} must be at least {least}, not {value}")
         if bool(self.front_tls_certificate) != bool(self.front_tls_key):
             raise ValueError("Set both frontTlsCertificate and frontTlsKey, or neither.")
         if self.front_tls_client_ca and not self.front_tls_certificate:

@@ -2,20 +2,23 @@
 
 A door creates one `RequestContext` for each call. Only the metadata names below are picked
 (docs/formats/grpc-api.md, section 2.1); all others are ignored. `metadata` keeps the picked pairs
-unchanged, so that the access point can forward them to the owner.
+unchanged, so that the access point can forward them to the owner; the mark of a forwarded request
+and the cluster token belong to one hop and are left out.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..proto.node_links import TOKEN_KEY
+
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
 CLIENT_VERSION = "x-mq-client-version"
 NAMESPACE = "x-mq-namespace"
-TOKEN = "x-cometmq-token"
+TOKEN = TOKEN_KEY
 FORWARDED = "x-cometmq-forwarded"
 
-#: Names that are picked and forwarded unchanged: identity, version, and the fields of a signature.
+#: Names that are picked: identity, version, and the fields of a signature.
 PICKED = frozenset(
     (
         CLIENT_ID,
@@ -31,6 +34,9 @@ PICKED = frozenset(
         "x-mq-session-token",
     )
 )
+
+#: Names that a node sets for one hop; the others are forwarded unchanged.
+ONE_HOP = frozenset((FORWARDED, TOKEN))
 
 _NS_PER_MS = 1_000_000
 # Clients that try the addresses of one endpoint in turn (docs/formats/grpc-api.md, section 9.1).
@@ -58,7 +64,8 @@ class RequestContext:
     peer: str = ""
     #: On the steady clock; None when the client set no deadline.
     deadline_ns: int | None = None
-    #: The request was forwarded by another node and must not be forwarded again.
+    #: The request is marked as forwarded by another node and must not be forwarded again. True only
+    #: for nodes of the cluster behind an access point (`admission.py`).
     forwarded: bool = False
     token: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
@@ -70,8 +77,11 @@ class RequestContext:
     on_undelivered: Callable[[], None] | None = None
     #: The client is connected with TLS.
     tls: bool = False
-    #: The client's verified certificate (DER), if the door requires client certificates.
+    #: The client's verified certificate (DER), if it has one and the door requests certificates.
     peer_certificate: bytes = b""
+    #: "host:port" of the client of a forwarded request, as the forwarding node sent it. An access
+    #: point replaces `peer` by it once it has admitted the node.
+    forwarded_for: str = ""
 
     def remaining_ms(self, now_ns: int) -> int | None:
         """Return milliseconds until the deadline, 0 if it has passed, None without a deadline."""

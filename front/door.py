@@ -8,9 +8,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
-from .errors import DoorMissingError
+from .errors import CertificateError, DoorMissingError
 from .faults import FaultTable
 from .service import ServiceTable
 from .statistics import DoorStatistics
@@ -40,11 +41,24 @@ class Door(Protocol):
 DoorMaker = Callable[..., Door]
 
 
-def choose_door(config: DoorConfig) -> DoorMaker:
+def check_certificates(config: DoorConfig, links: NodeLinks) -> None:
+    """Raise ValueError if the other nodes would refuse the certificate of this node's port."""
+    if config.front_tls_certificate and links.files is not None:
+        raise ValueError(
+            "frontTlsCertificate and tlsCertificate are both set: other nodes check the "
+            "certificate of this port by tlsCa and tlsNodeName, so set tlsCertificate alone."
+        )
+
+
+def choose_door(config: DoorConfig, links: NodeLinks | None = None) -> DoorMaker:
     """Return a factory for the configured door: `maker(services, clock, faults=None)`.
 
-    Raises DoorMissingError if the configuration requires the native door and it is not installed.
+    Raises DoorMissingError if the configuration requires the native door and it is not installed,
+    and CertificateError for a certificate that no port uses.
     """
+    links = links or NodeLinks()
+    if config.front_tls_certificate and links.tls.tls_mode == "disabled":
+        raise CertificateError("frontTlsCertificate is set, but tlsMode=disabled: remove one.")
     native = None if config.front_door == "grpcio" else _native_maker()
     if config.front_door == "native" and native is None:
         raise DoorMissingError(
@@ -57,7 +71,8 @@ def choose_door(config: DoorConfig) -> DoorMaker:
             "cometmq-native and set frontDoor=auto, or remove frontTlsCertificate"
         )
     if native is not None:
-        return _bind(native, config)
+        return _bind(native, config, links)
+    _check_grpcio(links)
     if config.front_door == "auto":
         logger.info(
             "door.chosen door=grpcio reason=cometmq-native-not-installed "
@@ -65,12 +80,28 @@ def choose_door(config: DoorConfig) -> DoorMaker:
         )
     from .grpcio_door import GrpcioDoor
 
-    return _bind(GrpcioDoor, config)
+    return _bind(GrpcioDoor, config, links)
 
 
-def _bind(maker: Callable[..., Door], config: DoorConfig) -> DoorMaker:
+def _check_grpcio(links: NodeLinks) -> None:
+    """Raise DoorMissingError for a TLS mode that the grpcio door does not have."""
+    if links.files is None:
+        return
+    if links.tls.tls_mode == "permissive":
+        raise DoorMissingError(
+            "tlsMode=permissive with tlsCertificate, but the grpcio door serves either plaintext "
+            "or TLS: install cometmq-native and set frontDoor=auto, or set tlsMode=enforcing"
+        )
+    if not links.token:
+        raise DoorMissingError(
+            "tlsMode=enforcing without clusterToken, but the grpcio door cannot request "
+            "certificates: install cometmq-native and set frontDoor=auto, or set clusterToken"
+        )
+
+
+def _bind(maker: Callable[..., Door], config: DoorConfig, links: NodeLinks) -> DoorMaker:
     def make(services: ServiceTable, clock: Clock, faults: FaultTable | None = None) -> Door:
-        return maker(services, config, clock, faults)
+        return maker(services, config, clock, faults, links)
 
     return make
 

@@ -1,11 +1,14 @@
 """Failures of calls, handled alike by both doors.
 
 A `WireError` becomes an answer with a status, an `RpcFailure` a gRPC status, any other exception a
-server fault: INTERNAL, counted by path; the first one of each path is logged.
+server fault: INTERNAL, counted by path and exception type. Of each path and type the first fault is
+logged with its traceback, then one a minute with the count.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..proto.errors import INTERNAL, RESOURCE_EXHAUSTED, RpcFailure, WireError
@@ -16,21 +19,44 @@ logger = logging.getLogger(__name__)
 
 #: A status message travels in a header, and clients refuse more than 8 KiB of headers in total.
 DETAILS_MAX: Final = 1_000
+#: Shortest interval between two log lines for faults of one path and type.
+_LOG_INTERVAL_NS: Final = 60 * 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Faults:
+    """Server faults of one path and exception type."""
+
+    count: int
+    logged_ns: int
 
 
 class FailureHandler:
     """Converts, counts and logs the failures of one door's calls."""
 
-    def __init__(self) -> None:
-        #: Server faults by path.
-        self.counted: dict[str, int] = {}
+    def __init__(self, steady_ns: Callable[[], int]) -> None:
+        self._steady_ns = steady_ns
+        # Bounded by the methods of the table and the exception classes of the program.
+        self._faults: dict[tuple[str, str], _Faults] = {}
+
+    @property
+    def counted(self) -> dict[tuple[str, str], int]:
+        """Server faults by path and exception type."""
+        return {key: faults.count for key, faults in self._faults.items()}
 
     def internal(self, path: str, error: BaseException | None) -> RpcFailure:
-        """Count a server fault, log the first one of a path, and return the client's status."""
-        seen = self.counted.get(path, 0)
-        self.counted[path] = seen + 1
-        if not seen:
-            logger.error("door.internal_error path=%s", path, exc_info=error)
+        """Count a server fault, log it unless its kind was logged in the last minute, and return
+        the client's status."""
+        kind = type(error).__name__ if error is not None else "unknown"
+        faults = self._faults.get((path, kind))
+        now_ns = self._steady_ns()
+        if faults is None:
+            faults = self._faults[path, kind] = _Faults(0, now_ns - _LOG_INTERVAL_NS)
+        faults.count += 1
+        if now_ns - faults.logged_ns >= _LOG_INTERVAL_NS:
+            faults.logged_ns = now_ns
+            text = "door.internal_error path=%s error=%s count=%d"
+            logger.error(text, path, kind, faults.count, exc_info=error)
         return RpcFailure(INTERNAL, f"internal error in {path}: see the server's log")
 
     def failure(self, method: Method, error: BaseException) -> Any:

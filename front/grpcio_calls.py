@@ -15,16 +15,12 @@ from asyncio import CancelledError, isfuture
 from collections.abc import Callable
 from contextlib import aclosing
 from types import CoroutineType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import grpc
 from grpc.aio import EOF, BaseError
 
-from ..proto.errors import (
-    INVALID_ARGUMENT,
-    RESOURCE_EXHAUSTED,
-    RpcFailure,
-)
+from ..proto.errors import DEADLINE_EXCEEDED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure
 from .config import DoorConfig
 from .context import (
     CLIENT_ID,
@@ -40,7 +36,17 @@ from .failure import DETAILS_MAX, FailureHandler
 from .faults import FaultAction, FaultTable
 from .outbound import QueuedOutbound
 from .reply_future import ReplyFuture
-from .service import HALF_CLOSED, Kind, Method, Session, encode, read_request
+from .service import (
+    HALF_CLOSED,
+    Kind,
+    Method,
+    Session,
+    admit,
+    encode,
+    open_session,
+    read_message,
+)
+from .slow_clients import COUNTED_MIN, SlowClients
 
 _NS_PER_S = 1_000_000_000
 _AWAITED = (ReplyFuture, CoroutineType)
@@ -54,12 +60,16 @@ class _Door(Protocol):
     """The parts of the door that a call uses."""
 
     config: DoorConfig
+    tls: bool
     steady_ns: Callable[[], int]
     faults: FaultTable | None
     failures: FailureHandler
     in_flight: int
     in_flight_max: int
     streams: set[QueuedOutbound]
+    slow: SlowClients
+
+    def disconnect(self, peer: str) -> None: ...
 
     def guarded(self) -> bool: ...
 
@@ -85,6 +95,7 @@ class _Call:
         picked = dict([pair for pair in self._metadata if pair[0] in PICKED])
         get = picked.get
         remaining_s = call.time_remaining()
+        forwarded = picked.pop(FORWARDED, None)
         return RequestContext(
             get(CLIENT_ID, ""),
             get(LANGUAGE, ""),
@@ -92,10 +103,12 @@ class _Call:
             get(NAMESPACE, ""),
             door.peer(call.peer()),
             None if remaining_s is None else door.steady_ns() + int(remaining_s * _NS_PER_S),
-            FORWARDED in picked,
-            get(TOKEN, ""),
+            forwarded is not None,
+            picked.pop(TOKEN, ""),
             tuple(picked.items()),
             request_bytes,
+            tls=door.tls,
+            forwarded_for=forwarded or "",
         )
 
     async def _guard(self) -> bool:
@@ -134,15 +147,16 @@ class _RequestCall(_Call):
     async def _serve(self, _requests: Any, call: Any) -> bytes | None:
         """Serve the call. Returns the answer of a unary call; a stream is written."""
         door = self._door
-        raw = await call.read()
-        ctx = self._context(call, 0 if raw is EOF else len(raw))
+        ctx = self._context(call)
         answer: Any = None
+        raw: Any = None
         door.in_flight += 1
         try:
-            if raw is EOF:
-                await self._no_request()
+            admit(self._method, ctx)  # before the request is read
+            raw = await self._request(call)
+            ctx.request_bytes = len(raw)
             dropped = await self._guard() if door.guarded() else False
-            answer = self._method.handler(read_request(self._method, raw), ctx)
+            answer = self._method.handler(read_message(self._method, raw), ctx)
             if type(answer) in _AWAITED or isfuture(answer):
                 result = await answer
             else:
@@ -151,19 +165,27 @@ class _RequestCall(_Call):
                 ctx.on_undelivered = None
                 await _never()
             if self.response_streaming:
-                await self._write(result, call)
+                await self._write(result, call, ctx)
                 return None
-            return encode(result)
+            data = encode(result)
+            if len(data) >= COUNTED_MIN:
+                door.slow.answered(len(data), ctx.peer)
+            return data
         except CancelledError:
+            if answer is None and door.slow.reset(ctx.peer):
+                door.disconnect(ctx.peer)
             await self._cancelled(ctx, answer, call)
             raise
         except Exception as error:
             if self.response_streaming and isinstance(error, BaseError):
                 self._undelivered(ctx)
+                # The client has left: grpc.aio cancels the call right away, and would log an error
+                # that is raised before that.
+                await asyncio.sleep(_CANCEL_WAIT_S)
                 raise
             result = await self._failure(error, call)
             if self.response_streaming:
-                await self._write(result if type(result) is list else [result], call)
+                await self._write(result if type(result) is list else [result], call, ctx)
                 return None
             return encode(result)
         finally:
@@ -172,23 +194,33 @@ class _RequestCall(_Call):
             # a cycle that would keep the request in memory until the garbage collector runs.
             answer = raw = None
 
-    async def _write(self, answers: Any, call: Any) -> None:
-        write = call.write
+    async def _request(self, call: Any) -> bytes:
+        """Return the request. Raises RpcFailure if it does not arrive, or not in time."""
+        try:
+            raw = await self._door.slow.read(call)
+        except TimeoutError:
+            limit = self._door.config.front_request_timeout
+            text = f"the request was not complete within {limit} ms"
+            raise RpcFailure(DEADLINE_EXCEEDED, text) from None
+        if raw is EOF:
+            await asyncio.sleep(_CANCEL_WAIT_S)
+            text = f"the request of {self._method.path} ends before its message is complete"
+            raise RpcFailure(INVALID_ARGUMENT, text)
+        data: bytes = raw
+        return data
+
+    async def _write(self, answers: Any, call: Any, ctx: RequestContext) -> None:
+        write = self._door.slow.write
         if type(answers) is list:
             for answer in answers:
-                await write(encode(answer))
+                await write(call, encode(answer), ctx.peer)
         elif hasattr(answers, "aclose"):
             async with aclosing(answers):
                 async for answer in answers:
-                    await write(encode(answer))
+                    await write(call, encode(answer), ctx.peer)
         else:
             async for answer in answers:
-                await write(encode(answer))
-
-    async def _no_request(self) -> NoReturn:
-        await asyncio.sleep(_CANCEL_WAIT_S)
-        text = f"the request of {self._method.path} ends before its message is complete"
-        raise RpcFailure(INVALID_ARGUMENT, text)
+                await write(call, encode(answer), ctx.peer)
 
     async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
         """End a call without an answer: the client left, or the service cancelled its future."""
@@ -237,12 +269,12 @@ class BidiCall(_Call):
         door.streams.add(outbound)
         try:
             dropped = await self._guard() if door.guarded() else False
-            session = self._method.handler(ctx, outbound)
+            session = open_session(self._method, ctx, outbound)
             reader = asyncio.get_running_loop().create_task(self._read(session, outbound, call))
             if dropped:
                 await _never()
             while (data := await outbound.take()) is not None:
-                await call.write(data)
+                await door.slow.write(call, data, ctx.peer)
         except (CancelledError, BaseError):
             raise
         except Exception as error:
@@ -259,7 +291,7 @@ class BidiCall(_Call):
     async def _read(self, session: Session, outbound: QueuedOutbound, call: Any) -> None:
         try:
             while (raw := await call.read()) is not EOF:
-                pause = session.receive(read_request(self._method, raw))
+                pause = session.receive(read_message(self._method, raw))
                 if pause is not None:
                     await pause
             await asyncio.sleep(_CANCEL_WAIT_S)

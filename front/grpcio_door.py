@@ -1,10 +1,10 @@
 """The grpcio door: a grpc.aio server in front of a service table. Needs no compiled extension of
 ours.
 
-It serves plaintext HTTP/2 on one port, with the options that the official clients need
-(docs/formats/grpc-api.md, section 1.4) and without SO_REUSEPORT (docs/formats/ha.md, section 6.11).
-The standard health and reflection services answer on the same port. `grpcio_calls.py` serves one
-call.
+It serves plaintext HTTP/2 on one port, or TLS with `tlsMode=enforcing`, with the options that the
+official clients need (docs/formats/grpc-api.md, section 1.4) and without SO_REUSEPORT
+(docs/formats/ha.md, section 6.11). The standard health and reflection services answer on the same
+port. `grpcio_calls.py` serves one call.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import grpc.aio
 
 from ..proto.addresses import bracketed
 from ..proto.errors import UNAVAILABLE, RpcFailure
+from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
 from .errors import AddressError, PortInUseError
@@ -25,7 +26,9 @@ from .failure import FailureHandler
 from .faults import FaultTable
 from .grpcio_calls import CALLS
 from .outbound import QueuedOutbound
-from .service import ServiceTable
+from .process import FreedMemory, client_connections
+from .service import ServiceTable, largest_request
+from .slow_clients import SlowClients, disconnect
 from .standard import StandardServices
 from .statistics import DoorStatistics
 
@@ -46,9 +49,13 @@ class GrpcioDoor:
         services: ServiceTable,
         config: DoorConfig,
         clock: Clock,
-        faults: FaultTable | None = None,
+        faults: FaultTable | None,
+        links: NodeLinks,
     ) -> None:
         self.config = config
+        self._links = links
+        #: The port serves TLS alone.
+        self.tls = links.tls.tls_mode == "enforcing"
         self.steady_ns = clock.steady_ns
         self.faults = faults
         self.in_flight = 0
@@ -58,31 +65,58 @@ class GrpcioDoor:
         self._standard = StandardServices(services)
         table = {**services, **self._standard.table()}
         self._calls = {path: (CALLS[method.kind], method) for path, method in table.items()}
-        self.failures = FailureHandler()
+        self._request_bytes_max = largest_request(table, config.front_max_receive_message_size)
+        self.failures = FailureHandler(clock.steady_ns)
+        self._connections_max = client_connections(config)
+        self.slow = SlowClients(config, clock.steady_ns)
+        self._stalled = 0  # connections of slow readers that were closed
+        self._wasteful = 0  # and of clients that reset their calls
+        self._disconnecting: set[asyncio.Task[None]] = set()
+        self._port = 0
+        self._checks: asyncio.Task[None] | None = None
         self._peers: dict[str, str] = {}
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the bound port. Raises PortInUseError, AddressError."""
         await _check_free(host, port)
-        server = grpc.aio.server(handlers=(self,), options=_options(self.config))
+        server = grpc.aio.server(
+            handlers=(self,),
+            options=_options(self.config, self._request_bytes_max, self._connections_max),
+        )
         try:
-            bound: int = server.add_insecure_port(f"{bracketed(host)}:{port}")
+            bound = self._add_port(server, f"{bracketed(host)}:{port}")
         except RuntimeError as error:
             raise PortInUseError(host, port) from error
         if bound == 0:
             raise PortInUseError(host, port)
         await server.start()
-        self._server = server
+        self._server, self._port = server, bound
+        self._checks = asyncio.get_running_loop().create_task(self._check_slow())
         self._standard.serving(True)
-        logger.info("door.opened door=%s host=%s port=%d", self.name, host, bound)
+        logger.info(
+            "door.opened door=%s host=%s port=%d connections_max=%d",
+            self.name,
+            host,
+            bound,
+            self._connections_max,
+        )
         return bound
+
+    def _add_port(self, server: grpc.aio.Server, address: str) -> int:
+        if not self.tls:
+            return int(server.add_insecure_port(address))
+        # Clients have no certificate, and grpcio can only require one: nodes have the token.
+        credentials = self._links.server_credentials(require_client=False)
+        return int(server.add_secure_port(address, credentials))
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, end the streams, let calls finish within the grace time, close."""
         server, self._server = self._server, None
         if server is None:
             return
+        if self._checks is not None:
+            self._checks.cancel()
         self._standard.serving(False)
         stopped = asyncio.ensure_future(server.stop(grace_s))
         for outbound in tuple(self.streams):
@@ -93,8 +127,47 @@ class GrpcioDoor:
     def statistics(self) -> DoorStatistics:
         """Return the current counters."""
         return DoorStatistics(
-            self.name, self.in_flight, len(self.streams), dict(self.failures.counted)
+            self.name,
+            self.in_flight,
+            len(self.streams),
+            self.failures.counted,
+            self.counters(),
         )
+
+    def counters(self) -> dict[str, int]:
+        """Return counters since the start, and gauges, by name."""
+        return {
+            "requests_slow": self.slow.late_requests,
+            "connections_stalled": self._stalled,
+            "connections_wasteful": self._wasteful,
+            "unread_bytes": self.slow.unread_bytes,
+        }
+
+    async def _check_slow(self) -> None:
+        freed = FreedMemory()
+        while True:
+            await asyncio.sleep(self.slow.period_s)
+            if freed.grown():
+                await asyncio.to_thread(freed.give_back)
+            peers = self.slow.check()
+            if peers:
+                self._stalled += await self._close_connections(peers)
+
+    def disconnect(self, peer: str) -> None:
+        """Close the connection of a client that resets too many calls."""
+        task = asyncio.get_running_loop().create_task(self._disconnect(peer))
+        self._disconnecting.add(task)
+        task.add_done_callback(self._disconnecting.discard)
+
+    async def _disconnect(self, peer: str) -> None:
+        self._wasteful += await self._close_connections({peer})
+
+    async def _close_connections(self, peers: set[str]) -> int:
+        """Close connections; return how many."""
+        try:
+            return await asyncio.to_thread(disconnect, peers, self._port)
+        except OSError:  # no descriptor to list them: a later check repeats it
+            return 0
 
     def service(self, details: Any) -> Any:
         """Return the handler of one call, or None for an unknown path (gRPC's method name)."""
@@ -122,14 +195,16 @@ class GrpcioDoor:
         return peer
 
 
-def _options(config: DoorConfig) -> list[tuple[str, int]]:
+def _options(config: DoorConfig, request_bytes_max: int, connections: int) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", config.front_max_receive_message_size),
+        ("grpc.max_receive_message_length", request_bytes_max),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", config.front_max_metadata_size),
         ("grpc.absolute_max_metadata_size", config.front_max_metadata_size),
         ("grpc.max_concurrent_streams", config.front_max_concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server_handshake_timeout_ms", config.front_handshake_timeout),
         ("grpc.max_connection_idle_ms", config.front_max_connection_idle),
         ("grpc.keepalive_time_ms", config.front_keepalive_time),
         ("grpc.keepalive_timeout_ms", config.front_keepalive_timeout),

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..proto.errors import UNAVAILABLE, RpcFailure
 from .failure import DETAILS_MAX, FailureHandler
 from .reply_future import ReplyFuture
-from .service import HALF_CLOSED, Method, OutboundFull, Session, encode, read_request
+from .service import (
+    HALF_CLOSED,
+    Method,
+    OutboundFull,
+    Session,
+    encode,
+    open_session,
+    read_message,
+    read_request,
+)
 
 if TYPE_CHECKING:
     from .config import DoorConfig
@@ -143,7 +152,7 @@ def reply_failure(door: _Door, call: Any, method: Method, error: BaseException) 
 def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw: bytes) -> None:
     """Serve a unary call; a ready answer is sent before this function returns."""
     try:
-        answer = method.handler(read_request(method, raw), ctx)
+        answer = method.handler(read_request(method, raw, ctx), ctx)
         if type(answer) is bytes:
             if not call.reply(answer):
                 door.failures.undelivered(method, ctx)
@@ -220,7 +229,7 @@ def serve_stream(door: _Door, call: Any, method: Method, ctx: RequestContext, ra
     """Serve a call with one request and many answers."""
     pending = StreamCall(door, call, method, ctx)
     try:
-        answer = method.handler(read_request(method, raw), ctx)
+        answer = method.handler(read_request(method, raw, ctx), ctx)
         if isfuture(answer):
             pending.wait(answer)
         else:
@@ -290,7 +299,7 @@ class BidiCall:
         self.call.watch()  # the end of the stream closes the session
         self.door.enter(self)
         try:
-            self.session = self.method.handler(self.ctx, self.outbound)
+            self.session = open_session(self.method, self.ctx, self.outbound)
         except Exception as error:
             self._end_with(error)
 
@@ -299,7 +308,7 @@ class BidiCall:
         if self.session is None or self.outbound.finished:
             return
         try:
-            pause = self.session.receive(read_request(self.method, raw))
+            pause = self.session.receive(read_message(self.method, raw))
         except Exception as error:
             self._end_with(error)
             return

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from cometmq_native import Server
 
 from ..proto.errors import RESOURCE_EXHAUSTED, RpcFailure
+from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
 from .context import (
@@ -25,6 +27,7 @@ from .context import (
     FORWARDED,
     LANGUAGE,
     NAMESPACE,
+    ONE_HOP,
     PICKED,
     TOKEN,
     RequestContext,
@@ -34,6 +37,7 @@ from .failure import FailureHandler
 from .faults import Fault, FaultAction, FaultTable
 from .native_calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
 from .native_tls import DoorCertificate
+from .process import client_connections
 from .service import Kind, Method, ServiceTable
 from .standard import StandardServices
 from .statistics import DoorStatistics
@@ -46,6 +50,8 @@ _NAMES = (*_FIRST, *sorted(PICKED.difference(_FIRST)))
 #: Events taken across the boundary at once: enough to amortise the wake-up, few enough to leave
 #: time for timers and other sockets.
 _EVENTS_MAX = 256
+#: Time of the loop for these events: a few requests may be slow.
+_TURN_NS = 20_000_000
 #: Period of the check for changed certificate files.
 _CERTIFICATE_S = 10.0
 # After the grace time, calls that still wait get a status within this time.
@@ -59,7 +65,8 @@ def _prepare(
 ) -> tuple[Any, ...]:
     """Return the context fields of one set of headers; cached for each connection and set."""
     client_id, language, version, namespace, forwarded, token = values[: len(_FIRST)]
-    pairs = tuple((n, v) for n, v in zip(_NAMES, values, strict=True) if v is not None)
+    named = zip(_NAMES, values, strict=True)
+    pairs = tuple((n, v) for n, v in named if v is not None and n not in ONE_HOP)
     return (
         client_id or "",
         language or "",
@@ -71,6 +78,7 @@ def _prepare(
         pairs,
         tls,
         certificate or b"",
+        forwarded or "",
     )
 
 
@@ -79,13 +87,18 @@ def _options(config: DoorConfig) -> dict[str, int]:
         "message_bytes": config.front_max_receive_message_size,
         "header_bytes": config.front_max_metadata_size,
         "streams": config.front_max_concurrent_streams,
-        "connections": config.front_max_connections,
+        "connections": client_connections(config),
         "waiting": config.front_max_waiting_calls,
         "idle_ms": config.front_max_connection_idle,
         "keepalive_ms": config.front_keepalive_time,
         "keepalive_timeout_ms": config.front_keepalive_timeout,
         "handshake_ms": config.front_handshake_timeout,
         "stalled_ms": config.front_write_timeout,
+        "request_ms": config.front_request_timeout,
+        "unfinished_connection_bytes": config.front_unfinished_connection_bytes,
+        "unfinished_bytes": config.front_unfinished_bytes,
+        "unread_connection_bytes": config.front_unread_connection_bytes,
+        "unread_bytes": config.front_unread_bytes,
         "resets": config.front_max_pending_resets,
     }
 
@@ -134,7 +147,8 @@ class NativeDoor:
         services: ServiceTable,
         config: DoorConfig,
         clock: Clock,
-        faults: FaultTable | None = None,
+        faults: FaultTable | None,
+        links: NodeLinks,
     ) -> None:
         self.config = config
         self.in_flight = 0
@@ -147,12 +161,20 @@ class NativeDoor:
         self._calls: dict[int, Any] = {}  # open calls, by id
         self._streams: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
-        self.failures = FailureHandler()
+        self.failures = FailureHandler(clock.steady_ns)
+        self._left = False  # taken events wait for the next turn of the loop
         self._closed: asyncio.Future[None] | None = None  # set while the door listens
         self._closing: asyncio.Future[None]
+        limit = config.front_max_receive_message_size
+        limits = {
+            path: min(method.request_bytes_max, limit)
+            for path, method in table.items()
+            if method.request_bytes_max is not None
+        }
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
-        self._server = Server(routes, list(_NAMES), _prepare, _options(config))
-        self._certificate = DoorCertificate(config, self._server)
+        options: dict[str, Any] = {**_options(config), "method_bytes": limits}
+        self._server = Server(routes, list(_NAMES), _prepare, options)
+        self._certificate = DoorCertificate(config, links, self._server)
         self._certificate_timer: asyncio.TimerHandle
 
     async def start(self, host: str, port: int) -> int:
@@ -172,7 +194,14 @@ class NativeDoor:
         self.loop.add_reader(self._server.descriptor(), self._ready)
         self._check_certificate()
         self._standard.serving(True)
-        logger.info("door.opened door=%s host=%s port=%d", self.name, host, bound)
+        connections = client_connections(self.config)
+        logger.info(
+            "door.opened door=%s host=%s port=%d connections_max=%d",
+            self.name,
+            host,
+            bound,
+            connections,
+        )
         return bound
 
     def refresh_certificate(self) -> None:
@@ -180,8 +209,8 @@ class NativeDoor:
         self._certificate.refresh()
 
     def _check_certificate(self) -> None:
-        self.refresh_certificate()
         self._certificate_timer = self.loop.call_later(_CERTIFICATE_S, self._check_certificate)
+        self.refresh_certificate()
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, end the streams, let calls finish within the grace time, close."""
@@ -210,7 +239,7 @@ class NativeDoor:
             self.name,
             self.in_flight,
             len(self._streams),
-            dict(self.failures.counted),
+            self.failures.counted,
             self.counters(),
         )
 
@@ -249,11 +278,22 @@ class NativeDoor:
     # -- events -------------------------------------------------------------------------------
 
     def _ready(self) -> None:
-        """Process the events of the readable descriptor."""
-        now_ns = self._steady_ns()
-        for event in self._server.take(_EVENTS_MAX):
+        """Process the events of the readable descriptor, unless earlier ones are left."""
+        if not self._left:
+            self._process(iter(self._server.take(_EVENTS_MAX)), self._steady_ns())
+
+    def _process(self, events: Iterator[tuple[Any, ...]], taken_ns: int) -> None:
+        """Process events in order, for one turn of the loop; the rest follows in the next."""
+        self._left = False
+        steady_ns = self._steady_ns
+        stop_ns = steady_ns() + _TURN_NS
+        for event in events:
             if event[0] == _OPEN:
-                self._open(event, now_ns)
+                self._open(event, taken_ns)
+                if steady_ns() >= stop_ns:
+                    self._left = True
+                    self.loop.call_soon(self._process, events, taken_ns)
+                    return
             else:
                 self._progress(event)
 
@@ -261,7 +301,19 @@ class NativeDoor:
         _, call, index, raw, head, timeout_ns = event
         method, serve = self._methods[index]
         raw = raw or b""  # a bidirectional stream opens without a request
-        client_id, language, version, namespace, peer, forwarded, token, pairs, tls, shown = head
+        (
+            client_id,
+            language,
+            version,
+            namespace,
+            peer,
+            forwarded,
+            token,
+            pairs,
+            tls,
+            shown,
+            forwarded_for,
+        ) = head
         ctx = RequestContext(
             client_id,
             language,
@@ -276,6 +328,7 @@ class NativeDoor:
             None,
             tls,
             shown,
+            forwarded_for,
         )
         if self.in_flight >= self.config.front_max_concurrent_calls:
             finish(call, RpcFailure(RESOURCE_EXHAUSTED, "too many calls at once; try again later"))

@@ -1,17 +1,18 @@
 """The certificate of the native door: read from files, or generated for development.
 
 The official Java, Go, C# and C++ clients use TLS by default and do not check the certificate, so
-the door always has one. Configured files are read again when they change; open connections keep the
-old certificate.
+the door always has one, unless `tlsMode=disabled`. Configured files are read again when they
+change; open connections keep the old certificate.
 """
 
 import logging
-import os
 import socket
 from typing import Any
 
 from cometmq_native import self_signed
 
+from ..proto.certificates import CertificateFiles, Certificates
+from ..proto.node_links import NodeLinks
 from .config import DoorConfig
 from .errors import CertificateError
 
@@ -21,46 +22,54 @@ logger = logging.getLogger(__name__)
 class DoorCertificate:
     """Loads the certificate and passes it to `Server.set_tls`."""
 
-    def __init__(self, config: DoorConfig, server: Any) -> None:
-        self._files = (config.front_tls_certificate, config.front_tls_key)
-        self._ca = config.front_tls_client_ca
+    def __init__(self, config: DoorConfig, links: NodeLinks, server: Any) -> None:
+        self._config = config
+        self._links = links
         self._server = server
-        self._seen: tuple[int, ...] = ()
+        self._files: CertificateFiles | None = None
+        self._used: Certificates | None = None
 
     def install(self) -> None:
         """Load the certificate before the door listens. Raises CertificateError."""
-        if not self._files[0]:
+        mode = self._links.tls.tls_mode
+        if mode == "disabled":
+            return
+        if mode == "enforcing":
+            self._server.refuse_plaintext()
+        config = self._config
+        if not config.front_tls_certificate and self._links.files is None:
             names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
             chain, key = self_signed(names)
             self._server.set_tls(chain.encode(), key.encode())
             return
         try:
-            self._seen = self._changed_at()
-            self._read()
-        except (OSError, ValueError) as error:
-            raise CertificateError(f"Cannot load the front door's certificate: {error}.") from error
+            files = self._links.files
+            if files is None or config.front_tls_certificate:
+                files = CertificateFiles(
+                    config.front_tls_certificate, config.front_tls_key, config.front_tls_client_ca
+                )
+            self._files = files
+            self._use(files.current())
+        except ValueError as error:
+            raise CertificateError(str(error)) from error
 
     def refresh(self) -> None:
         """Load the files again if they have changed; invalid files are not loaded."""
-        if not self._files[0]:
+        if self._files is None:
             return
-        try:
-            changed_at = self._changed_at()
-            if changed_at != self._seen:
-                self._seen = changed_at
-                self._read()
-                logger.info("door.certificate_replaced file=%s", self._files[0])
-        except (OSError, ValueError) as error:
-            logger.warning("door.certificate_kept file=%s error=%s", self._files[0], error)
+        current = self._files.current()
+        if current is not self._used:
+            try:
+                self._use(current)
+            except ValueError as error:
+                logger.warning("door.certificate_kept error=%s", error)
 
-    def _changed_at(self) -> tuple[int, ...]:
-        return tuple(os.stat(file).st_mtime_ns for file in (*self._files, self._ca) if file)
-
-    def _read(self) -> None:
-        chain, key = (_bytes(file) for file in self._files)
-        self._server.set_tls(chain, key, _bytes(self._ca) if self._ca else None)
-
-
-def _bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+    def _use(self, current: Certificates) -> None:
+        """Pass certificates to the server. Raises ValueError."""
+        self._used = current
+        if self._config.front_tls_certificate:
+            # Authorities of clients: each needs a certificate.
+            self._server.set_tls(current.chain, current.key, current.authorities or None)
+        else:
+            # Authorities of nodes: clients have no certificate.
+            self._server.set_tls(current.chain, current.key, current.authorities, True)

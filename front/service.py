@@ -13,9 +13,9 @@ leaves. `ReplyFuture` (`reply_future.py`) is a lighter future. A UNARY handler m
 coroutine where a task is needed anyway, for example to forward a call.
 
 Errors: a `WireError` becomes the answer that `Method.fail` builds (a gRPC success that carries a
-status), an `RpcFailure` becomes a gRPC status, any other exception becomes INTERNAL and is counted;
-the first one of each path is logged. Services do not depend on the door
-(docs/formats/front-door.md, section 4).
+status), an `RpcFailure` becomes a gRPC status, any other exception becomes INTERNAL and is counted
+and logged (`failure.py`). Services do not depend on the door (docs/formats/front-door.md, section
+4).
 """
 
 from asyncio import Future
@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from ..proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
+from ..proto.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
 from ..proto.methods import rpc_methods
+from ..proto.request_limits import SCAN_FROM, RequestLimits
+from .context import RequestContext
 
 #: The reason passed to `Session.close` when the client has sent its last message and still reads.
 HALF_CLOSED = "half-closed"
@@ -49,6 +51,12 @@ class Method:
     handler: Callable[..., Any]
     #: Builds the answer that carries the error's status: a message, or a list of messages (stream).
     fail: Callable[[WireError], Any]
+    #: Refuses a call before its request is parsed: raises RpcFailure or WireError. None admits all.
+    admit: Callable[[RequestContext], None] | None = None
+    #: Largest request in bytes; None: the door's limit.
+    request_bytes_max: int | None = None
+    #: Checked before a request is decoded; None for internal methods with a token.
+    limits: RequestLimits | None = None
 
 
 ServiceTable = Mapping[str, Method]
@@ -74,7 +82,18 @@ def methods_of(service: str, handlers: Mapping[str, Callable[..., Any]]) -> list
         fail = status_failure(rpc.response)
         if kind is Kind.SERVER_STREAM:
             fail = _in_list(fail)
-        rows.append(Method(rpc.path, kind, rpc.request.FromString, handler, fail))
+        limits = RequestLimits(rpc.request)
+        rows.append(
+            Method(
+                rpc.path,
+                kind,
+                rpc.request.FromString,
+                handler,
+                fail,
+                request_bytes_max=limits.door_bytes_max,
+                limits=limits,
+            )
+        )
     return rows
 
 
@@ -116,13 +135,53 @@ class Session(Protocol):
         """
 
 
-def read_request(method: Method, raw: bytes) -> Any:
-    """Decode a request. Raises RpcFailure (INVALID_ARGUMENT) if the bytes cannot be decoded."""
+def admit(method: Method, ctx: RequestContext) -> None:
+    """Raise what `Method.admit` raises if the call is refused."""
+    if method.admit is not None:
+        method.admit(ctx)
+
+
+def read_request(method: Method, raw: bytes, ctx: RequestContext) -> Any:
+    """Admit a call and decode its request. Raises what `admit` and `read_message` raise."""
+    admit(method, ctx)
+    return read_message(method, raw)
+
+
+def open_session(method: Method, ctx: RequestContext, outbound: Outbound) -> Session:
+    """Admit a bidirectional stream and call its handler. Raises what both raise."""
+    admit(method, ctx)
+    session: Session = method.handler(ctx, outbound)
+    return session
+
+
+def read_message(method: Method, raw: bytes) -> Any:
+    """Decode a request, or a message of a stream.
+
+    Raises RpcFailure: RESOURCE_EXHAUSTED above the method's limit, INVALID_ARGUMENT if the bytes
+    cannot be decoded or a message of a stream has too many elements; WireError if a request has.
+    """
+    limit = method.request_bytes_max
+    if limit is not None and len(raw) > limit:
+        text = f"a request of {len(raw)} bytes exceeds the limit of {limit} of {method.path}"
+        raise RpcFailure(RESOURCE_EXHAUSTED, text)
+    if len(raw) > SCAN_FROM and method.limits is not None:
+        try:
+            method.limits.check(raw)
+        except WireError as error:
+            if method.kind is Kind.BIDI:
+                raise RpcFailure(INVALID_ARGUMENT, error.message) from None
+            raise
     try:
         return method.parse(raw)
     except Exception as error:
         text = f"cannot decode the request of {method.path}: {error}"
         raise RpcFailure(INVALID_ARGUMENT, text) from None
+
+
+def largest_request(services: ServiceTable, door_limit: int) -> int:
+    """Return the size of the largest request that any method of the table accepts."""
+    limits = (method.request_bytes_max for method in services.values())
+    return max((min(limit or door_limit, door_limit) for limit in limits), default=door_limit)
 
 
 def encode(message: Any) -> bytes:

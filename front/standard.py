@@ -7,6 +7,7 @@ standard services from protobuf's default pool.
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import descriptor_pool
@@ -20,6 +21,8 @@ from .service import Kind, Method, Outbound, ServiceTable
 
 HEALTH = "grpc.health.v1.Health"
 _STATUS = health_pb2.HealthCheckResponse
+# The name of a service, a file or a symbol.
+_REQUEST_BYTES = 16 << 10
 
 
 class _BothPools:
@@ -78,7 +81,9 @@ class StandardServices:
                 _never,
             ),
         )
-        return {method.path: method for method in methods}
+        return {
+            method.path: replace(method, request_bytes_max=_REQUEST_BYTES) for method in methods
+        }
 
     def serving(self, yes: bool) -> None:
         """Set the health status. Used on the event loop."""

@@ -12,9 +12,9 @@ class DoorStatistics:
     in_flight: int
     #: Open bidirectional streams.
     streams: int
-    #: Calls that ended in INTERNAL because of a server fault, by path.
-    internal_errors: Mapping[str, int]
-    #: Counters of the native network thread, by name; empty for the grpcio door.
+    #: Calls that ended in INTERNAL because of a server fault, by path and exception type.
+    internal_errors: Mapping[tuple[str, str], int]
+    #: Counters and gauges of the door, by name.
     counters: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -77,14 +77,20 @@ class HaConfig:
         "brokerRole define it, and an operator promotes",
     )
     controller_lease_ms: int = _setting(
-        5000,
+        2500,
         "a leader that neither the controller nor its followers confirmed for this long "
         "refuses writes; the controller waits this long before it elects another",
         "ms",
     )
     controller_beat_interval_ms: int = _setting(
-        1000,
+        250,
         "heartbeat interval of a broker to the controller; changes are reported immediately",
+        "ms",
+    )
+    shutdown_handover_ms: int = _setting(
+        3000,
+        "a stopping replica waits this long until it has left the in-sync set, and a stopping "
+        "leader until another replica leads; 0: it stops immediately",
         "ms",
     )
     ha_priority: int = _setting(
@@ -161,6 +167,8 @@ class HaConfig:
         ):
             if value < 1:
                 raise ValueError(f"{key}={value} must be at least 1 ms")
+        if self.shutdown_handover_ms < 0:
+            raise ValueError(f"shutdownHandoverMs={self.shutdown_handover_ms} must not be negative")
         if self.ha_reconnect_max_ms < self.ha_reconnect_min_ms:
             raise ValueError(
                 f"haReconnectMaxMs={self.ha_reconnect_max_ms} is below haReconnectMinMs="

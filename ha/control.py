@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _PROMOTE_WAIT_S = 20.0
 _DRAIN_MAX_MS = 60_000
 _POLL_S = 0.01
+#: Time for the request of a call, so that unfinished ones do not use up the port's calls.
+_REQUEST_S = 10.0
 
 _MODE = (
     "this group is led by its controller (enableControllerMode=true): use cometmq ha "
@@ -75,20 +77,24 @@ class Control:
         }
 
     def handler(self, method: str) -> Any:
-        """Return the gRPC handler of a path, or None."""
+        """Return the gRPC handler of a path, or None.
+
+        Handlers are registered with streaming requests: gRPC would read a single request before it
+        calls the handler, and wait for it without a limit.
+        """
         if method in self._unary:
             kind, act = self._unary[method]
 
-            async def answer(raw: bytes, context: Any) -> bytes:
-                request = await self._parse(kind, raw, context)
+            async def answer(_requests: Any, context: Any) -> bytes:
+                request = await self._request(kind, context)
                 return (await act(request)).SerializeToString()
 
-            return grpc.unary_unary_rpc_method_handler(answer)
+            return grpc.stream_unary_rpc_method_handler(answer)
         if method in self._streams:
             kind, hook = self._streams[method]
 
-            async def stream(raw: bytes, context: Any) -> AsyncIterator[bytes]:
-                request = await self._parse(kind, raw, context)
+            async def stream(_requests: Any, context: Any) -> AsyncIterator[bytes]:
+                request = await self._request(kind, context)
                 produce = hook()
                 if produce is None:
                     text = "this replica has not started to serve its segments: try again"
@@ -96,18 +102,26 @@ class Control:
                 async for message in produce(request):
                     yield message.SerializeToString()
 
-            return grpc.unary_stream_rpc_method_handler(stream)
+            return grpc.stream_stream_rpc_method_handler(stream)
         return None
 
-    async def _parse(self, kind: Any, raw: bytes, context: Any) -> Any:
-        token = self._replica.config.cluster_token
-        if not is_admitted(token, context.invocation_metadata(), context.peer()):
+    async def _request(self, kind: Any, context: Any) -> Any:
+        """Admit the caller, then read and parse its request; abort the call otherwise."""
+        metadata, verified = context.invocation_metadata(), context.auth_context()
+        if not is_admitted(self._replica.links, metadata, context.peer(), verified):
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
                 "clusterToken is missing or wrong; without a token only this machine may call",
             )
         try:
-            return kind.FromString(raw)
+            async with asyncio.timeout(_REQUEST_S):
+                raw = await context.read()
+        except TimeoutError:
+            text = f"the request was not complete within {_REQUEST_S:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        try:
+            # End of the stream (grpc.aio.EOF): the client sent no whole message.
+            return kind.FromString(raw if isinstance(raw, bytes) else b"\xff")
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be parsed")
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..proto import v1
+from ..proto.node_links import NodeLinks
 from .config import HaConfig
 from .control import Control
 from .core.follower_events import State
@@ -64,6 +65,7 @@ class Replication(Hooks):
         sync_flush: bool,
         bind_address: str = "127.0.0.1",
         nameservers: Sequence[str] = (),
+        links: NodeLinks | None = None,
     ) -> None:
         """Open the state files in `directory` (`<store>/ha`).
 
@@ -72,6 +74,7 @@ class Replication(Hooks):
         super().__init__()
         self.config = config
         self.identity = identity
+        self.links = links or NodeLinks(config.cluster_token)
         self.port = 0  #: of the replication port, once started
         self._steady_ns = steady_ns
         self._log = log
@@ -84,6 +87,7 @@ class Replication(Hooks):
             directory=directory,
             segment_size=segment_size,
             sync_flush=sync_flush,
+            links=self.links,
         )
         self.roles = RoleDriver(self.replica, self)
         self._control = Control(self.replica, self.roles, self, self.heartbeat)
@@ -236,6 +240,18 @@ class Replication(Hooks):
         `fatal`."""
         self.roles.feed(DiskFailed(reason))
 
+    async def leave(self, seconds: float) -> None:
+        """Leave the group before a stop, within `shutdownHandoverMs` and `seconds`.
+
+        A follower leaves the in-sync set; a leader hands over to the most advanced in-sync
+        follower. Without a controller, and in a static group, nothing is done.
+        """
+        begin_ns = self._steady_ns()
+        limit_s = min(seconds, self.config.shutdown_handover_ms / 1000)
+        left = await self.roles.leave(limit_s, lambda: self.has_controller)
+        took_ms = (self._steady_ns() - begin_ns) // 1_000_000
+        logger.info("ha.left done=%s role=%s took_ms=%d", left, self.role.value, took_ms)
+
     async def hand_over(self, to: int, max_wait_ms: int) -> v1.GroupsResponse | None:
         """Ask the controller to switch over to broker `to`; None without an answer."""
         return None if self._link is None else await self._link.switch_over(to, max_wait_ms)
@@ -348,6 +364,24 @@ class Replication(Hooks):
     def has_controller(self) -> bool:
         """Whether an active nameserver answers."""
         return self._link is not None and self._link.has_controller
+
+    @property
+    def heard_ns(self) -> int | None:
+        """Time of the last message of an active controller, the leader or a follower.
+
+        None if this replica needs no other: in a static group, and as a leader when no other
+        replica can be elected.
+        """
+        if self._link is None:
+            return None
+        leader, follower = self.roles.leader, self.roles.follower
+        if leader is not None:
+            if leader.core.is_alone:
+                return None
+            return max(
+                [self._link.heard_ns, *(row.heard_ns for row in leader.core.members.values())]
+            )
+        return max(self._link.heard_ns, 0 if follower is None else follower.frame_ns)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -15,11 +15,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1, v2
+from ..proto.node_links import NodeLinks
 from ..store.format.errors import CorruptLogError, OffsetOutOfRangeError
 from .config import FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES
 from .scrub.peer import PeerError
 from .stream.redial import RedialedChannel
-from .stream.token import token_metadata
 
 #: Limit of one answer: a frame less the prefixes of the records.
 _BYTES_MAX: Final = MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES
@@ -64,10 +64,10 @@ async def read_places(blocks: RangeReads, request: v1.ReadPlacesRequest) -> v1.R
 class PeerRecordReads:
     """Reads from one replication address; used on one event loop."""
 
-    def __init__(self, address: str, token: str = "") -> None:
+    def __init__(self, address: str, links: NodeLinks) -> None:
         self.address = address
-        self._channel = RedialedChannel(address, _OPTIONS)
-        self._metadata = token_metadata(token)
+        self._channel = RedialedChannel(address, links, _OPTIONS)
+        self._metadata = links.metadata(address)
 
     async def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (offset, length). Raises PeerError."""

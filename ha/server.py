@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
 from ..proto.addresses import host_port
+from ..store.format.disk import descriptor_share
 from .config import MAX_FOLLOWERS
 from .core import hello
 from .core.leader_resume import LeaderResume
@@ -23,6 +24,7 @@ from .role.role_driver import RoleDriver
 from .state.replica import Replica
 from .stream import frames
 from .stream.channel import channel_options, read_to_end
+from .stream.dual_port import DualPort
 from .stream.token import is_admitted
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ _PROMOTION_POLL_S = 0.01
 #: Limit of concurrent streams: every follower, each with an old stream that is still closing, and
 #: unauthenticated peers.
 _STREAMS_MAX = 64
+#: Limit of connections: of every follower its stream, its reads of records and its scrub, each with
+#: an old one that is still closing, and operators.
+_CONNECTIONS_MAX = 128
 
 
 class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
@@ -50,19 +55,35 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         window_ms = 2 * config.ha_reconnect_max_ms + config.controller_lease_ms
         self._resume = LeaderResume(window_ms * 1_000_000)
         self._server: Any = None
+        self._dual_port: DualPort | None = None
 
     async def start(self, bind_address: str) -> int:
         """Listen; returns the port. Raises HaPortInUseError."""
         config = self._replica.config
         server = grpc.aio.server(
-            options=channel_options(config.ha_window_size),
+            options=[
+                *channel_options(config.ha_window_size),
+                (
+                    "grpc.max_allowed_incoming_connections",
+                    min(_CONNECTIONS_MAX, descriptor_share()),
+                ),
+                ("grpc.server_handshake_timeout_ms", int(_HELLO_TIMEOUT_S * 1_000)),
+            ],
             maximum_concurrent_rpcs=_STREAMS_MAX,
         )
         server.add_generic_rpc_handlers((self,))
         address = host_port(bind_address, config.ha_listen_port)
+        links = self._replica.links
         try:
-            port = server.add_insecure_port(address)
-        except RuntimeError as error:
+            if links.files is not None and links.tls.tls_mode == "permissive":
+                self._dual_port = DualPort(server, links)
+                port = await self._dual_port.open(bind_address, config.ha_listen_port)
+            elif links.files is not None:
+                credentials = links.server_credentials(require_client=True)
+                port = server.add_secure_port(address, credentials)
+            else:
+                port = server.add_insecure_port(address)
+        except (RuntimeError, OSError) as error:
             raise HaPortInUseError(
                 f"The replication port {address} cannot be bound; another "
                 "process may use it. Stop that process, or set another haListenPort."
@@ -72,9 +93,14 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         return int(port)
 
     async def stop(self, grace_s: float) -> None:
+        if self._dual_port is not None:
+            self._dual_port.stop_listening()
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
+        if self._dual_port is not None:
+            await self._dual_port.close()
+            self._dual_port = None
 
     def service(self, call: Any) -> Any:
         if call.method == paths.HA_REPLICATE:
@@ -179,8 +205,8 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
 async def admit(context: Any, replica: Replica) -> None:
     """Admit a caller, or abort the call; the rule for everything on this port."""
-    token = replica.config.cluster_token
-    if not is_admitted(token, context.invocation_metadata(), context.peer()):
+    metadata, verified = context.invocation_metadata(), context.auth_context()
+    if not is_admitted(replica.links, metadata, context.peer(), verified):
         replica.counts["strangers"] += 1
         await _abort(
             context,

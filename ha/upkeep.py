@@ -64,7 +64,9 @@ class Upkeep:
         self.scrub = Scrub(directory, store, self._peers, options)
         self.scrub.on_round = self._count
         self.disk_full_handover = DiskFullHandover(replication, store, self._peer)
-        self.replay = tails.Replay(directory, send or tails.send_to(self._client_of_leader))
+        self.replay = tails.Replay(
+            directory, send or tails.send_to(self._client_of_leader, replication.links)
+        )
         replication.archived_tails = lambda: tails.list_tails(directory)
         replication.replay_tail = self.replay.run
         replication.get_digests = self.scrub.get_digests
@@ -159,7 +161,7 @@ class Upkeep:
         return [self._peer(address) for address in self._peer_addresses()]
 
     def _peer(self, address: str) -> Peer:
-        return Peer(address, self._replication.config.cluster_token)
+        return Peer(address, self._replication.links)
 
     def _peer_addresses(self) -> list[str]:
         """Return the replication addresses of the other replicas."""

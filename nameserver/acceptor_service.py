@@ -3,27 +3,31 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from ..front.service import Kind, Method
+from ..front.service import Method
 from ..ha.core.cas_register import Ballot, Vote
 from ..proto import paths, v1
 from ..proto.errors import RpcFailure
+from ..proto.node_links import NodeLinks
 from .acceptor_store import AcceptorRefusedError, AcceptorStore, acceptor_message
-from .admission import check_token
 from .meta_store import StoreUnavailableError
+from .node_method import node_method
+from .record_file import VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
 
 _INVALID_ARGUMENT = 3
 _UNAVAILABLE = 14
+# The largest value, a register name and a ballot.
+_REQUEST_BYTES = VALUE_BYTES_MAX + 4_096
 
 
 class AcceptorService:
     """The handlers."""
 
-    def __init__(self, store: AcceptorStore, token: str) -> None:
+    def __init__(self, store: AcceptorStore, links: NodeLinks) -> None:
         self._store = store
-        self._token = token
+        self._links = links
 
     def methods(self) -> list[Method]:
         """Return the rows of the service table."""
@@ -33,25 +37,22 @@ class AcceptorService:
             (paths.CELL_READ, v1.ReadCellRequest, self.read),
         )
         return [
-            Method(path, Kind.UNARY, request.FromString, handler, lambda _error: v1.CellResponse())
+            node_method(path, request, v1.CellResponse, handler, self._links, _REQUEST_BYTES)
             for path, request, handler in rows
         ]
 
     def prepare(self, request: v1.PrepareRequest, ctx: "RequestContext") -> Any:
         """Handle a prepare request of a proposer."""
-        check_token(self._token, ctx)
         ballot = _ballot(request.ballot)
         return self._answer(lambda: self._store.prepare(request.cell, ballot))
 
     def accept(self, request: v1.AcceptRequest, ctx: "RequestContext") -> Any:
         """Handle an accept request of a proposer."""
-        check_token(self._token, ctx)
         ballot = _ballot(request.ballot)
         return self._answer(lambda: self._store.accept(request.cell, ballot, request.value))
 
     def read(self, request: v1.ReadCellRequest, ctx: "RequestContext") -> v1.CellResponse:
         """Return the acceptor's state without a promise; `accepted` tells whether it votes."""
-        check_token(self._token, ctx)
         store = self._store
         if not request.cell:
             return v1.CellResponse(

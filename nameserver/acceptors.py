@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 
 from ..ha.core.cas_register import Ballot, Identities, Vote
 from ..ha.stream.redial import RedialedChannel
-from ..ha.stream.token import token_metadata
 from ..proto import paths, v1
+from ..proto.node_links import NodeLinks
 from .acceptor_store import AcceptorStore, acceptor_state_from, ballot_message
 from .meta_store import StoreUnavailableError
 
@@ -75,11 +75,11 @@ class OwnAcceptor:
 class PeerAcceptor:
     """The acceptor of another nameserver, by address."""
 
-    def __init__(self, address: str, token: str, timeout_s: float) -> None:
+    def __init__(self, address: str, links: NodeLinks, timeout_s: float) -> None:
         self.name = address
-        self._metadata = token_metadata(token)
+        self._metadata = links.metadata(address)
         self._timeout_s = timeout_s
-        self._channel = RedialedChannel(address)
+        self._channel = RedialedChannel(address, links)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -103,6 +103,14 @@ class PeerAcceptor:
 
     async def peek(self, register: str) -> Vote:
         return _vote(await self._call(paths.CELL_READ, v1.ReadCellRequest(cell=register)))
+
+    async def process_exited(self, request: v1.ProcessExitedRequest) -> None:
+        """Report the exit of a broker. A failure is only logged: its lease then expires."""
+        raw = request.SerializeToString()
+        try:
+            await self._channel.call(paths.PROCESS_EXITED, raw, self._metadata, self._timeout_s)
+        except grpc.RpcError as error:
+            logger.info("process.exit_not_reported peer=%s error=%s", self.name, error)
 
     async def _call(self, path: str, request: Any) -> v1.CellResponse:
         raw_request = request.SerializeToString()

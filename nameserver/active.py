@@ -5,12 +5,17 @@ before each renewal was sent, less a tenth for clock drift. The others watch the
 state; if it has not changed for a whole time to live, they try to replace exactly that value. So at
 most one nameserver is active at a time, and even if clocks fail two of them do no harm. A holder
 that stops releases the claim (docs/formats/ha.md, section 6.3).
+
+No lease that a holder grants outlives its claim. So after a claim has expired, no lease of its
+holder runs any more, and the next holder judges the silence of a leader by the heartbeats that it
+received before it became active.
 """
 
 import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .acceptor_store import AcceptorStore
@@ -23,8 +28,17 @@ REGISTER = "controller"
 _NS_PER_MS = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A valid claim of this nameserver."""
+
+    until_ns: int
+    #: The former holder's claim expired. False: it was released, and its leases may still run.
+    leases_are_over: bool
+
+
 class ActiveClaim:
-    """This nameserver's claim; `on_change` is called when it begins and ends."""
+    """This nameserver's claim. `on_claim` receives every renewal, and None when it ends."""
 
     def __init__(
         self,
@@ -34,18 +48,19 @@ class ActiveClaim:
         instance: str,
         ttl_ms: int,
         steady_ns: Callable[[], int],
-        on_change: Callable[[bool], None],
+        on_claim: Callable[[Claim | None], None],
     ) -> None:
         self._register = register
         self._acceptor = acceptor
         self._instance = instance
         self._ttl_ns = ttl_ms * _NS_PER_MS
         self._steady_ns = steady_ns
-        self._on_change = on_change
+        self._on_claim = on_claim
         self._address = ""
         self._valid_until_ns = -1
         self._watched: bytes | None = None
         self._watched_since_ns = 0
+        self._was_released = False  #: the register was free when this claim began
         self._task: asyncio.Task[None] | None = None
 
     def may_decide(self, now_ns: int) -> bool:
@@ -70,7 +85,7 @@ class ActiveClaim:
         if not self.may_decide(self._steady_ns()):
             return
         self._valid_until_ns = -1
-        self._on_change(False)
+        self._on_claim(None)
         try:
             async with asyncio.timeout(self._ttl_ns / 1e9):
                 await self._register.change(REGISTER, self._release)
@@ -86,7 +101,7 @@ class ActiveClaim:
                 logger.debug("controller.register_unavailable error=%s", error)
             now_ns = self._steady_ns()
             if not self.may_decide(now_ns):
-                self._on_change(False)
+                self._on_claim(None)
             await asyncio.sleep(pause_s if self.may_decide(now_ns) else pause_s / 2)
 
     async def _turn(self) -> None:
@@ -97,7 +112,7 @@ class ActiveClaim:
         if _read(value).get("life") == self._instance:
             self._valid_until_ns = now_ns + self._ttl_ns * 9 // 10
             if self.may_decide(self._steady_ns()):
-                self._on_change(True)
+                self._on_claim(Claim(self._valid_until_ns, not self._was_released))
         else:
             self._valid_until_ns = -1
             self._watch(value)
@@ -122,6 +137,8 @@ class ActiveClaim:
         )
         if not (ours or free or ran_out):
             return None
+        if not ours:
+            self._was_released = free
         claim = {
             "life": self._instance,
             "address": self._address,

@@ -25,6 +25,16 @@ class NameserverConfig:
         "Secret that brokers must present to register; empty: only brokers on this machine.",
         secret="yes",
     )
+    authentication_enabled: bool = _setting(
+        False,
+        "The cluster checks signatures: refuse the route queries of clients, because a nameserver "
+        "has no users. Clients connect to a broker or a proxy.",
+    )
+    allow_anonymous: bool = _setting(
+        False,
+        "Serve addresses other than loopback although authenticationEnabled is off: everyone who "
+        "reaches the ports may read and change everything.",
+    )
     broker_not_active_timeout: int = _setting(
         10_000, "A replica without a heartbeat for this long counts as dead.", unit="ms"
     )
@@ -60,16 +70,22 @@ class NameserverConfig:
         "single controller.",
     )
     controller_lease_ms: int = _setting(
-        5_000,
+        2_500,
         "A leader may write for this long after a heartbeat that the controller answered; "
         "after the same silence another leader is elected. Use the same value on all "
         "brokers and nameservers.",
         unit="ms",
     )
     controller_beat_interval_ms: int = _setting(
-        1_000,
+        250,
         "Heartbeat interval of brokers to the controller; use the same value on the brokers.",
         unit="ms",
+    )
+
+    watch_local_brokers: bool = _setting(
+        True,
+        "Watch the processes of brokers on this host (Linux) and report their exits to all "
+        "controllers, so that an election does not wait for the lease.",
     )
 
     def __post_init__(self) -> None:

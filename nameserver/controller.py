@@ -18,8 +18,10 @@ from typing import Any
 
 from ..front.clock import Clock
 from ..ha.core.controller.events import (
+    FOREVER_NS,
     ActiveChanged,
     CasDone,
+    ClaimRenewed,
     CompareAndSet,
     Direct,
     Effect,
@@ -28,6 +30,7 @@ from ..ha.core.controller.events import (
     Limits,
     LogEvent,
     OperationAnswer,
+    ProcessExited,
     ProposalAnswer,
     ReadState,
     RefusalCode,
@@ -40,12 +43,15 @@ from ..ha.core.controller.events import (
 )
 from ..ha.core.controller.group_controller import GroupController
 from ..ha.core.group_state import GroupState, names
+from ..proto import v1
 from ..proto.errors import RpcFailure
+from .active import Claim
 from .config import NameserverConfig
 from .controller_messages import directive_message
 from .controller_session import BrokerSession
 from .hosted_group import HostedGroup
 from .meta_store import MetaStore, StoreUnavailableError
+from .process_watch import ProcessWatch
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +89,7 @@ class Controller:
         self.groups: dict[str, HostedGroup] = {}
         self.sessions: dict[int, BrokerSession] = {}
         self.refused = 0
+        self._claim_until_ns = FOREVER_NS
         self._store = store
         self._on_state = on_state
         self._limits = Limits(
@@ -95,6 +102,9 @@ class Controller:
         self._ticker: asyncio.Task[None] | None = None
         self._events: deque[tuple[HostedGroup, Event]] = deque()
         self._is_handling = False
+        self._processes = ProcessWatch(self._process_ended)
+        #: Called with the exit of a broker on this host, for the other nameservers.
+        self.on_exit: Callable[[v1.ProcessExitedRequest], None] = lambda _request: None
         self.hint: Callable[[], str] = lambda: ""  #: text about the active nameserver, for messages
         #: Whether this nameserver's claim is valid at a time: during a pause it may have expired.
         self.may_decide: Callable[[int], bool] = lambda _now_ns: True
@@ -111,6 +121,7 @@ class Controller:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        self._processes.close()
         for session in list(self.sessions.values()):
             session.drop(RpcFailure(_UNAVAILABLE, "this nameserver is stopping"))
         for future in self._waiting.values():
@@ -143,8 +154,11 @@ class Controller:
     def _begin(self, cluster: str, name: str) -> HostedGroup:
         group = HostedGroup(GroupController(cluster, name, self._limits))
         self.groups[name] = group
-        self.handle(group, Started(None, active=self.active))
+        self.handle(group, self._started())
         return group
+
+    def _started(self) -> Started:
+        return Started(None, self.active, self._claim_until_ns)
 
     async def _load(self) -> None:
         """Load every group that has a state, before its brokers register."""
@@ -160,18 +174,23 @@ class Controller:
                     self._begin(cluster, name)
             return
 
-    def set_active(self, active: bool) -> None:
-        """Become active or inactive."""
-        if active == self.active:
+    def set_claim(self, claim: Claim | None) -> None:
+        """Become active, extend the right to decide, or become inactive (None)."""
+        if claim is None:
+            if self.active:
+                self._deactivate()
             return
-        if not active:
-            self._deactivate()
-            return
-        self.active = True
-        logger.info("controller.active name=%s", self.name)
+        self._claim_until_ns = claim.until_ns
+        event: Event = ClaimRenewed(claim.until_ns)
+        begins = not self.active
+        if begins:
+            self.active = True
+            logger.info("controller.active name=%s", self.name)
+            event = ActiveChanged(True, claim.until_ns, claim.leases_are_over)
         for group in list(self.groups.values()):
-            self.handle(group, ActiveChanged(True))
-        self._task(self._load())
+            self.handle(group, event)
+        if begins:
+            self._task(self._load())
 
     def _deactivate(self) -> None:
         """Stop granting leases before any other event is handled."""
@@ -221,7 +240,7 @@ class Controller:
                         _UNAVAILABLE, "the controller restarts the group's state machine; reconnect"
                     )
                 )
-            self._events.append((group, Started(None, active=self.active)))
+            self._events.append((group, self._started()))
             return
         for effect in effects:
             self._do(group, effect)
@@ -357,3 +376,35 @@ class Controller:
         """Handle a heartbeat of a session whose group is set."""
         assert session.group is not None
         self.handle(session.group, event)
+
+    # --- exits ------------------------------------------------------------------------------------
+
+    def watch(self, message: v1.BrokerBeat) -> None:
+        """Watch the broker's process if it runs on this host."""
+        if self.config.watch_local_brokers and message.HasField("process"):
+            self._processes.heartbeat(message.replica, message.process)
+
+    def process_exited(self, request: v1.ProcessExitedRequest) -> bool:
+        """Handle the exit of a broker's process; returns whether its incarnation is known."""
+        replica = request.replica
+        group = self.groups.get(replica.group)
+        known = False
+        if group is not None:
+            event = ProcessExited(replica.broker_id, replica.replica_uuid, replica.incarnation)
+            self.handle(group, event)
+            row = group.core.replicas.get(replica.broker_id)
+            known = row is not None and row.dead
+        logger.info(
+            "process.exited group=%s broker_id=%d incarnation=%d status=%s known=%s",
+            replica.group,
+            replica.broker_id,
+            replica.incarnation,
+            request.status,
+            known,
+        )
+        return known
+
+    def _process_ended(self, replica: v1.ReplicaIdentity) -> None:
+        request = v1.ProcessExitedRequest(replica=replica, status="ended on this host")
+        self.process_exited(request)
+        self.on_exit(request)

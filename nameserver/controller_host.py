@@ -17,6 +17,8 @@ from ..front.clock import Clock
 from ..front.service import Method
 from ..ha.core.cas_register import AcceptorState, Ballot
 from ..ha.core.group_state import GroupState
+from ..proto import v1
+from ..proto.node_links import NodeLinks
 from .acceptor_service import AcceptorService
 from .acceptor_store import AcceptorStore
 from .acceptors import OwnAcceptor, PeerAcceptor, call_each_once
@@ -29,6 +31,8 @@ from .meta_store import decode_state
 from .register_store import GROUP_PREFIX, Register, RegisterStore, recover
 
 OnState = Callable[[GroupState], None]
+#: A majority decides a round, so a slow peer delays none; a busy disk needs this long to sync.
+_PEER_TIMEOUT_MIN_S = 1.0
 
 
 class ControllerHost(Protocol):
@@ -50,22 +54,25 @@ class ControllerHost(Protocol):
 
 
 def make_controller_host(
-    config: NameserverConfig, clock: Clock, on_state: OnState
+    config: NameserverConfig, clock: Clock, on_state: OnState, links: NodeLinks
 ) -> ControllerHost:
     """Return a single or replicated controller host, as configured."""
     kind = ReplicatedControllerHost if config.peers() else SingleControllerHost
-    return kind(config, clock, on_state)
+    return kind(config, clock, on_state, links)
 
 
 class SingleControllerHost:
     """One nameserver with one file."""
 
-    def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
+    def __init__(
+        self, config: NameserverConfig, clock: Clock, on_state: OnState, links: NodeLinks
+    ) -> None:
+        self._links = links
         self._file = GroupsFile(Path(config.namesrv_data_dir))
         self.controller = Controller(config, clock, self._file, on_state, active=True)
 
     def methods(self) -> list[Method]:
-        return ControllerService(self.controller).methods()
+        return ControllerService(self.controller, self._links).methods()
 
     def open(self) -> None:
         self._file.open()
@@ -81,8 +88,11 @@ class SingleControllerHost:
 class ReplicatedControllerHost:
     """Three nameservers (or five), one of which is active at a time."""
 
-    def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
+    def __init__(
+        self, config: NameserverConfig, clock: Clock, on_state: OnState, links: NodeLinks
+    ) -> None:
         self._config = config
+        self._links = links
         self._instance = secrets.token_hex(8)
         self._acceptor = AcceptorStore(Path(config.namesrv_data_dir))
         self._clock = clock
@@ -96,10 +106,12 @@ class ReplicatedControllerHost:
             instance=self._instance,
             ttl_ms=self._ttl_ms,
             steady_ns=clock.steady_ns,
-            on_change=self.controller.set_active,
+            on_claim=self.controller.set_claim,
         )
         self.controller.may_decide = self._active.may_decide
         self.controller.hint = self._hint
+        self.controller.on_exit = self._report_exit
+        self._reports: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -112,18 +124,16 @@ class ReplicatedControllerHost:
             peer.resolve_again()
 
     def methods(self) -> list[Method]:
-        acceptor = AcceptorService(self._acceptor, self._config.cluster_token)
-        return [*ControllerService(self.controller).methods(), *acceptor.methods()]
+        acceptor = AcceptorService(self._acceptor, self._links)
+        return [*ControllerService(self.controller, self._links).methods(), *acceptor.methods()]
 
     def open(self) -> None:
         self._acceptor.open()
 
     async def start(self, address: str) -> None:
         config = self._config
-        timeout_s = self._ttl_ms / 3_000
-        self._peers = [
-            PeerAcceptor(peer, config.cluster_token, timeout_s) for peer in config.peers()
-        ]
+        timeout_s = max(_PEER_TIMEOUT_MIN_S, self._ttl_ms / 3_000)
+        self._peers = [PeerAcceptor(peer, self._links, timeout_s) for peer in config.peers()]
         self._register.acceptors = [OwnAcceptor(self._acceptor), *self._peers]
         self._register.duplicates.on_duplicate = self._resolve_again
         await self.controller.start(_public_address(address))
@@ -137,13 +147,20 @@ class ReplicatedControllerHost:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._reports, return_exceptions=True)
         await self._active.stop()
         await self.controller.stop()
         await self._register.stop()
         for peer in self._peers:
             await peer.close()
         await self._acceptor.close()
+
+    def _report_exit(self, request: v1.ProcessExitedRequest) -> None:
+        """Report the exit of a broker on this host to the other nameservers."""
+        for peer in self._peers:
+            task = asyncio.get_running_loop().create_task(peer.process_exited(request))
+            self._reports.add(task)
+            task.add_done_callback(self._reports.discard)
 
     async def _watch_states(self) -> None:
         """While another nameserver is active, adopt its decisions once a majority is seen to hold

@@ -66,6 +66,9 @@ def heartbeat_from(message: v1.BrokerBeat) -> Heartbeat:
         priority=message.priority,
         drained=message.drained,
         no_room=message.no_room,
+        leaving=message.leaving,
+        lacks_quorum=message.lacks_quorum,
+        leader_refused=message.leader_refused,
     )
 
 
@@ -80,6 +83,7 @@ def directive_message(direct: Direct) -> v1.Directive:
         active=direct.active,
         detail=direct.detail,
         drain_ms=direct.drain_ms,
+        wait_ms=direct.wait_ms,
         next=None if direct.next is None else ref_message(direct.next),
     )
 
@@ -155,6 +159,7 @@ def _replica_report(core: GroupController, broker_id: int, now_ns: int) -> v1.Re
             silent_ms=max(0, now_ns - row.heard_ns) // _NS_PER_MS,
             in_sync=row.ref in state.in_sync,
             eligible=row.ref in state.eligible,
+            overdue=row.overdue(now_ns, core.limits),
         )
     member = state.member(broker_id)
     assert member is not None
@@ -166,6 +171,7 @@ def _replica_report(core: GroupController, broker_id: int, now_ns: int) -> v1.Re
         silent_ms=-1,
         in_sync=state.in_sync_ref(broker_id) is not None,
         eligible=state.eligible_ref(broker_id) is not None,
+        overdue=True,
     )
 
 

@@ -12,7 +12,6 @@ from ..ha.core.controller.directives import explain, phase
 from ..ha.core.controller.events import (
     ForceElect,
     OperationAnswer,
-    ProcessExited,
     ProposalAnswer,
     SetDrain,
     SetPolicy,
@@ -20,7 +19,7 @@ from ..ha.core.controller.events import (
 )
 from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
-from .admission import check_token
+from ..proto.node_links import NodeLinks
 from .controller import SESSIONS_MAX, Controller
 from .controller_messages import (
     group_report,
@@ -30,6 +29,7 @@ from .controller_messages import (
 )
 from .controller_session import BrokerSession
 from .hosted_group import HostedGroup
+from .node_method import node_method
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -43,48 +43,52 @@ _RESOURCE_EXHAUSTED = 8
 class ControllerService:
     """The handlers; plain functions on the event loop."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, links: NodeLinks) -> None:
         self._controller = controller
+        self._links = links
         self._session_number = 0
 
     def methods(self) -> list[Method]:
         """Return the rows of the service table."""
-        groups = status_failure(v1.GroupsResponse)
-        unary = (
-            (paths.ALTER_ISR, v1.AlterIsrRequest, self.alter_isr, _failure(v1.AlterIsrResponse)),
-            (
-                paths.REPORT_CUT,
-                v1.ReportCutRequest,
-                self.report_cut,
-                _failure(v1.ReportCutResponse),
-            ),
+        links = self._links
+        brokers = (
+            (paths.ALTER_ISR, v1.AlterIsrRequest, v1.AlterIsrResponse, self.alter_isr),
+            (paths.REPORT_CUT, v1.ReportCutRequest, v1.ReportCutResponse, self.report_cut),
             (
                 paths.PROCESS_EXITED,
                 v1.ProcessExitedRequest,
+                v1.ProcessExitedResponse,
                 self.process_exited,
-                _failure(v1.ProcessExitedResponse),
             ),
-            (paths.SWITCHOVER, v1.SwitchoverRequest, self.switchover, groups),
-            (paths.FORCE_ELECT, v1.ForceElectRequest, self.force_elect, groups),
-            (paths.SET_DRAIN, v1.SetDrainRequest, self.set_drain, groups),
-            (paths.SET_POLICY, v1.SetPolicyRequest, self.set_policy, groups),
-            (paths.GET_GROUPS, v1.GetGroupRequest, self.get_groups, groups),
         )
-        table = [
-            Method(path, Kind.UNARY, request.FromString, handler, fail)
-            for path, request, handler, fail in unary
+        groups = v1.GroupsResponse
+        operators = (
+            (paths.SWITCHOVER, v1.SwitchoverRequest, self.switchover),
+            (paths.FORCE_ELECT, v1.ForceElectRequest, self.force_elect),
+            (paths.SET_DRAIN, v1.SetDrainRequest, self.set_drain),
+            (paths.SET_POLICY, v1.SetPolicyRequest, self.set_policy),
+            (paths.GET_GROUPS, v1.GetGroupRequest, self.get_groups),
+        )
+        beat, directive = v1.BrokerBeat, v1.Directive
+        return [
+            *(
+                node_method(path, request, response, handler, links)
+                for path, request, response, handler in brokers
+            ),
+            *(
+                node_method(path, request, groups, handler, links, fail=status_failure(groups))
+                for path, request, handler in operators
+            ),
+            node_method(
+                paths.CONTROLLER_SESSION, beat, directive, self.session, links, kind=Kind.BIDI
+            ),
         ]
-        parse = v1.BrokerBeat.FromString
-        nothing = _failure(v1.Directive)
-        table.append(Method(paths.CONTROLLER_SESSION, Kind.BIDI, parse, self.session, nothing))
-        return table
 
     # --- brokers ----------------------------------------------------------------------------------
 
     def session(self, ctx: "RequestContext", outbound: Outbound) -> BrokerSession:
         """Open a broker's session."""
         controller = self._controller
-        self._check(ctx)
         if len(controller.sessions) >= SESSIONS_MAX:
             text = f"this nameserver already has {SESSIONS_MAX} sessions, its limit"
             raise RpcFailure(_RESOURCE_EXHAUSTED, text)
@@ -95,7 +99,6 @@ class ControllerService:
 
     def alter_isr(self, request: v1.AlterIsrRequest, ctx: "RequestContext") -> Any:
         """Handle a leader's proposal for the in-sync set."""
-        self._check(ctx)
         group = self._controller.groups.get(request.group)
         if group is None or group.core.state.cluster != request.cluster:
             return v1.AlterIsrResponse(reason=f"group {request.group} is not known here")
@@ -118,7 +121,6 @@ class ControllerService:
         self, request: v1.ReportCutRequest, ctx: "RequestContext"
     ) -> v1.ReportCutResponse:
         """Handle a replica's report of an archived and cut diverged tail."""
-        self._check(ctx)
         group = self._controller.groups.get(request.replica.group)
         if group is None:
             raise RpcFailure(5, f"group {request.replica.group} is not known here")
@@ -142,24 +144,7 @@ class ControllerService:
         self, request: v1.ProcessExitedRequest, ctx: "RequestContext"
     ) -> v1.ProcessExitedResponse:
         """Handle a supervisor's report that a broker's process ended."""
-        self._check(ctx)
-        replica = request.replica
-        group = self._controller.groups.get(replica.group)
-        known = False
-        if group is not None:
-            event = ProcessExited(replica.broker_id, replica.replica_uuid, replica.incarnation)
-            self._controller.handle(group, event)
-            row = group.core.replicas.get(replica.broker_id)
-            known = row is not None and row.dead
-        logger.info(
-            "process.exited group=%s broker_id=%d incarnation=%d status=%s known=%s",
-            replica.group,
-            replica.broker_id,
-            replica.incarnation,
-            request.status,
-            known,
-        )
-        return v1.ProcessExitedResponse(known=known)
+        return v1.ProcessExitedResponse(known=self._controller.process_exited(request))
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -196,7 +181,6 @@ class ControllerService:
 
     def get_groups(self, request: v1.GetGroupRequest, ctx: "RequestContext") -> v1.GroupsResponse:
         """Return the reports of one group or of all groups."""
-        self._check(ctx)
         controller = self._controller
         names = [request.group] if request.group else sorted(controller.groups)
         response = v1.GroupsResponse(code=v2.OK, message="OK")
@@ -215,9 +199,6 @@ class ControllerService:
 
     # --- help -------------------------------------------------------------------------------------
 
-    def _check(self, ctx: "RequestContext") -> None:
-        check_token(self._controller.config.cluster_token, ctx)
-
     def _group(self, name: str) -> HostedGroup:
         group = self._controller.groups.get(name)
         if group is None:
@@ -228,7 +209,6 @@ class ControllerService:
         return group
 
     def _operate(self, name: str, ctx: "RequestContext", what: str) -> HostedGroup:
-        self._check(ctx)
         group = self._group(name)
         logger.info("operator.%s group=%s peer=%s", what, name, ctx.peer)
         if not self._controller.active:
@@ -270,8 +250,3 @@ def _same_cut(one: v1.ReportCutRequest, other: v1.ReportCutRequest) -> bool:
         other.start,
         other.end,
     )
-
-
-def _failure(response: type) -> Any:
-    """Return the failure response of an internal method, which fails with gRPC statuses only."""
-    return lambda _error: response()

@@ -38,6 +38,10 @@ class SessionHost(Protocol):
         """Handle a heartbeat of a session whose group is set."""
         ...
 
+    def watch(self, message: v1.BrokerBeat) -> None:
+        """Watch the broker's process if it runs on this host."""
+        ...
+
     def on_closed(self, session: "BrokerSession") -> None:
         """Remove the session."""
         ...
@@ -70,6 +74,7 @@ class BrokerSession:
         elif self._replica != replica:
             raise RpcFailure(_INVALID_ARGUMENT, "a session serves one replica only")
         self._heard_ns = self._host.clock.steady_ns()
+        self._host.watch(message)
         self._host.on_heartbeat(self, HeartbeatArrived(self.number, heartbeat_from(message)))
 
     def send(self, directive: v1.Directive) -> None:

@@ -35,7 +35,8 @@ class KnownGroups:
         if self._directory is None:
             return frozenset()
         self._directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._directory / _LOCK, flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,10 +10,12 @@ empty list, because a client divides by its length.
 import ipaddress
 import re
 from collections.abc import Iterable
+from itertools import groupby
 
 from ..front.context import takes_several_addresses
 from ..proto import v2
 from ..proto.errors import WireError
+from ..proto.route_queues import encode_queues
 from .rows import Group, Topic
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
@@ -52,23 +54,22 @@ def check_topic(name: str) -> None:
 
 def message_queues(
     resource: v2.Resource, routes: Iterable[tuple[Group, Topic]], language: str, tls: bool = False
-) -> list[v2.MessageQueue]:
-    """Return all queues of the topic, group by group; `resource` is returned unchanged."""
-    queues: list[v2.MessageQueue] = []
+) -> bytes:
+    """Encode all queues of the topic, group by group; `resource` is returned unchanged."""
+    parts: list[bytes] = []
     for group, topic in routes:
-        broker = v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language, tls))
-        types = accepted_types(topic.message_type)
-        for queue_id, permission in enumerate(permissions(topic, drained=is_drained(group))):
-            queues.append(
-                v2.MessageQueue(
-                    topic=resource,
-                    id=queue_id,
-                    permission=permission,
-                    broker=broker,
-                    accept_message_types=types,
-                )
-            )
-    return queues
+        queue = v2.MessageQueue(
+            topic=resource,
+            broker=v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language, tls)),
+            accept_message_types=accepted_types(topic.message_type),
+        )
+        begin = 0
+        for permission, equal in groupby(permissions(topic, drained=is_drained(group))):
+            queue.permission = permission
+            end = begin + len(list(equal))
+            parts.append(encode_queues(queue, range(begin, end)))
+            begin = end
+    return b"".join(parts)
 
 
 def is_drained(group: Group) -> bool:

@@ -149,7 +149,12 @@ class RecordFile:
     def _rewrite(self, values: dict[str, bytes]) -> None:
         temporary = self.path.with_name(self.path.name + ".tmp")
         data = _HEADER + b"".join(encode_record(key, values[key]) for key in sorted(values))
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        temporary.unlink(missing_ok=True)
+        fd = os.open(
+            temporary,
+            os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+        )
         try:
             _write_all(fd, data)
             os.fsync(fd)

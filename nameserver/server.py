@@ -1,7 +1,7 @@
 """Nameserver process: the route tables behind a gRPC port, and the expiry of dead replicas.
 
-One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers present the
-cluster token; without a configured token only this machine's brokers are admitted. A refused
+One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers are
+admitted as nodes (`proto/node_links.py`). A refused
 registration is a gRPC failure whose text is a sentence for the broker's operator. The tables are in
 memory (`routes.py`); the names of known groups are the only file.
 """
@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING
 
 from ..front.clock import Clock
 from ..front.config import DoorConfig
-from ..front.door import choose_door
+from ..front.door import check_certificates, choose_door
 from ..front.service import Kind, Method, status_failure
 from ..ha.core.group_state import GroupState
 from ..proto import paths, v1, v2
 from ..proto.addresses import host_port
 from ..proto.errors import RpcFailure, WireError
-from .admission import check_token
+from ..proto.node_links import NodeLinks
+from ..proto.request_limits import RequestLimits
+from ..proto.route_queues import check_repeated
+from ..proto.tls_config import TlsConfig
 from .config import NameserverConfig
 from .controller_host import make_controller_host
 from .known_groups import KnownGroups
 from .messages import decision_from, group_route, registration_from, replica_from
+from .node_method import node_method
 from .query_route import check_topic, message_queues
 from .routes import RouteTable
 from .rows import DuplicateReplica, RegistrationRefused
@@ -39,6 +43,11 @@ _UNAVAILABLE = 14
 # Versions of one run start at its wall clock and so never repeat those of an earlier run: a run
 # would need 2**20 changes per millisecond.
 _VERSION_SHIFT = 20
+# A complete topic table: 100,000 topics (the default of `maxTopics`) with names of 127 bytes take
+# 15 MB; an operator may raise that limit.
+_TABLE_BYTES = 64 << 20
+# A topic, a namespace and the addresses of one endpoint.
+_QUERY_BYTES = 64 << 10
 
 
 class NameserverServer:
@@ -49,16 +58,26 @@ class NameserverServer:
         config: NameserverConfig,
         clock: Clock | None = None,
         door: DoorConfig | None = None,
+        *,
+        tls: TlsConfig | None = None,
     ) -> None:
+        """Raises ValueError for contradictory settings."""
         self._config = config
+        links = self.links = NodeLinks(config.cluster_token, tls)
+        links.check_addresses(config.peers())
+        door = door or DoorConfig()
+        check_certificates(door, links)
         self._clock = clock or Clock()
         self._known = KnownGroups(config.namesrv_data_dir)
         self._known_names: frozenset[str] = frozenset()
         self._table = self._new_table()
         self._controller_host = (
-            make_controller_host(config, self._clock, self._on_state) if config.controller else None
+            make_controller_host(config, self._clock, self._on_state, links)
+            if config.controller
+            else None
         )
-        self._door = choose_door(door or DoorConfig())(self._services(), self._clock)
+        make_door = choose_door(door.accepting(_TABLE_BYTES), links)
+        self._door = make_door(self._services(), self._clock)
         self._scan_task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
@@ -108,20 +127,25 @@ class NameserverServer:
         )
 
     def _services(self) -> dict[str, Method]:
+        links = self.links
+        register, query = v1.RegisterRequest, v2.QueryRouteRequest
+        cluster, unregister = v1.GetClusterRequest, v1.UnregisterRequest
         methods = (
-            _internal(paths.REGISTER, v1.RegisterRequest, v1.RegisterResponse, self.register),
-            _internal(
-                paths.UNREGISTER, v1.UnregisterRequest, v1.UnregisterResponse, self.unregister
+            node_method(
+                paths.REGISTER, register, v1.RegisterResponse, self.register, links, _TABLE_BYTES
             ),
-            _internal(
-                paths.GET_CLUSTER, v1.GetClusterRequest, v1.GetClusterResponse, self.get_cluster
+            node_method(
+                paths.UNREGISTER, unregister, v1.UnregisterResponse, self.unregister, links
             ),
+            node_method(paths.GET_CLUSTER, cluster, v1.GetClusterResponse, self.get_cluster, links),
             Method(
                 paths.QUERY_ROUTE,
                 Kind.UNARY,
-                v2.QueryRouteRequest.FromString,
+                query.FromString,
                 self.query_route,
                 status_failure(v2.QueryRouteResponse),
+                request_bytes_max=_QUERY_BYTES,
+                limits=RequestLimits(query),
             ),
         )
         deciding = self._controller_host.methods() if self._controller_host is not None else []
@@ -133,7 +157,6 @@ class NameserverServer:
 
     def register(self, request: v1.RegisterRequest, ctx: "RequestContext") -> v1.RegisterResponse:
         """Handle a broker's registration or heartbeat."""
-        check_token(self._config.cluster_token, ctx)
         registration = registration_from(request)
         replica = registration.replica
         try:
@@ -164,7 +187,6 @@ class NameserverServer:
         self, request: v1.UnregisterRequest, ctx: "RequestContext"
     ) -> v1.UnregisterResponse:
         """Handle the stop of a broker."""
-        check_token(self._config.cluster_token, ctx)
         replica = replica_from(request.replica)
         taken = self._table.unregister(replica, request.registration_seq)
         logger.info(
@@ -179,7 +201,6 @@ class NameserverServer:
         self, request: v1.GetClusterRequest, ctx: "RequestContext"
     ) -> v1.GetClusterResponse:
         """Return the tables, unless the caller has this version already."""
-        check_token(self._config.cluster_token, ctx)
         version = self._table.version
         if request.known_version == version:
             return v1.GetClusterResponse(version=version, unchanged=True)
@@ -190,9 +211,16 @@ class NameserverServer:
         self, request: v2.QueryRouteRequest, ctx: "RequestContext"
     ) -> v2.QueryRouteResponse:
         """Handle a client's query for the route of a topic."""
+        if self._config.authentication_enabled:
+            raise WireError(
+                v2.UNAUTHORIZED,
+                "this nameserver answers no clients (authenticationEnabled): connect to a broker "
+                "or a proxy",
+            )
         if not ctx.client_id.strip():
             raise WireError(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
         check_topic(request.topic.name)
+        check_repeated(request.topic)
         routes = self._table.routes(request.topic.name)
         queues = message_queues(request.topic, routes, ctx.language, ctx.tls)
         if not queues and not self._table.ready(self._clock.steady_ns()):
@@ -205,8 +233,9 @@ class NameserverServer:
                 f"no route for topic {request.topic.name}: create it with"
                 f" `cometmq topic create {request.topic.name}`",
             )
-        status = v2.Status(code=v2.OK, message="OK")
-        return v2.QueryRouteResponse(status=status, message_queues=queues)
+        answer = v2.QueryRouteResponse(status=v2.Status(code=v2.OK, message="OK"))
+        answer.MergeFromString(queues)
+        return answer
 
     def _remember(self, group: str) -> None:
         if group in self._known_names:
@@ -228,11 +257,6 @@ class NameserverServer:
                     member.replica.broker_id,
                     member.addresses.client,
                 )
-
-
-def _internal(path: str, request: type, response: type, handler: object) -> Method:
-    """Return the failure response of an internal method, which fails with gRPC statuses only."""
-    return Method(path, Kind.UNARY, request.FromString, handler, lambda _error: response())  # type: ignore[attr-defined,arg-type]
 
 
 def _grpc_code(refusal: RegistrationRefused) -> int:

@@ -43,10 +43,11 @@ class Server:
         routes: Sequence[tuple[str, bool]],
         names: Sequence[str],
         prepare: Callable[[str, bool, bytes | None, tuple[str | None, ...]], Any],
-        options: Mapping[str, int],
+        options: Mapping[str, int | Mapping[str, int]],
     ) -> None:
         """`routes`: (path, bidirectional) of every method; `names`: the headers to pick;
-        `prepare(address, tls, certificate, values)` converts them for an opened call."""
+        `prepare(address, tls, certificate, values)` converts them for an opened call; `options`:
+        the limits, by the names in `options.rs`."""
 
     def descriptor(self) -> int:
         """Return the descriptor that is readable while events wait for `take`."""
@@ -65,8 +66,19 @@ class Server:
     def counters(self) -> dict[str, int]:
         """Return all counters, by name."""
 
-    def set_tls(self, chain: bytes, key: bytes, client_ca: bytes | None = None) -> None:
-        """Enable TLS with this certificate chain and key (PEM). Raises ValueError."""
+    def set_tls(
+        self,
+        chain: bytes,
+        key: bytes,
+        client_ca: bytes | None = None,
+        client_optional: bool = False,
+    ) -> None:
+        """Enable TLS with this certificate chain and key (PEM). With `client_ca` (PEM) clients need
+        a certificate signed by it; with `client_optional` they may also have none. Raises
+        ValueError."""
+
+    def refuse_plaintext(self) -> None:
+        """Close connections in plaintext from now on."""
 
 def self_signed(names: Sequence[str]) -> tuple[str, str]:
     """Generate a certificate and key (PEM) for development, valid for these names."""

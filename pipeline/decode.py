@@ -7,12 +7,13 @@ A split yields exactly the records that start in it, independent of other splits
 most `batch_rows` rows and about `batch_bytes` bytes of bodies and properties (at least one row).
 Damage is always reported, also at the boundary of splits:
 
-    onCorrupt     damage in the log    checksum mismatch    body that cannot be
-                                       (verifyCrc)          decompressed or unwrapped
+    onCorrupt     damage in the log    body's checksum      body that cannot be
+                                       does not match       decompressed or unwrapped
     fail          DamagedLogError      DamagedLogError      DamagedLogError
     skip          left out, counted    left out, counted    left out, counted
     permissive    left out, counted    kept                 kept: null, or not unwrapped
 
+Checksums are verified for the selected records if bodies are read (`verify_crc`: never, or always).
 Counts are in `Report`. Records: docs/formats/store-format.md, sections 2.1-2.10.
 """
 
@@ -26,9 +27,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ..store.scan.columns import check_bodies
 from ..store.scan.files import open_bytes
 from ..store.scan.single import inspect, is_empty
 from ..store.scan.walk import (
+    BODY_MISMATCH,
     Columns,
     LostRange,
     OnCorrupt,
@@ -73,7 +76,7 @@ def decode(
     *,
     properties: PropertiesForm = "map",
     decompress: bool = True,
-    verify_crc: bool = False,
+    verify_crc: bool | None = None,
     on_corrupt: OnCorrupt = "fail",
     topics: TopicFilter | None = None,
     batch_rows: int = BATCH_ROWS,
@@ -129,7 +132,7 @@ class Decoder:
         *,
         properties: PropertiesForm = "map",
         decompress: bool = True,
-        verify_crc: bool = False,
+        verify_crc: bool | None = None,
         on_corrupt: OnCorrupt = "fail",
         topics: TopicFilter | None = None,
         batch_rows: int = BATCH_ROWS,
@@ -145,7 +148,7 @@ class Decoder:
             keep_unreadable=on_corrupt == "permissive",
             batch_bytes=max(batch_bytes, 1),
         )
-        self._verify_crc = verify_crc
+        self._verify_crc = self._rows.wants_bodies if verify_crc is None else verify_crc
         self._on_corrupt: OnCorrupt = on_corrupt
         no_filter = topics is None or topics.matches_all
         self._row_filter = None if no_filter or topics is None else RowFilter(topics, self._topics)
@@ -175,7 +178,7 @@ class Decoder:
                 return
         walking = walk(
             *(raw.data, base, first, limit, self._on_corrupt),
-            check_crc=self._verify_crc,
+            check_crc=self._verify_crc and self._row_filter is None,
             topics=self._topics,
         )
         yield from self._gathered(view, walking)
@@ -236,6 +239,8 @@ class Decoder:
         count = size = 0
         for scanned in walking:
             columns = self._row_filter.take(view.raw, scanned)
+            if self._verify_crc:
+                columns = self._verified(view, columns)
             if not len(columns):
                 continue
             waiting.append(columns)
@@ -246,6 +251,16 @@ class Decoder:
                 waiting, count, size = [], 0, 0
         if waiting:
             yield joined(waiting)
+
+    def _verified(self, view: LogBytes, columns: Columns) -> Columns:
+        """Return the records whose bodies match their checksums; report the others."""
+        right = check_bodies(view.raw, columns)
+        if right.all() or self._on_corrupt == "permissive":
+            return columns
+        for at in np.flatnonzero(~right).tolist():
+            begin = int(columns.physical_offset[at])
+            self._lose(LostRange(begin, begin + int(columns.size[at]), BODY_MISMATCH))
+        return columns.take(right)
 
     def rows(self, view: LogBytes, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Yield the rows of records in this order, in batches of bounded size."""

@@ -71,7 +71,7 @@ def _record_starts(root: str) -> list[int]:
         found = Checkpoint.decode((Path(root) / CHECKPOINT_FILE).read_bytes())
     except OSError:
         found = Checkpoint()
-    return sorted((found.confirm_physical_offset, found.logics_physical_offset), reverse=True)
+    return sorted((found.confirm_physical_offset, found.queues_durable_to), reverse=True)
 
 
 def whole_end(segment: Segment, starts: Sequence[int] = (), known: int = 0) -> int:

@@ -204,6 +204,113 @@ class GroupConfig(_message.Message):
 Global___GroupConfig: _TypeAlias = GroupConfig  # noqa: Y015
 
 @_typing.final
+class AclPolicy(_message.Message):
+    """One decision of an access policy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    ALLOW_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    resource: _builtins.str
+    """Topic:NAME, Topic:PREFIX*, Topic:*; Group and Cluster too; or *"""
+    actions: _builtins.int
+    """bits: 1 Pub, 2 Sub, 4 Create, 8 Update, 16 Delete, 32 Get, 64 List"""
+    allow: _builtins.bool
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """addresses or networks of clients; none: every address"""
+
+    def __init__(
+        self,
+        *,
+        resource: _builtins.str = ...,
+        actions: _builtins.int = ...,
+        allow: _builtins.bool = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "allow", b"allow", "resource", b"resource", "sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AclPolicy: _TypeAlias = AclPolicy  # noqa: Y015
+
+@_typing.final
+class UserConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    IS_SUPER_FIELD_NUMBER: _builtins.int
+    DISABLED_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    secret: _builtins.bytes
+    """encrypted (auth/secrets.py); empty in answers"""
+    is_super: _builtins.bool
+    """every action is allowed"""
+    disabled: _builtins.bool
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___AclPolicy]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        secret: _builtins.bytes = ...,
+        is_super: _builtins.bool = ...,
+        disabled: _builtins.bool = ...,
+        policies: _abc.Iterable[Global___AclPolicy] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disabled", b"disabled", "is_super", b"is_super", "name", b"name", "policies", b"policies", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserConfig: _TypeAlias = UserConfig  # noqa: Y015
+
+@_typing.final
+class QuotaConfig(_message.Message):
+    """Limits of a user or a topic; 0: no limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    POLLS_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    """User:NAME, Topic:NAME, or User:*, Topic:* (each without its own)"""
+    messages: _builtins.int
+    """sent a second"""
+    bytes: _builtins.int
+    """sent a second, of the requests"""
+    connections: _builtins.int
+    """connected clients"""
+    polls: _builtins.int
+    """waiting receives"""
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        messages: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        connections: _builtins.int = ...,
+        polls: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaConfig: _TypeAlias = QuotaConfig  # noqa: Y015
+
+@_typing.final
 class MetaChange(_message.Message):
     """Body of a record with the tag META: one change. `version` counts the changes of the group from 1,
     without gaps.
@@ -216,16 +323,27 @@ class MetaChange(_message.Message):
     TOPIC_DELETE_FIELD_NUMBER: _builtins.int
     GROUP_UPSERT_FIELD_NUMBER: _builtins.int
     GROUP_DELETE_FIELD_NUMBER: _builtins.int
+    USER_UPSERT_FIELD_NUMBER: _builtins.int
+    USER_DELETE_FIELD_NUMBER: _builtins.int
+    QUOTA_UPSERT_FIELD_NUMBER: _builtins.int
+    QUOTA_DELETE_FIELD_NUMBER: _builtins.int
     KEEP_OFFSETS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     topic_delete: _builtins.str
     group_delete: _builtins.str
+    user_delete: _builtins.str
+    quota_delete: _builtins.str
+    """a subject"""
     keep_offsets: _builtins.bool
     """of a group_delete: a later group of this name keeps the offsets"""
     @_builtins.property
     def topic_upsert(self) -> Global___TopicConfig: ...
     @_builtins.property
     def group_upsert(self) -> Global___GroupConfig: ...
+    @_builtins.property
+    def user_upsert(self) -> Global___UserConfig: ...
+    @_builtins.property
+    def quota_upsert(self) -> Global___QuotaConfig: ...
     def __init__(
         self,
         *,
@@ -234,13 +352,17 @@ class MetaChange(_message.Message):
         topic_delete: _builtins.str = ...,
         group_upsert: Global___GroupConfig | None = ...,
         group_delete: _builtins.str = ...,
+        user_upsert: Global___UserConfig | None = ...,
+        user_delete: _builtins.str = ...,
+        quota_upsert: Global___QuotaConfig | None = ...,
+        quota_delete: _builtins.str = ...,
         keep_offsets: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["topic_upsert", "topic_delete", "group_upsert", "group_delete"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["topic_upsert", "topic_delete", "group_upsert", "group_delete", "user_upsert", "user_delete", "quota_upsert", "quota_delete"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -259,6 +381,8 @@ class MetaSnapshot(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     part_index: _builtins.int
     """from 0"""
     part_count: _builtins.int
@@ -267,6 +391,10 @@ class MetaSnapshot(_message.Message):
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]: ...
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupConfig]: ...
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserConfig]: ...
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaConfig]: ...
     def __init__(
         self,
         *,
@@ -275,10 +403,12 @@ class MetaSnapshot(_message.Message):
         version: _builtins.int = ...,
         topics: _abc.Iterable[Global___TopicConfig] | None = ...,
         groups: _abc.Iterable[Global___GroupConfig] | None = ...,
+        users: _abc.Iterable[Global___UserConfig] | None = ...,
+        quotas: _abc.Iterable[Global___QuotaConfig] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -479,18 +609,28 @@ Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
+    """Lists are in pages, by name: the next one is behind the last name of the previous one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INCLUDE_SYSTEM_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
     include_system: _builtins.bool
+    after: _builtins.str
+    """names behind this one"""
+    limit: _builtins.int
+    """names in the answer; 0: the broker's limit, 5000"""
     def __init__(
         self,
         *,
         include_system: _builtins.bool = ...,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_system", b"include_system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "include_system", b"include_system", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,8 +643,11 @@ class ListTopicsResponse(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
+    more: _builtins.bool
+    """there are names behind the last one"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]: ...
     def __init__(
@@ -513,10 +656,11 @@ class ListTopicsResponse(_message.Message):
         code: _builtins.int = ...,
         message: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicConfig] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "more", b"more", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -777,15 +921,22 @@ class ListGroupsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INCLUDE_SYSTEM_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
     include_system: _builtins.bool
+    after: _builtins.str
+    """as in ListTopicsRequest"""
+    limit: _builtins.int
     def __init__(
         self,
         *,
         include_system: _builtins.bool = ...,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_system", b"include_system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "include_system", b"include_system", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -834,8 +985,10 @@ class ListGroupsResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
+    more: _builtins.bool
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupConfig]: ...
     @_builtins.property
@@ -849,10 +1002,11 @@ class ListGroupsResponse(_message.Message):
         message: _builtins.str = ...,
         groups: _abc.Iterable[Global___GroupConfig] | None = ...,
         progress: _abc.Iterable[Global___GroupProgress] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "message", b"message", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "message", b"message", "more", b"more", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -894,6 +1048,7 @@ class GroupQueueStatus(_message.Message):
     BROKER_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     consumer_offset: _builtins.int
@@ -905,6 +1060,8 @@ class GroupQueueStatus(_message.Message):
     retry: _builtins.bool
     """a retry topic"""
     min_offset: _builtins.int
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___MissingMessage]: ...
     def __init__(
         self,
         *,
@@ -917,14 +1074,40 @@ class GroupQueueStatus(_message.Message):
         broker: _builtins.str = ...,
         retry: _builtins.bool = ...,
         min_offset: _builtins.int = ...,
+        missing: _abc.Iterable[Global___MissingMessage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "consumer_offset", b"consumer_offset", "in_flight", b"in_flight", "lag", b"lag", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id", "retry", b"retry", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "consumer_offset", b"consumer_offset", "in_flight", b"in_flight", "lag", b"lag", "max_offset", b"max_offset", "min_offset", b"min_offset", "missing", b"missing", "queue_id", b"queue_id", "retry", b"retry", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupQueueStatus: _TypeAlias = GroupQueueStatus  # noqa: Y015
+
+@_typing.final
+class MissingMessage(_message.Message):
+    """A message that consumers do not get, because its record is damaged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    file: _builtins.str
+    """of the store directory; empty if unknown"""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        file: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MissingMessage: _TypeAlias = MissingMessage  # noqa: Y015
 
 @_typing.final
 class GroupClient(_message.Message):
@@ -978,7 +1161,9 @@ class DescribeGroupResponse(_message.Message):
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupQueueStatus]: ...
     @_builtins.property
-    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupClient]: ...
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupClient]:
+        """at most 1000; `progress.clients` is their number"""
+
     @_builtins.property
     def progress(self) -> Global___GroupProgress: ...
     def __init__(
@@ -1894,3 +2079,402 @@ class LocateLogResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocateLogResponse: _TypeAlias = LocateLogResponse  # noqa: Y015
+
+@_typing.final
+class PutUserRequest(_message.Message):
+    """Creates a user, or changes the given fields of one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    IS_SUPER_FIELD_NUMBER: _builtins.int
+    ENABLED_FIELD_NUMBER: _builtins.int
+    MUST_EXIST_FIELD_NUMBER: _builtins.int
+    MUST_BE_NEW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    secret: _builtins.str
+    """the secret key; empty: unchanged. A new user needs one."""
+    is_super: _builtins.bool
+    enabled: _builtins.bool
+    """default of a new user: true"""
+    must_exist: _builtins.bool
+    """alter only"""
+    must_be_new: _builtins.bool
+    """create only"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        secret: _builtins.str = ...,
+        is_super: _builtins.bool | None = ...,
+        enabled: _builtins.bool | None = ...,
+        must_exist: _builtins.bool = ...,
+        must_be_new: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_is_super", b"_is_super", "enabled", b"enabled", "is_super", b"is_super"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_is_super", b"_is_super", "enabled", b"enabled", "is_super", b"is_super", "must_be_new", b"must_be_new", "must_exist", b"must_exist", "name", b"name", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__enabled: _TypeAlias = _typing.Literal["enabled"]  # noqa: Y015
+    _WhichOneofArgType__enabled: _TypeAlias = _typing.Literal["_enabled", b"_enabled"]  # noqa: Y015
+    _WhichOneofReturnType__is_super: _TypeAlias = _typing.Literal["is_super"]  # noqa: Y015
+    _WhichOneofArgType__is_super: _TypeAlias = _typing.Literal["_is_super", b"_is_super"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__enabled) -> _WhichOneofReturnType__enabled | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_super) -> _WhichOneofReturnType__is_super | None: ...
+
+Global___PutUserRequest: _TypeAlias = PutUserRequest  # noqa: Y015
+
+@_typing.final
+class UserResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    created: _builtins.bool
+    @_builtins.property
+    def user(self) -> Global___UserConfig: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        user: Global___UserConfig | None = ...,
+        created: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "message", b"message", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserResponse: _TypeAlias = UserResponse  # noqa: Y015
+
+@_typing.final
+class DeleteUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUserRequest: _TypeAlias = DeleteUserRequest  # noqa: Y015
+
+@_typing.final
+class ListUsersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """only this user; empty: all"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
+
+@_typing.final
+class ListUsersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserConfig]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        users: _abc.Iterable[Global___UserConfig] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersResponse: _TypeAlias = ListUsersResponse  # noqa: Y015
+
+@_typing.final
+class PutPolicyRequest(_message.Message):
+    """Adds a policy to a user; replaces the one with the same resource and decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    @_builtins.property
+    def policy(self) -> Global___AclPolicy: ...
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        policy: Global___AclPolicy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutPolicyRequest: _TypeAlias = PutPolicyRequest  # noqa: Y015
+
+@_typing.final
+class DeletePolicyRequest(_message.Message):
+    """Removes a user's policies for a resource."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    ALLOW_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    resource: _builtins.str
+    """as in AclPolicy; empty: all"""
+    allow: _builtins.bool
+    """only those with this decision"""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        allow: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allow", b"_allow", "allow", b"allow"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allow", b"_allow", "allow", b"allow", "resource", b"resource", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allow: _TypeAlias = _typing.Literal["allow"]  # noqa: Y015
+    _WhichOneofArgType__allow: _TypeAlias = _typing.Literal["_allow", b"_allow"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allow) -> _WhichOneofReturnType__allow | None: ...
+
+Global___DeletePolicyRequest: _TypeAlias = DeletePolicyRequest  # noqa: Y015
+
+@_typing.final
+class CheckAccessRequest(_message.Message):
+    """Returns the decision that the broker would make."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    action: _builtins.str
+    """Pub, Sub, ..."""
+    resource: _builtins.str
+    """Topic:NAME, Group:NAME or Cluster:NAME"""
+    source: _builtins.str
+    """address of the client; may be empty"""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        action: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "resource", b"resource", "source", b"source", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckAccessRequest: _TypeAlias = CheckAccessRequest  # noqa: Y015
+
+@_typing.final
+class CheckAccessResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    allowed: _builtins.bool
+    reason: _builtins.str
+    @_builtins.property
+    def policy(self) -> Global___AclPolicy:
+        """unset if none decides"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        allowed: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        policy: Global___AclPolicy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "code", b"code", "message", b"message", "policy", b"policy", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckAccessResponse: _TypeAlias = CheckAccessResponse  # noqa: Y015
+
+@_typing.final
+class PutQuotaRequest(_message.Message):
+    """Sets limits of a quota; absent ones are unchanged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    POLLS_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    """as in QuotaConfig"""
+    messages: _builtins.int
+    bytes: _builtins.int
+    connections: _builtins.int
+    polls: _builtins.int
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        messages: _builtins.int | None = ...,
+        bytes: _builtins.int | None = ...,
+        connections: _builtins.int | None = ...,
+        polls: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
+    _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__connections: _TypeAlias = _typing.Literal["connections"]  # noqa: Y015
+    _WhichOneofArgType__connections: _TypeAlias = _typing.Literal["_connections", b"_connections"]  # noqa: Y015
+    _WhichOneofReturnType__messages: _TypeAlias = _typing.Literal["messages"]  # noqa: Y015
+    _WhichOneofArgType__messages: _TypeAlias = _typing.Literal["_messages", b"_messages"]  # noqa: Y015
+    _WhichOneofReturnType__polls: _TypeAlias = _typing.Literal["polls"]  # noqa: Y015
+    _WhichOneofArgType__polls: _TypeAlias = _typing.Literal["_polls", b"_polls"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections) -> _WhichOneofReturnType__connections | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__messages) -> _WhichOneofReturnType__messages | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__polls) -> _WhichOneofReturnType__polls | None: ...
+
+Global___PutQuotaRequest: _TypeAlias = PutQuotaRequest  # noqa: Y015
+
+@_typing.final
+class QuotaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    @_builtins.property
+    def quota(self) -> Global___QuotaConfig: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        quota: Global___QuotaConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "quota", b"quota"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaResponse: _TypeAlias = QuotaResponse  # noqa: Y015
+
+@_typing.final
+class DeleteQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQuotaRequest: _TypeAlias = DeleteQuotaRequest  # noqa: Y015
+
+@_typing.final
+class ListQuotasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasRequest: _TypeAlias = ListQuotasRequest  # noqa: Y015
+
+@_typing.final
+class ListQuotasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaConfig]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        quotas: _abc.Iterable[Global___QuotaConfig] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "quotas", b"quotas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasResponse: _TypeAlias = ListQuotasResponse  # noqa: Y015

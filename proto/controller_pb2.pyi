@@ -242,6 +242,10 @@ class BrokerBeat(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     NO_ROOM_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    LACKS_QUORUM_FIELD_NUMBER: _builtins.int
+    LEADER_REFUSED_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     sent_ns: _builtins.int
     role: _nameserver_pb2.ReplicaRole.ValueType
@@ -268,6 +272,12 @@ class BrokerBeat(_message.Message):
     """stepped down by order; the next leader (or every in-sync follower) has its whole log"""
     no_room: _builtins.bool
     """its disk is full: a replica with free space should lead"""
+    leaving: _builtins.bool
+    """is stopping: leaves the in-sync set, and hands over first if it leads"""
+    lacks_quorum: _builtins.bool
+    """leads, but fewer in-sync replicas than the minimum are connected: nothing can be confirmed"""
+    leader_refused: _builtins.bool
+    """the replication port of the leader of `heard_epoch` refuses connections"""
     @_builtins.property
     def replica(self) -> _nameserver_pb2.ReplicaIdentity: ...
     @_builtins.property
@@ -278,6 +288,8 @@ class BrokerBeat(_message.Message):
 
     @_builtins.property
     def policy(self) -> Global___GroupPolicy: ...
+    @_builtins.property
+    def process(self) -> Global___HostProcess: ...
     def __init__(
         self,
         *,
@@ -304,14 +316,50 @@ class BrokerBeat(_message.Message):
         priority: _builtins.int = ...,
         drained: _builtins.bool = ...,
         no_room: _builtins.bool = ...,
+        leaving: _builtins.bool = ...,
+        lacks_quorum: _builtins.bool = ...,
+        leader_refused: _builtins.bool = ...,
+        process: Global___HostProcess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "known", b"known", "policy", b"policy", "replica", b"replica"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "known", b"known", "policy", b"policy", "process", b"process", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "confirm", b"confirm", "disk_use", b"disk_use", "drained", b"drained", "flushed_end", b"flushed_end", "heard_age_ms", b"heard_age_ms", "heard_epoch", b"heard_epoch", "known", b"known", "last_epoch", b"last_epoch", "learner", b"learner", "log_end", b"log_end", "log_is_empty", b"log_is_empty", "log_start", b"log_start", "no_room", b"no_room", "policy", b"policy", "priority", b"priority", "promised_epoch", b"promised_epoch", "replica", b"replica", "role", b"role", "sent_ns", b"sent_ns", "seq", b"seq", "suspect", b"suspect", "write_refusal", b"write_refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "confirm", b"confirm", "disk_use", b"disk_use", "drained", b"drained", "flushed_end", b"flushed_end", "heard_age_ms", b"heard_age_ms", "heard_epoch", b"heard_epoch", "known", b"known", "lacks_quorum", b"lacks_quorum", "last_epoch", b"last_epoch", "leader_refused", b"leader_refused", "learner", b"learner", "leaving", b"leaving", "log_end", b"log_end", "log_is_empty", b"log_is_empty", "log_start", b"log_start", "no_room", b"no_room", "policy", b"policy", "priority", b"priority", "process", b"process", "promised_epoch", b"promised_epoch", "replica", b"replica", "role", b"role", "sent_ns", b"sent_ns", "seq", b"seq", "suspect", b"suspect", "write_refusal", b"write_refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokerBeat: _TypeAlias = BrokerBeat  # noqa: Y015
+
+@_typing.final
+class HostProcess(_message.Message):
+    """A process, for a nameserver on the same host that watches it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    STARTED_TICKS_FIELD_NUMBER: _builtins.int
+    boot_id: _builtins.str
+    pid_namespace: _builtins.int
+    """inode of /proc/self/ns/pid"""
+    pid: _builtins.int
+    started_ticks: _builtins.int
+    """field 22 of /proc/self/stat: differs for a reused pid"""
+    def __init__(
+        self,
+        *,
+        boot_id: _builtins.str = ...,
+        pid_namespace: _builtins.int = ...,
+        pid: _builtins.int = ...,
+        started_ticks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "pid", b"pid", "pid_namespace", b"pid_namespace", "started_ticks", b"started_ticks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostProcess: _TypeAlias = HostProcess  # noqa: Y015
 
 @_typing.final
 class Directive(_message.Message):
@@ -326,6 +374,7 @@ class Directive(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     DRAIN_MS_FIELD_NUMBER: _builtins.int
     NEXT_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     lease_for_seq: _builtins.int
     """lease for the heartbeat of this number; 0: no lease"""
     lease_ms: _builtins.int
@@ -337,6 +386,8 @@ class Directive(_message.Message):
     detail: _builtins.str
     drain_ms: _builtins.int
     """STEP_DOWN: refuse writes, wait at most this long for `next` to catch up, then follow"""
+    wait_ms: _builtins.int
+    """PROMOTE: leases of former leaders have ended after this time"""
     @_builtins.property
     def state(self) -> Global___GroupState:
         """the controller's newest state"""
@@ -357,10 +408,11 @@ class Directive(_message.Message):
         detail: _builtins.str = ...,
         drain_ms: _builtins.int = ...,
         next: Global___ReplicaRef | None = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "detail", b"detail", "drain_ms", b"drain_ms", "lease_for_seq", b"lease_for_seq", "lease_ms", b"lease_ms", "next", b"next", "old_leader_is_dead", b"old_leader_is_dead", "order", b"order", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "detail", b"detail", "drain_ms", b"drain_ms", "lease_for_seq", b"lease_for_seq", "lease_ms", b"lease_ms", "next", b"next", "old_leader_is_dead", b"old_leader_is_dead", "order", b"order", "state", b"state", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -692,11 +744,14 @@ class ReplicaReport(_message.Message):
     SILENT_MS_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
     ELIGIBLE_FIELD_NUMBER: _builtins.int
+    OVERDUE_FIELD_NUMBER: _builtins.int
     connected: _builtins.bool
     silent_ms: _builtins.int
     """since its last heartbeat; -1: never"""
     in_sync: _builtins.bool
     eligible: _builtins.bool
+    overdue: _builtins.bool
+    """no heartbeat for two intervals"""
     @_builtins.property
     def replica(self) -> _nameserver_pb2.ReplicaIdentity: ...
     @_builtins.property
@@ -713,10 +768,11 @@ class ReplicaReport(_message.Message):
         silent_ms: _builtins.int = ...,
         in_sync: _builtins.bool = ...,
         eligible: _builtins.bool = ...,
+        overdue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "connected", b"connected", "eligible", b"eligible", "in_sync", b"in_sync", "replica", b"replica", "silent_ms", b"silent_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beat", b"beat", "connected", b"connected", "eligible", b"eligible", "in_sync", b"in_sync", "overdue", b"overdue", "replica", b"replica", "silent_ms", b"silent_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

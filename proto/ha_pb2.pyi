@@ -378,6 +378,7 @@ class Ack(_message.Message):
     META_VERSION_FIELD_NUMBER: _builtins.int
     DISK_FREE_FIELD_NUMBER: _builtins.int
     RECEIVED_END_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     written_end: _builtins.int
     """end of the last complete record"""
@@ -389,6 +390,8 @@ class Ack(_message.Message):
     disk_free: _builtins.int
     received_end: _builtins.int
     """including an incomplete record; opens the flow-control window"""
+    leaving: _builtins.bool
+    """this replica stops: it must not join the in-sync set"""
     def __init__(
         self,
         *,
@@ -400,10 +403,11 @@ class Ack(_message.Message):
         meta_version: _builtins.int = ...,
         disk_free: _builtins.int = ...,
         received_end: _builtins.int = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free", b"disk_free", "dispatched_end", b"dispatched_end", "echo_ts", b"echo_ts", "epoch", b"epoch", "flushed_end", b"flushed_end", "meta_version", b"meta_version", "received_end", b"received_end", "written_end", b"written_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free", b"disk_free", "dispatched_end", b"dispatched_end", "echo_ts", b"echo_ts", "epoch", b"epoch", "flushed_end", b"flushed_end", "leaving", b"leaving", "meta_version", b"meta_version", "received_end", b"received_end", "written_end", b"written_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

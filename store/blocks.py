@@ -6,26 +6,32 @@ checksum does not match is *damaged*: readers do not get its records, nothing is
 and `repair` overwrites it with the right bytes (docs/formats/ha.md). The store does not decide
 which bytes are right; the caller marks and repairs.
 
-While `on_damaged_record` is set, reads check the bodies of records in finished segments, so that
-damage of cold data is found when it is read. The segment that is written is not checked: its pages
-are still in memory.
+Readers check every record (`record_check.py`). While `on_damaged_record` is set, it is called for
+the damaged records of finished segments. The segment that is written cannot be repaired.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from .format.errors import CorruptLogError, OffsetOutOfRangeError
+from .gaps import Gaps
 from .log.commit_log import CommitLog
 from .log.segment import HeldView
+from .queue.table import QueueTable
 from .reading import QueueReader
+
+if TYPE_CHECKING:
+    from .queue.unit_check import UnitCheck
 
 
 class BlockAccess:
     """Finished segments of an opened store: hold, mark as damaged, repair."""
 
-    def __init__(self, log: CommitLog, reader: QueueReader) -> None:
+    def __init__(self, log: CommitLog, queues: QueueTable, reader: QueueReader) -> None:
         self._log = log
+        self._queues = queues
         self._reader = reader
 
     @property
@@ -88,6 +94,52 @@ class BlockAccess:
                 reads.append(partial(segment.read, offset - segment.start, length))
             yield lambda: [read() for read in reads]
 
+    def unit_check(self) -> "UnitCheck":
+        """Return a new round of comparing consume queue units with the log; its steps run on the
+        store's thread."""
+        from .queue.unit_check import UnitCheck
+
+        reader = self._reader
+        return UnitCheck(self._log, self._queues, reader.units, reader.is_damaged)
+
+    @property
+    def on_stopped(self) -> Callable[[], None] | None:
+        """Called when a read ended in front of a unit that a search or a repair may restore; call
+        `resume` later."""
+        return self._reader.on_stopped
+
+    @on_stopped.setter
+    def on_stopped(self, hook: Callable[[], None] | None) -> None:
+        self._reader.on_stopped = hook
+
+    def resume(self) -> list[tuple[str, int]]:
+        """Continue the search of one of the queues in which reads ended; return the topics and
+        queue ids that may be read again."""
+        reader, queues = self._reader, self._queues.queues
+        stopped = [(key, queues.get(key)) for key in reader.stopped]
+        reader.stopped.clear()
+        ready = []
+        searched = False
+        for key, queue in stopped:
+            if queue is not None and reader.units.searches(queue):
+                if searched or reader.units.search_on(queue):
+                    reader.stopped.add(key)
+                searched = True
+            if key not in reader.stopped:
+                ready.append(key)
+        return ready
+
+    @property
+    def gaps(self) -> Gaps:
+        """Messages that readers skip because their records are damaged."""
+        return self._reader.gaps
+
+    @property
+    def searching(self) -> bool:
+        """Whether `resume` has a search to continue."""
+        queues = (self._queues.queues.get(key) for key in self._reader.stopped)
+        return any(queue is not None and self._reader.units.searches(queue) for queue in queues)
+
     def mark_damaged(self, begin: int, end: int) -> None:
         """Withhold the bytes [begin, end) from readers until `clear_damaged`."""
         self._reader.damaged.add((begin, end))
@@ -96,6 +148,7 @@ class BlockAccess:
         """Undo `mark_damaged`."""
         self._reader.damaged.discard((begin, end))
         self._reader.units.forget()
+        self._reader.gaps.clear()
 
     def repair(self, offset: int, data: bytes) -> None:
         """Overwrite bytes within one finished segment; durable on return.

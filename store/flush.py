@@ -24,7 +24,7 @@ from typing import Final
 from .config.store_config import StoreConfig
 from .dispatch import Dispatcher
 from .format.checkpoint import Checkpoint, CheckpointFile
-from .format.disk import NO_SPACE
+from .format.disk import NO_DESCRIPTORS, shortage
 from .group_commit import FlushRequest, GroupCommit
 from .index.service import IndexService
 from .log.commit_log import CommitLog
@@ -219,13 +219,18 @@ class QueueFlusher:
                 last = self._dispatcher.last
                 if not self._write_out():
                     continue
-                if tick % thorough_every == 0:
-                    self._queues.flush_written(0)
-                    self._flushed = last
-                else:
-                    self._queues.flush_written(self._config.flush_consume_queue_least_pages)
-                self._index.flush(self._log_flusher.flushed, self._checkpoint)
-                self._save()
+                try:
+                    if tick % thorough_every == 0:
+                        self._queues.flush_written(0)
+                        self._flushed = last
+                    else:
+                        self._queues.flush_written(self._config.flush_consume_queue_least_pages)
+                    self._index.flush(self._log_flusher.flushed, self._checkpoint)
+                    self._save()
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTORS:
+                        raise
+                    self._lacking(error)  # the next round flushes what is left
         except OSError as error:
             self._gate.refuse(f"Flushing the queues, the index or the checkpoint failed: {error}.")
         except BaseException as error:
@@ -233,23 +238,31 @@ class QueueFlusher:
             raise
 
     def _write_out(self) -> bool:
-        """Write waiting units into the files; return whether there was disk space. On a full disk
-        the units stay in memory (the log has all of them), and the store pauses until space is
-        free."""
+        """Write waiting units into the files; return False without disk space or descriptors: the
+        units stay in memory (the log has all of them), and the store pauses."""
         try:
             self._file.allocate()
             self._queues.write_out()
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if not self._lacking(error):
                 raise
-            self._gate.pause(_FILES, f"The disk is full: the queues cannot be written ({error}).")
             return False
         self._gate.resume(_FILES)
         return True
 
+    def _lacking(self, error: OSError) -> bool:
+        """Pause the store for a lack of disk space or descriptors; return False for a fault."""
+        lack = shortage(error)
+        if lack is not None:
+            reason = f"{lack.what}: the queues cannot be written ({error})."
+            self._gate.pause(_FILES, reason, lack.ends_when)
+        return lack is not None
+
     def _save(self) -> None:
         offset, store_timestamp_ms = self._flushed
         if store_timestamp_ms and self._log_flusher.flushed > offset:
-            self._checkpoint.logics_physical_offset = offset
-            self._checkpoint.logics_msg_timestamp_ms = store_timestamp_ms
+            checkpoint = self._checkpoint
+            checkpoint.queued_offset = offset
+            both = min((offset, store_timestamp_ms), self._index.durable)
+            checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms = both
         self._file.save(self._checkpoint)

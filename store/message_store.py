@@ -25,10 +25,11 @@ from typing import Final
 from .append import Appender, refused, unflushed
 from .blocks import BlockAccess
 from .config.store_config import StoreConfig
+from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatcher
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
-from .format.disk import NO_SPACE, Disk
+from .format.disk import NO_DESCRIPTORS, Disk, descriptor_share, shortage
 from .format.errors import (
     CorruptLogError,
     DiskFullError,
@@ -51,7 +52,7 @@ from .group_commit import FlushRequest
 from .index.service import IndexService
 from .log.commit_log import CommitLog
 from .log.transient_pool import LogCommitter
-from .log.write_gate import WriteGate
+from .log.write_gate import WriteGate, suppress_no_space
 from .query import MessageQueries
 from .queue.table import QueueTable
 from .reading import QueueReader
@@ -93,7 +94,7 @@ class MessageStore:
         self.queue_table = QueueTable(
             str(config.consume_queue_directory),
             config.consume_queue_file_bytes,
-            config.open_queue_files_max,
+            min(config.open_queue_files_max, descriptor_share()),
             self.disk,
             ext_file_bytes=config.mapped_file_size_consume_queue_ext,
             write_ext=config.enable_consume_queue_ext,
@@ -118,13 +119,21 @@ class MessageStore:
         self._committer: LogCommitter | None = None
         self._log_flusher: LogFlusher | None = None
         self._queue_flusher: QueueFlusher | None = None
+        self._digests = StoreDigests(config.root / "config" / DIGESTS_FILE, self.disk)
         self.index = IndexService(
-            config, self.log, self._dispatcher, disk=self.disk, wall_ms=wall_ms, gate=self._gate
+            config,
+            self.log,
+            self._dispatcher,
+            disk=self.disk,
+            wall_ms=wall_ms,
+            gate=self._gate,
+            digests=self._digests,
         )
         self.queries = MessageQueries(
             config, self.log, self._dispatcher, index=self.index, reader=self._reader
         )
-        self.blocks = BlockAccess(self.log, self._reader)
+        self._reader.check.find_entries = self.index.indexed
+        self.blocks = BlockAccess(self.log, self.queue_table, self._reader)
         self.retention = RetentionService(
             config,
             self.log,
@@ -190,6 +199,7 @@ class MessageStore:
             config=self.config,
             disk=self.disk,
             clean=clean,
+            digests=self._digests,
         )
         self.index.load()
         self.retention.watermark.load()
@@ -222,6 +232,7 @@ class MessageStore:
             index=self.index,
         )
         self.index.start()
+        self.disk.keep_spares()
         self._log_flusher.start()
         self._queue_flusher.start()
         self.retention.watch_disk()
@@ -235,14 +246,14 @@ class MessageStore:
         try:
             self._checkpoint_file.save(self._checkpoint)
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if shortage(error) is None:
                 raise
 
     def close(self) -> None:
         """Flush everything and mark the directory as stopped cleanly; a second call does nothing.
 
-        If the store is read-only or records are not dispatched, `abort` stays and the next start
-        checks more.
+        If the store is read-only, `abort` stays and the next start checks more. Records that are
+        not dispatched (not confirmed by the group yet) are dispatched after the next start.
         """
         if not self._opened or self._gate.closed:
             return
@@ -269,11 +280,13 @@ class MessageStore:
             self.index.finish()
             flusher.finish()
             self.log.discard_prepared()
-            if self._dispatcher.offset == self.log.end:
-                self._lock.mark_stopped()
+            self._digests.note_queues(self.log.end, sum_of_ends(self.queue_table.ends()))
+            with suppress_no_space():
+                self._digests.save()
+            self._lock.mark_stopped(is_dispatched=self._dispatcher.offset == self.log.end)
         except OSError as error:
             # `abort` stays: the next start rebuilds from the log what could not be written.
-            if error.errno in NO_SPACE:
+            if shortage(error) is not None:
                 logger.warning("store.not_finished reason=%s", error)
             else:
                 self._gate.refuse(f"Stopping failed: {error}.")
@@ -284,6 +297,7 @@ class MessageStore:
         self.index.close()
         self._checkpoint_file.close()
         self._lock.release()
+        self.disk.drop_spares()
 
     def _safe_end(self) -> int:
         """Return the offset before which retention may delete: flushed and dispatched. (The index
@@ -348,6 +362,8 @@ class MessageStore:
         try:
             results = append(messages)
         except OSError as error:
+            if error.errno in NO_DESCRIPTORS:  # nothing was written
+                return [refused(PutStatus.CREATE_MAPPED_FILE_FAILED) for _ in messages]
             self._gate.refuse(f"Writing the commit log failed: {error}.")
             return [refused(PutStatus.UNKNOWN_ERROR) for _ in messages]
         took_ns = clock() - begin_ns if clock is not None else 0
@@ -369,8 +385,9 @@ class MessageStore:
         try:
             end = self.log.append_raw(offset, data)
         except OSError as error:
-            if error.errno in NO_SPACE:  # nothing was written; the leader sends it again
-                raise DiskFullError(f"No disk space for the leader's bytes: {error}.") from error
+            lack = shortage(error)
+            if lack is not None:  # nothing was written; the leader sends it again
+                raise DiskFullError(f"{lack.what} for the leader's bytes: {error}.") from error
             self._gate.refuse(f"Writing the commit log failed: {error}.")
             raise StoreClosedError(self._gate.refusal) from error
         if self._sync and self._log_flusher is not None:
@@ -394,16 +411,19 @@ class MessageStore:
         """Make records that end at or before `up_to` visible in their queues, in log order.
 
         Call again while `dispatched_offset` is below `up_to`. A failed write makes the store
-        read-only and returns nothing; a full disk pauses it, and a later call continues.
+        read-only and returns nothing; without disk space or descriptors it pauses, and a later call
+        continues.
         """
         if self._gate.broken:
             return []
         try:
             arrivals = self._dispatcher.dispatch(up_to, max_records)
         except (OSError, ValueError, CorruptLogError) as error:
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
+            lack = shortage(error) if isinstance(error, OSError) else None
+            if lack is not None:
                 self._dispatcher.drop_hints()
-                self._gate.pause(_DISPATCH, f"The disk is full: the queues cannot grow ({error}).")
+                reason = f"{lack.what}: the queues cannot grow ({error})."
+                self._gate.pause(_DISPATCH, reason, lack.ends_when)
             else:
                 self._gate.refuse(f"Building the consume queues failed: {error}.")
             return []
@@ -486,13 +506,11 @@ class MessageStore:
 
     def record_range(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
         """Return physical offset and size of a message's record; None without such a message."""
-        queue = self.queue_table.queues.get((topic, queue_id))
-        return queue.record_range(offset) if queue is not None else None
+        return self._reader.record_range(topic, queue_id, offset)
 
     def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int:
         """Return the first queue offset whose record lies at `physical_offset` or above."""
-        queue = self.queue_table.queues.get((topic, queue_id))
-        return queue.offset_by_position(physical_offset) if queue is not None else 0
+        return self._reader.offset_by_position(topic, queue_id, physical_offset)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
@@ -656,6 +674,9 @@ class MessageStore:
             gets=meter.gets,
             get_misses=meter.get_misses,
             queue_units_repaired=self._reader.units.repaired,
+            record_mismatches=dict(self._reader.check.mismatches),
+            missing_messages=len(self._reader.gaps),
+            index_files_damaged=self.index.damaged,
             get_messages=meter.get_messages,
             get_bytes=meter.get_bytes,
             rates=meter.rates(),

@@ -18,7 +18,6 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from .config.store_config import StoreConfig
@@ -40,6 +39,8 @@ INDEX_TYPES: Final = (None, "K", "U", "T")
 STEPS_MAX: Final = 100_000
 #: Records read by one query; each is a copy out of the log.
 READS_MAX: Final = 2_000
+#: Bytes of these records: more than one answer holds.
+READ_BYTES_MAX: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,11 @@ class EntrySource(Protocol):
 def find_records(
     query: KeyQuery, index: EntrySource, log: RecordSource, *, bounded: bool = True
 ) -> list[Record]:
-    """Return the newest matching records, at most `count_max`, oldest first; `bounded` by STEPS_MAX
-    and READS_MAX. Raises OSError."""
+    """Return the newest matching records, at most `count_max`, oldest first; `bounded` by
+    STEPS_MAX, READS_MAX and READ_BYTES_MAX. Raises OSError."""
     found: list[Record] = []
     seen: set[int] = set()
+    read_bytes = 0
     if not query.key or query.count_max <= 0:
         return found
     entries = index.find(query.hash, query.begin_ms, query.end_ms)
@@ -109,9 +111,13 @@ def find_records(
             continue
         seen.add(offset)
         record = log.record_or_none(offset)
-        if record is not None and query.matches(record):
-            found.append(record)
-        if len(found) >= query.count_max or (bounded and len(seen) >= READS_MAX):
+        if record is not None:
+            read_bytes += record.size
+            if query.matches(record):
+                found.append(record)
+        if len(found) >= query.count_max:
+            break
+        if bounded and (len(seen) >= READS_MAX or read_bytes >= READ_BYTES_MAX):
             break
     found.sort(key=lambda record: record.physical_offset)
     return found
@@ -277,12 +283,7 @@ class StoreQuery:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

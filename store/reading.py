@@ -7,7 +7,6 @@
 | OFFSET_TOO_SMALL | before the first unit | the first unit |
 | OFFSET_OVERFLOW_ONE | equal to the next unit's offset | the same |
 | OFFSET_OVERFLOW_BADLY | above that | the next unit's offset |
-| OFFSET_FOUND_NULL | the queue file was deleted | first unit of the next file |
 | FOUND | at least one record | behind the last unit examined |
 | NO_MATCHED_MESSAGE | units were examined, none matched (or all were fillers) | the same |
 | MESSAGE_WAS_REMOVING | units were examined, none had a record | the same |
@@ -15,11 +14,13 @@
 A damaged record of a finished segment is never returned: the batch ends in front of it while it can
 be repaired from another replica (blocks.py), else it is skipped. A unit that does not match the log
 is restored from the log (queue/unit_repair.py); the batch ends in front of it while the search for
-its record is not finished.
+its record is not finished. So are the units of a missing or a cut queue file: their bytes are read
+as zeros.
 
 Statuses and next offsets are RocketMQ's (docs/formats/store-format.md, section 9.1), without
-OFFSET_RESET, which only a broker returns. A unit whose record retention has deleted is skipped; so
-is one whose record is missing because of damage, with one warning per queue.
+OFFSET_RESET, which only a broker returns, and OFFSET_FOUND_NULL (a queue file is missing). A unit
+whose record retention has deleted is skipped; so is one whose record is missing because of damage
+(`gaps`).
 
 Limits: `bytes_max` of the caller. Without it RocketMQ's limits apply (section 9.2: 32 records or
 256 KiB from memory, less from the disk), chosen by the first record, the oldest of the batch. The
@@ -35,25 +36,33 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from .config.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
-from .format.errors import OffsetOutOfRangeError
+from .format.checksum import crc32
 from .format.queue_unit import FILLER_SIZE, UNIT
 from .format.record import RECORD_BYTES_MIN
 from .format.results import ColdUnit, GetResult, GetStatus, StoredRecord
 from .format.topic_names import check_topic, is_lmq
+from .gaps import Gaps
 from .log.commit_log import CommitLog
 from .queue.consume_queue import ConsumeQueue
 from .queue.table import QueueTable
 from .queue.unit_repair import RECORD_HEAD, Found, UnitRepair
-from .scan.single import body_matches
+from .record_check import COMPARED, RecordCheck
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+#: Later than all store times.
+_NEVER_MS: Final = (1 << 63) - 1
 #: A record's own size and physical offset; both must equal the unit's. (Light queues; for others
 #: the queue id and the queue offset too.)
 _SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
+#: Queue id, flag and queue offset of a record.
+_QUEUE_AND_NUMBER: Final = struct.Struct(">i4sq")
+_QUEUE_ID_AT: Final = 12
+_COMPARED_MAX: Final = 4096
 
 
 #: Outcomes of `_without_record`, else the size of the record that was added.
@@ -67,13 +76,9 @@ def machine_memory() -> int:
 
 
 def tags_match(tags_code: int, wanted: frozenset[int]) -> bool:
-    """Compare the low 32 bits; the address of an extension unit matches everything."""
-    if _INT_MIN <= tags_code <= _INT_MAX:
-        return tags_code in wanted
-    if tags_code < _INT_MIN:
-        return True
-    low = tags_code & 0xFFFFFFFF
-    return (low - (1 << 32) if low >> 31 else low) in wanted
+    """Return whether a record with this tags code may match. A code outside of 32 bits is the
+    address of an extension unit, a time (delay levels of RocketMQ) or damaged: it may."""
+    return tags_code in wanted or not _INT_MIN <= tags_code <= _INT_MAX
 
 
 class QueueReader:
@@ -94,12 +99,19 @@ class QueueReader:
         self._filter_units_max = max(units, 1)
         #: Records within this distance of the log end count as being in memory.
         self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
-        self._warned: set[ConsumeQueue] = set()
-        #: See blocks.py; while it is set, bodies of finished segments are checked.
+        self._compared: dict[int, int] = {}  # damaged records that a scrub has seen, by offset
+        self.check = RecordCheck(sealed=config.enabled_append_prop_crc)
+        #: Messages that were skipped because of damage.
+        self.gaps = Gaps(log)
+        #: See blocks.py.
         self.on_damaged_record: Callable[[int, int], bool] | None = None
         #: Damaged ranges of the log, withheld from readers.
         self.damaged: set[tuple[int, int]] = set()
         self.units = UnitRepair(log, queues)
+        #: Queues in which a read ended in front of a unit that a search or a repair may restore.
+        self.stopped: set[tuple[str, int]] = set()
+        #: Called when a queue is added to `stopped`.
+        self.on_stopped: Callable[[], None] | None = None
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -235,12 +247,11 @@ class QueueReader:
         data: mmap.mmap | bytes = b""
         number = result.next_offset
         end = min(number + max(self._filter_units_max, count_max), result.max_offset)
+        wrong, withheld = self.check.wrong_part, self.damaged
         step = max(count_max, 1) if tag_codes is None else self._filter_units_max
         seen = log_end
         while number < end and not (tag_codes is None and len(records) >= count_max and records):
             units = self.units.read(queue, number, min(step, end - number))
-            if not units:
-                break
             for offset, size, code in UNIT.iter_unpack(units):
                 if size != FILLER_SIZE or offset:
                     tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
@@ -264,32 +275,26 @@ class QueueReader:
                             and offset + size <= stop
                             and check(data, at)
                             == ((size, offset) if light else (size, queue_id, number, offset))
-                            and not (cold and self._is_damaged(data[at : at + size], offset))
+                            and not wrong(queue, (record := data[at : at + size]), tags_code)
+                            and not (withheld and self._is_withheld(offset, size))
                         ):
                             bytes_max -= size
-                            records.append(
-                                StoredRecord(number, offset, data[at : at + size], tags_code)
-                            )
+                            records.append(StoredRecord(number, offset, record, tags_code))
                         else:
                             unit = number, offset, size, tags_code
                             taken = self._without_record(queue, unit, result, cold)
                             if taken < 0:
-                                end = number if taken == _STOP else end
+                                if taken == _STOP:
+                                    end = number
+                                    self._stop(queue)
                                 break
                             bytes_max -= taken
                     seen = offset
                 number += 1
         result.size = granted - bytes_max
         result.suggest_pulling_from_slave = log_end - seen > self._memory_span
-        self._finish(queue, result, number, end)
-
-    def _finish(self, queue: ConsumeQueue, result: GetResult, number: int, end: int) -> None:
-        """Set status and next offset after units up to `number` were examined."""
-        if result.records:
+        if records:
             result.status = GetStatus.FOUND
-        elif number == result.next_offset < end:
-            result.status = GetStatus.OFFSET_FOUND_NULL
-            number = min(queue.next_file(number), result.max_offset)
         result.next_offset = number
 
     def _without_record(
@@ -311,25 +316,68 @@ class QueueReader:
                     return _STOP
             # Only the queue id or the queue offset differs, and no other record matches better.
             if repair.holds_record(offset, size):
-                data = self._log.read(offset, size)
-                if not (cold and self._is_damaged(data, offset)):
-                    result.records.append(StoredRecord(number, offset, data, tags_code))
+                record = self._with_unit(queue, number, offset, size)
+                if record and not self.check.wrong_part(queue, record, tags_code):
+                    result.records.append(StoredRecord(number, offset, record, tags_code))
                     return size
                 sound = True
-        if sound and cold and self._waits(offset, size):
-            return _STOP
+        if sound:
+            record = self._log.read(offset, size)
+            part = self.check.wrong_part(queue, record, tags_code)
+            if part:
+                self.check.mismatches[part] += 1
+            if cold and self._waits_for_record(offset, record, part):
+                return _STOP
         self._miss(queue, number, offset, size, result)
         return 0
 
-    def _is_damaged(self, record: bytes, offset: int) -> bool:
-        """Return whether the record lies in a damaged block or its body's checksum does not
-        match."""
-        damaged = self.damaged
-        if damaged:
-            stop = offset + len(record)
-            if any(begin < stop and offset < end for begin, end in damaged):
-                return True
-        return not body_matches(record)
+    def _stop(self, queue: ConsumeQueue) -> None:
+        self.stopped.add((queue.topic, queue.queue_id))
+        if self.on_stopped is not None:
+            self.on_stopped()
+
+    def is_damaged(self, queue: ConsumeQueue, record: bytes, offset: int, tags_code: int) -> bool:
+        """Return whether the record lies in a damaged block or is not as it was stored."""
+        return self._is_withheld(offset, len(record)) or bool(
+            self.check.wrong_part(queue, record, tags_code)
+        )
+
+    def _with_unit(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bytes:
+        """Return a record with the queue id and the queue offset of the unit in place of its own;
+        b"" for a record that has its own unit."""
+        record = self._log.read(offset, size)
+        _, queue_id, own_number, _ = RECORD_HEAD.unpack_from(record)
+        other = self._queues.get((queue.topic, queue_id))
+        if (
+            other is not None
+            and other.min_offset <= own_number < other.max_offset
+            and other.unit(own_number)[:2] == (offset, size)
+        ):
+            return b""
+        self.check.mismatches["queue"] += 1
+        return (
+            record[:_QUEUE_ID_AT]
+            + _QUEUE_AND_NUMBER.pack(queue.queue_id, record[16:20], number)
+            + record[_QUEUE_ID_AT + _QUEUE_AND_NUMBER.size :]
+        )
+
+    def _is_withheld(self, offset: int, size: int) -> bool:
+        """Return whether the record lies in a damaged block."""
+        stop = offset + size
+        return any(begin < stop and offset < end for begin, end in self.damaged)
+
+    def _waits_for_record(self, offset: int, record: bytes, part: str) -> bool:
+        """Return whether a damaged record of a finished segment will be repaired. A part that the
+        record itself does not show to be damaged is compared with the digest of its block, once."""
+        size = len(record)
+        if part in COMPARED and not self._is_withheld(offset, size):
+            crc = crc32(record)
+            if self._compared.get(offset) == crc:
+                return False
+            if len(self._compared) >= _COMPARED_MAX:
+                self._compared.clear()
+            self._compared[offset] = crc
+        return self._waits(offset, size)
 
     def _waits(self, offset: int, size: int) -> bool:
         """Return whether a damaged record will be repaired, so that readers must not skip it."""
@@ -345,8 +393,9 @@ class QueueReader:
     ) -> None:
         """Note a unit without its record: deleted by retention, or damaged."""
         result.status = GetStatus.MESSAGE_WAS_REMOVING
-        if offset >= self._log.start and queue not in self._warned:
-            self._warned.add(queue)
+        if offset < self._log.start and size >= RECORD_BYTES_MIN:
+            return
+        if self.gaps.note(queue.topic, queue.queue_id, number, offset):
             logger.warning(
                 "queue.record_missing topic=%s queue=%d offset=%d physical_offset=%d size=%d",
                 queue.topic,
@@ -356,15 +405,49 @@ class QueueReader:
                 size,
             )
 
+    def record_range(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
+        """Return physical offset and size of a message's record; None without such a message."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        self.units.begin_read()
+        physical_offset, size = self.units.sound_unit(queue, offset)
+        return None if size in (0, FILLER_SIZE) else (physical_offset, size)
+
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Return the first queue offset whose record lies at `physical_offset` or above; the end
+        of the queue without one."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        self.units.begin_read()
+        return queue.first_with(partial(self._position_of, queue), physical_offset)
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool) -> int:
+        """Return the first offset stored at or after the time; with `upper` the last at or before
+        it."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.max_offset <= queue.min_offset:
             return queue.max_offset if queue else 0
-        return queue.offset_by_time(timestamp_ms, upper, self._store_timestamp)
+        self.units.begin_read()
+        log = self._log
 
-    def _store_timestamp(self, physical_offset: int) -> int:
-        """Return the store time of a record; -1, earlier than all, for a deleted one."""
-        try:
-            return self._log.store_timestamp(physical_offset)
-        except OffsetOutOfRangeError:
-            return -1
+        def time_of(number: int) -> int:
+            position = self._position_of(queue, number)
+            if position >= log.readable_end:
+                return _NEVER_MS
+            # A deleted record is earlier than all.
+            return log.store_timestamp(position) if position >= log.start else -1
+
+        found = queue.first_with(time_of, timestamp_ms, above=upper)
+        return max(found - 1, queue.min_offset) if upper else found
+
+    def _position_of(self, queue: ConsumeQueue, number: int) -> int:
+        """Return the physical offset of a unit's record, or that of the next unit that has one, so
+        that the sequence never decreases; the log end without one."""
+        while number < queue.max_offset:
+            position, size = self.units.sound_unit(queue, number)
+            if size not in (0, FILLER_SIZE):
+                return position
+            number = queue.after_fillers(number + 1)
+        return self._log.readable_end

@@ -71,6 +71,12 @@ class StoreStats:
     get_misses: int
     #: Units of consume queues that did not match the log and were written again.
     queue_units_repaired: int
+    #: Damaged records that readers reached, by the part that did not match (`record_check.py`).
+    record_mismatches: dict[str, int]
+    #: Messages that readers skip because their records are damaged (at most gaps.LISTED_MAX).
+    missing_messages: int
+    #: Index files that did not match their digest.
+    index_files_damaged: int
     get_messages: int
     get_bytes: int
     rates: tuple[Rates, ...]

@@ -4,7 +4,9 @@
 an Apache broker and this one exclude each other, and the file with flock, which also excludes a
 second store in the same process. The lock is taken before anything is read. `abort` exists while a
 store runs and holds the process id: finding it on start means that the last run did not stop
-cleanly (docs/formats/store-format.md, sections 1 and 6.1).
+cleanly (docs/formats/store-format.md, sections 1 and 6.1). It also stays after a clean stop with
+records that are not dispatched, because Apache would not dispatch them otherwise (section 6.7);
+then its content is `stopped`, which is a clean stop for this store.
 """
 
 import fcntl
@@ -16,6 +18,7 @@ from .format.errors import DiskFullError, StoreError, StoreLockedError
 from .log.write_gate import suppress_no_space
 
 _LOCK_BYTES = b"lock"
+_STOPPED = b"stopped"
 
 
 class StoreLock:
@@ -76,14 +79,27 @@ class StoreLock:
 
     @property
     def stopped_cleanly(self) -> bool:
-        return not self._abort.exists()
+        try:
+            return self._abort.read_bytes() == _STOPPED
+        except FileNotFoundError:
+            return True
 
     def mark_running(self) -> None:
         """Write `abort`: the next start is unclean unless `mark_stopped` is called.
 
         Raises StoreError when the file cannot be created: an unmarked store must not run.
         """
-        data = str(os.getpid()).encode()
+        self._write(str(os.getpid()).encode())
+
+    def mark_stopped(self, *, is_dispatched: bool) -> None:
+        """Mark the stop as clean. `is_dispatched`: all records are in their queues."""
+        if not is_dispatched:
+            self._write(_STOPPED)
+            return
+        self._disk.unlink(str(self._abort))
+        self._disk.sync_directory(str(self._root))
+
+    def _write(self, data: bytes) -> None:
         path = str(self._abort)
         try:
             descriptor = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -95,10 +111,6 @@ class StoreLock:
             self._disk.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self._disk.sync_directory(str(self._root))
-
-    def mark_stopped(self) -> None:
-        self._disk.unlink(str(self._abort))
         self._disk.sync_directory(str(self._root))
 
     def release(self) -> None:

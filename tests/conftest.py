@@ -33,6 +33,7 @@ LONG_FILES = (
     "drills/test_table_network.py",
     "drills/test_random.py",
     "drills/test_table_controller.py",
+    "drills/test_hosts.py",
     "drills/test_table_crashes.py",
     "drills/test_table_storage.py",
     "drills/test_table_power.py",
@@ -46,7 +47,11 @@ LONG_FILES = (
     "sim/test_seeds.py",
 )
 #: Files whose tests share no fixture and take seconds each.
-INDEPENDENT_FILES = ("tests/sim/test_seeds.py", "tests/sim/test_planted_bugs.py")
+INDEPENDENT_FILES = (
+    "tests/sim/test_seeds.py",
+    "tests/sim/test_planted_bugs.py",
+    "tests/fuzz/test_fuzz.py",
+)
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]

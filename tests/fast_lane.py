@@ -11,27 +11,32 @@ TESTS = Path(__file__).parent
 FILES = ("test_tidy.py", "features/test_table.py")
 
 FOLDERS = (
-    *("broker", "cli", "client", "docs", "front", "ha", "ha/core"),
+    *("auth", "broker", "cli", "client", "docs", "front", "ha", "ha/core"),
     *("nameserver", "nameserver/core", "proto", "sim", "store"),
 )
 
 LEFT_OUT = {
+    "auth": "decision every_path own_clients through_nodes users",
     "broker": """
-        ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory broadcast
-        cold_records dedup delay_levels extreme_values full_disk_broker lite lite_core lite_ends
-        lite_subscribe message_queries meta_log observed offset_recent order_info pop_restart
-        pull recall redelivery registration replicas retention_broker revive_codec reviver role
-        role_state
-        send server telemetry_forward timer_core timer_failover timer_kill timer_service
-        timer_stamp timer_trouble transaction_bounds transaction_checks transaction_core
-        transaction_records transaction_restart transactions trouble_that_passes
+        ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory
+        bounded_requests broadcast cold_records dedup delay_levels descriptors extreme_values
+        full_disk_broker lite lite_core lite_ends lite_replicas lite_subscribe message_queries
+        meta_log observed offset_recent order_info pop_attempts pop_handover pop_restart proxy
+        pull recall receive redelivery registration replicas retention_broker revive_codec reviver
+        role role_state send server stand_in telemetry_forward timer_core timer_failover
+        timer_kill timer_service timer_stamp timer_trouble transaction_bounds transaction_checks
+        transaction_core transaction_records transaction_restart transactions trouble_that_passes
     """,
-    "cli": "commands ha proxy store_commands store_retention up up_controller",
-    "client": """
-        clients examples soak strange_broker_receives strange_broker_sends sync testing
+    "cli": """
+        admin_commands auth_commands commands ha local_cluster proxy store_commands
+        store_retention up up_controller
     """,
-    "docs": "skips",
-    "front": "abuse access_point forward_hold life native_soak native_tls raw streams unary",
+    "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
+    "docs": "production_guide skips",
+    "front": """
+        abuse access_point forward_hold life native_soak native_tls raw slow_clients streams
+        suspend unary
+    """,
     "ha": """
         control controller_link cut disk_full_handover kill log_contract refusals replication
         role_driver scrub scrub_late upkeep
@@ -41,9 +46,9 @@ LEFT_OUT = {
     "proto": "generated messages",
     "sim": "determinism planted_bugs seeds",
     "store": """
-        any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix doctor_store
-        doctor_repair index_file kill large layout lmq_queues lost_pages model queue_building
-        queue_ext recovery scan scan_properties small_disk
+        any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix
+        doctor_repair doctor_store index index_file kill large layout lmq_queues lost_pages model
+        queue_building queue_ext recovery scan scan_properties small_disk unit_repair
     """,
 }
 

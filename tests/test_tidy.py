@@ -1,7 +1,7 @@
-"""The rules of the house that a reviewer should not have to check by hand.
+"""Structure rules of the repository, checked on the source text.
 
-The import table, the purity of `ha/core`, who may read a clock, module docstrings, the length of
-functions and files, the folders of the tree and of the wheel, and no path of a developer's machine.
+The import table, the purity of `ha/core`, the modules that may read a clock, module docstrings,
+field comments, function length, folder size, the folders of the wheel, and paths of developers.
 """
 
 import ast
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 EVERYTHING = frozenset({"*"})
 
-# Who may import what of ours, besides itself. See docs/design/layers.md.
+# The packages that each package may import, besides itself. See docs/design/layers.md.
 MAY_IMPORT = {
     "proto": frozenset[str](),
     "store": frozenset[str](),
@@ -32,18 +32,19 @@ MAY_IMPORT = {
     "ha": frozenset({"ha/core", "store", "proto"}),
     "front": frozenset({"proto"}),
     "nameserver": frozenset({"front", "ha", "proto"}),
-    "broker": frozenset({"front", "store", "ha", "proto"}),
+    "auth": frozenset({"proto"}),
+    "broker": frozenset({"auth", "front", "store", "ha", "proto"}),
     "client": frozenset({"proto"}),
     "pipeline": frozenset({"client", "proto", "store/format", "store/scan"}),
     "console": EVERYTHING,
     "cli": EVERYTHING,
     "": EVERYTHING,  # the root: the public API, loaded lazily
 }
-NOBODY_IMPORTS = {"console", "cli"}
+ENTRY_POINTS = {"console", "cli"}
 PACKAGE_FOLDERS = {name.split("/")[0] for name in MAY_IMPORT} - {""}
-OTHER_FOLDERS = {"native", "scripts", "tests", "docs", ".ci", ".github"}
+OTHER_FOLDERS = {"native", "scripts", "tests", "docs", "deploy", ".ci", ".github"}
 
-# What a pure core may not touch: clocks, chance, threads, loops, the network, the disk.
+# Modules that a pure core may not import: clocks, randomness, threads, event loops, network, disk.
 IMPURE = {
     *("time", "datetime", "random", "secrets", "uuid", "threading", "multiprocessing"),
     *("concurrent", "asyncio", "socket", "grpc", "mmap", "os", "subprocess", "pathlib", "io"),
@@ -53,15 +54,15 @@ MAY_READ_A_CLOCK = ("front/clock.py", "client/clock.py", "cli/")
 
 FUNCTION_LINES = 70
 FOLDER_FILES = 25
-GRAB_BAGS = {"utils", "util", "common", "helpers", "misc"}
+CATCH_ALL_NAMES = {"utils", "util", "common", "helpers", "misc"}
 
-# Written in two halves, so that this file passes its own test.
+# Split, so that this file itself passes the test.
 MACHINE_PATHS = [b"/wo" + b"rk/", b"/ro" + b"ot/", b"/tmp/" + b"setup"]
 
 
 @cache
 def tree() -> tuple[str, ...]:
-    """Every file that git tracks or would track, relative to the root, with forward slashes."""
+    """Return every file that git tracks or would track, relative to the root."""
     command = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
     try:
         done = subprocess.run(command, capture_output=True, check=False)
@@ -74,7 +75,7 @@ def tree() -> tuple[str, ...]:
 
 
 def walk() -> Iterator[str]:
-    """The same without git: everything but what .gitignore names (plain names and globs only)."""
+    """Return the same without git: all files that .gitignore does not match (names and globs)."""
     lines = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
     ignored = [line.strip("/") for line in lines] + [".git"]
 
@@ -104,14 +105,14 @@ def is_python(name: str) -> bool:
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    """Every Python file that people write, by its name: package, scripts and tests."""
+    """Return every Python file that is not generated, by its name: package, scripts and tests."""
     names = [name for name in tree() if is_python(name) and not is_generated(name)]
     return {name: ast.parse((ROOT / name).read_text(encoding="utf-8"), name) for name in names}
 
 
 @cache
 def package() -> dict[str, ast.Module]:
-    """The sources that are part of `import cometmq`."""
+    """Return the sources that are part of `import cometmq`."""
     return {
         name: module
         for name, module in sources().items()
@@ -120,7 +121,7 @@ def package() -> dict[str, ast.Module]:
 
 
 def part_of(name: str) -> str:
-    """The row of the import table that a file belongs to."""
+    """Return the row of the import table that a file belongs to."""
     if name.startswith("ha/core/"):
         return "ha/core"
     return name.split("/", 1)[0] if "/" in name else ""
@@ -135,7 +136,7 @@ def absolute_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def relative_imports(name: str, module: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, target) of every relative import; targets are like `store/record`, `` is the root."""
+    """Yield (line, target) of every relative import: `store/record`, or `` for the root."""
     here = name.split("/")[:-1]
     for node in ast.walk(module):
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
@@ -150,12 +151,12 @@ def relative_imports(name: str, module: ast.Module) -> Iterator[tuple[int, str]]
 
 
 def may_import(part: str, target: str) -> bool:
-    """True if the table lets a file of `part` import `target`."""
+    """Return whether a file of `part` may import `target`."""
     allowed = MAY_IMPORT[part] | {part}
     top = target.split("/", 1)[0]
     if top not in PACKAGE_FOLDERS:  # a name of the root itself, like __version__
         return True
-    if top in NOBODY_IMPORTS and part not in (top, ""):
+    if top in ENTRY_POINTS and part not in (top, ""):
         return False
     if "*" in allowed:
         return True
@@ -182,7 +183,7 @@ def test_the_package_imports_itself_relatively() -> None:
         f"{name}:{line} imports {target}"
         for name, module in package().items()
         for line, target in absolute_imports(module)
-        # This one is installed under a name of its own, by which Spark finds it.
+        # Installed as a separate top-level package, which Spark imports.
         if target.split(".")[0] in ours and not name.startswith("pipeline/pyspark_rocketmq/")
     ]
     assert not wrong, "\n".join(wrong)
@@ -237,7 +238,7 @@ def test_one_module_reads_the_clock() -> None:
     assert not wrong, "take the time from front/clock.py as an argument:\n" + "\n".join(wrong)
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     wrong = []
     for name, module in sources().items():
         if not module.body and name.startswith("tests/") and name.endswith("__init__.py"):
@@ -246,6 +247,25 @@ def test_every_module_says_what_it_is() -> None:
         if len(text) < 20 or text.startswith("TODO"):
             wrong.append(name)
     assert not wrong, f"a module docstring is missing: {wrong}"
+
+
+def test_fields_are_described_by_comments_before_them() -> None:
+    wrong = []
+    for name, module in sources().items():
+        for node in ast.walk(module):
+            if not isinstance(
+                node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+            ):
+                continue
+            for field, text in zip(node.body, node.body[1:], strict=False):
+                if (
+                    isinstance(field, ast.Assign | ast.AnnAssign)
+                    and isinstance(text, ast.Expr)
+                    and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)
+                ):
+                    wrong.append(f"{name}:{text.lineno}")
+    assert not wrong, "use `#:` comments:\n" + "\n".join(wrong)
 
 
 def test_functions_are_short() -> None:
@@ -274,9 +294,11 @@ def test_the_top_level_is_the_architecture() -> None:
     assert not unlisted, f"not in the design's tree: {sorted(unlisted)}"
 
 
-def test_no_module_is_a_grab_bag() -> None:
-    wrong = [name for name in package() if GRAB_BAGS & set(name.removesuffix(".py").split("/"))]
-    assert not wrong, f"name the idea instead: {wrong}"
+def test_no_module_has_a_catch_all_name() -> None:
+    wrong = [
+        name for name in package() if CATCH_ALL_NAMES & set(name.removesuffix(".py").split("/"))
+    ]
+    assert not wrong, f"use a name of the subject: {wrong}"
 
 
 def pyproject() -> dict[str, Any]:
@@ -284,20 +306,20 @@ def pyproject() -> dict[str, Any]:
 
 
 def distributions(requirements: list[str]) -> set[str]:
-    """The bare, normalised names of requirements like `uvloop>=0.19; sys_platform == 'linux'`."""
+    """Return the normalised names of requirements like `uvloop>=0.19; sys_platform == 'linux'`."""
     return {
         re.split(r"[^\w.-]", each, maxsplit=1)[0].lower().replace("_", "-") for each in requirements
     }
 
 
-# Names that several distributions share, and the one that we mean.
+# Namespaces of several distributions, and the distribution that this project uses.
 SHARED_NAMESPACES = {"google": "protobuf", "opentelemetry": "opentelemetry-api"}
-# Extras whose imports stand in the core, within the functions that need them.
+# Extras that the core imports inside functions.
 CORE_EXTRAS = ("native", "tracing", "testing", "containers", "spark")
 
 
 def imported_distributions(folders: set[str]) -> dict[str, str]:
-    """Distribution -> one place that imports it, for every third-party import of the folders."""
+    """Map each third-party distribution that the folders import to one importing line."""
     providers = packages_distributions()
     found = {}
     for name, module in package().items():
@@ -313,7 +335,7 @@ def imported_distributions(folders: set[str]) -> dict[str, str]:
     return found
 
 
-def test_the_core_imports_what_the_project_names() -> None:
+def test_imports_of_the_core_equal_the_declared_dependencies() -> None:
     core = PACKAGE_FOLDERS - {"pipeline", "console"} | {""}
     declared = distributions(pyproject()["project"]["dependencies"])
     used = imported_distributions(core)
@@ -321,8 +343,8 @@ def test_the_core_imports_what_the_project_names() -> None:
     optional = distributions([each for name in CORE_EXTRAS for each in extras[name]])
     missing = {name: place for name, place in used.items() if name not in declared | optional}
     assert not missing, f"imported, but not a dependency: {missing}"
-    idle = declared - used.keys()
-    assert not idle, f"a dependency that nothing imports: {sorted(idle)}"
+    unused = declared - used.keys()
+    assert not unused, f"a dependency without an import: {sorted(unused)}"
 
 
 def test_the_pins_are_within_the_ranges() -> None:
@@ -331,17 +353,32 @@ def test_the_pins_are_within_the_ranges() -> None:
     direct = distributions(
         project["dependencies"] + extras["dev"] + extras["spark"] + extras["java"]
     )
-    direct.discard(project["name"])  # the tests' extra names other extras
+    direct.discard(project["name"])  # an extra that includes other extras
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert direct <= distributions(pins), "constraints.txt lacks a direct dependency"
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
 
 
+def test_the_lock_has_the_pins_of_the_core_with_hashes() -> None:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+    locked = {}
+    for entry in re.split(r"^(?=[a-z])", text, flags=re.MULTILINE)[1:]:
+        found = re.match(r"([\w.-]+)==([\w.]+)", entry)
+        assert found, entry
+        assert "--hash=sha256:" in entry, f"{found[1]} has no hash"
+        locked[found[1]] = found[2]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    for name in distributions(pyproject()["project"]["dependencies"]):
+        assert locked.get(name) == pins[name], f"{name} differs: run scripts/lock"
+
+
 def test_the_wheel_has_every_folder_of_the_package() -> None:
     listed = pyproject()["tool"]["setuptools"]["packages"]
     folders = {name.rsplit("/", 1)[0] for name in package() if "/" in name}
-    # Two folders are installed under a name of their own, by which Spark finds them.
+    # Two folders are installed as separate top-level packages, which Spark imports.
     by_name = {folder for folder in folders if folder.startswith("pipeline/pyspark_")}
     expected = {"cometmq", *(f"cometmq.{folder.replace('/', '.')}" for folder in folders - by_name)}
     expected |= {folder.rsplit("/", 1)[1] for folder in by_name}
@@ -351,7 +388,7 @@ def test_the_wheel_has_every_folder_of_the_package() -> None:
     assert not missing, f"no __init__.py: {missing}"
 
 
-def test_no_file_knows_a_machine() -> None:
+def test_no_file_contains_a_path_of_a_developer_machine() -> None:
     wrong = []
     for name in tree():
         data = (ROOT / name).read_bytes()
@@ -382,5 +419,5 @@ def test_no_file_knows_a_machine() -> None:
         ("broker", "__version__", True),
     ],
 )
-def test_the_table_is_read_right(part: str, target: str, allowed: bool) -> None:
+def test_may_import_follows_the_table(part: str, target: str, allowed: bool) -> None:
     assert may_import(part, target) is allowed

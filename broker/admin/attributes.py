@@ -29,10 +29,10 @@ class Rule:
     """One attribute."""
 
     accepts: Callable[[str], bool]
+    #: What it accepts, for the sentence that refuses the rest.
     expected: str
-    """What it accepts, for the sentence that refuses the rest."""
+    #: Set when the topic is created, or never.
     fixed: bool = False
-    """Set when the topic is created, or never."""
 
 
 def _one_of(*values: str) -> Rule:

@@ -10,6 +10,8 @@ offsets.
 from __future__ import annotations
 
 import asyncio
+import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
@@ -18,6 +20,7 @@ from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
 from .attributes import GROUP_RULES, changed
+from .pages import page_of
 from .removal import topics_of_group
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from .removal import Removal
 
 ATTEMPTS_MAX = 1_000
+#: Clients listed for one group; the progress has their number.
+CLIENTS_MAX = 1_000
 _RETRY_QUEUES_MAX = 1_024
 _DELAYS_MAX = 100
 _MULTIPLIER_MAX = 100
@@ -80,24 +85,23 @@ class GroupAdmin:
         self._changes.check_writable()
         if request.dry_run:
             return answer
-        begin_ns = self._clock.steady_ns()
-        future = self._changes.when_durable(self._meta_log.write_group(group), answer)
+        write = partial(self._meta_log.write_group, group)
         if is_new:
-            self._changes.count_creation("consumer_group", False, begin_ns, future)
-        return future
+            return self._changes.create(write, answer, what="consumer_group", system=False)
+        return self._changes.when_durable(write(), answer)
 
-    def delete(
+    async def delete(
         self, request: v1.DeleteGroupRequest, ctx: RequestContext
-    ) -> asyncio.Future[v1.DeleteGroupResponse] | v1.DeleteGroupResponse:
+    ) -> v1.DeleteGroupResponse:
         """Delete a group, its retry and dead-letter topics and its offsets.
 
         The group's own record is written last, so that an interrupted deletion can be repeated.
         """
         check_group(request.name)
+        rows = await self._progress.group_queues(request.name, rows_max=sys.maxsize)
         group = self._metadata.group(request.name)
         if group is None:
             raise _unknown(request.name)
-        rows = self._progress.group_queues(request.name, "")
         topics = topics_of_group(self._metadata, request.name)
         progress = self._progress.group_progress(
             request.name, rows, len(self._progress.clients_of(request.name))
@@ -125,32 +129,38 @@ class GroupAdmin:
         for name in topics:
             self._meta_log.delete_topic(name)
         end = self._meta_log.delete_group(request.name, request.keep_offsets)
-        return self._changes.when_durable(end, answer)
+        return await self._changes.when_durable(end, answer)
 
-    def list_all(self, request: v1.ListGroupsRequest, ctx: RequestContext) -> v1.ListGroupsResponse:
-        """All consumer groups of this broker by name, with their progress."""
-        progress = self._progress.all_progress()
-        groups = [
-            group
-            for group in sorted(self._metadata.groups.values(), key=lambda group: group.name)
-            if request.include_system or not is_system_group(group.name)
-        ]
+    async def list_all(
+        self, request: v1.ListGroupsRequest, ctx: RequestContext
+    ) -> v1.ListGroupsResponse:
+        """A page of the consumer groups of this broker by name, with their progress."""
+        names = (
+            name
+            for name in self._metadata.groups
+            if request.include_system or not is_system_group(name)
+        )
+        page, more = page_of(names, request.after, request.limit)
+        progress = await self._progress.progress_of(page)
+        groups = [group for name in page if (group := self._metadata.groups.get(name)) is not None]
         return v1.ListGroupsResponse(
             code=v2.OK,
             message="OK",
             groups=[group_message(group) for group in groups],
             progress=[progress[group.name] for group in groups],
+            more=more,
         )
 
-    def describe(
+    async def describe(
         self, request: v1.DescribeGroupRequest, ctx: RequestContext
     ) -> v1.DescribeGroupResponse:
         """One group: lag, messages in flight, clients."""
         group = self._metadata.group(request.name)
         if group is None:
             raise _unknown(request.name)
-        queues = self._progress.group_queues(group.name, request.topic)
+        queues = await self._progress.group_queues(group.name, request.topic)
         now_ns = self._clock.steady_ns()
+        members = self._progress.clients_of(group.name)
         clients = [
             v1.GroupClient(
                 client_id=client.client_id,
@@ -159,9 +169,9 @@ class GroupAdmin:
                 peer=client.peer,
                 last_seen_ms_ago=(now_ns - client.last_seen_ns) // _NS_PER_MS,
             )
-            for client in self._progress.clients_of(group.name)
+            for client in members[:CLIENTS_MAX]
         ]
-        progress = self._progress.group_progress(group.name, queues, len(clients))
+        progress = self._progress.group_progress(group.name, queues, len(members))
         return v1.DescribeGroupResponse(
             code=v2.OK,
             message="OK",

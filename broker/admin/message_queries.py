@@ -15,7 +15,7 @@ from ...store.format.errors import StoreError
 from ...store.format.message_id import OffsetId
 from ...store.format.record import Record
 from ...store.query import TIME_MAX_MS, KeyQuery
-from ..messages.convert import delivery_of, message_item, topic_field
+from ..messages.convert import delivery_of, sized_item, topic_field
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -51,12 +51,15 @@ class MessageQueries:
             code=v2.OK, message="OK", index_behind=self._store.index.behind
         )
         room = _ANSWER_BYTES_MAX
+        found: list[v1.FoundMessage] = []
         for record in reversed(records):
-            room -= record.size
-            if room < 0 and answer.messages:
+            if room < record.size and found:
                 answer.left_out = True
                 break
-            answer.messages.insert(0, _found(record))
+            item, size = _found(record)
+            room -= size
+            found.append(item)
+        answer.messages.extend(reversed(found))
         return answer
 
     def _find(self, request: v1.QueryMessagesRequest) -> list[Record]:
@@ -86,15 +89,17 @@ def key_query(request: v1.QueryMessagesRequest, most: int) -> KeyQuery | None:
     return None
 
 
-def _found(record: Record) -> v1.FoundMessage:
+def _found(record: Record) -> tuple[v1.FoundMessage, int]:
+    """Return a message of the answer, and the bytes by which it fills the answer."""
     topic = topic_field(v2.Resource(name=record.topic))
-    item = message_item(topic, delivery_of(record, record.queue_id), None)
-    return v1.FoundMessage(
+    item, size = sized_item(topic, delivery_of(record, record.queue_id), None)
+    found = v1.FoundMessage(
         message=_content(item),
         offset_id=str(OffsetId(record.store_host, record.physical_offset)),
         physical_offset=record.physical_offset,
         size=record.size,
     )
+    return found, size
 
 
 def _content(item: bytes) -> bytes:

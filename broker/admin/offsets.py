@@ -10,6 +10,7 @@ the request does not name.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
@@ -17,9 +18,11 @@ from ...proto.errors import WireError
 from ..messages.validation import check_group, check_topic
 from ..metadata.tables import Topic
 from ..pop.retry import queue_topics
+from ..slices import Slices
 from .progress import NOT_CONSUMED
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
     from ..pop.receive import PopService
     from .progress import ConsumerProgress
 
+#: As a timestamp: the end of the queue, as in Apache's tools.
 _LATEST_TIME = -1
-"""As a timestamp: the end of the queue, as in Apache's tools."""
 
 
 class OffsetAdmin:
@@ -39,6 +42,7 @@ class OffsetAdmin:
     def __init__(
         self,
         *,
+        clock: Clock,
         metadata: Metadata,
         store: MessageStore,
         offsets: ConsumerOffsets,
@@ -47,6 +51,7 @@ class OffsetAdmin:
         pop: PopService,
         progress: ConsumerProgress,
     ) -> None:
+        self._clock = clock
         self._metadata = metadata
         self._store = store
         self._offsets = offsets
@@ -55,7 +60,7 @@ class OffsetAdmin:
         self._pop = pop
         self._progress = progress
 
-    def reset(
+    async def reset(
         self, request: v1.ResetOffsetsRequest, ctx: RequestContext
     ) -> v1.ResetOffsetsResponse:
         """Set the offsets of a group on a topic."""
@@ -69,13 +74,18 @@ class OffsetAdmin:
                 v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {request.group} does not exist"
             )
         self._pump.catch_up()
-        changes = [*self._changes(request, topic), *self._skipped_retries(request)]
+        slices = Slices(self._clock)
+        changes = []
+        for change in chain(self._changes(request, topic), self._skipped_retries(request)):
+            changes.append(change)
+            await slices.pause()
         if not request.dry_run:
             if not self._leadership.is_leader:
                 raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
             for change in changes:
                 self._offsets.commit(change.topic, group.name, change.queue_id, change.after)
                 self._pop.rewind(change.topic, group.name, change.queue_id, change.after)
+                await slices.pause()
         return v1.ResetOffsetsResponse(code=v2.OK, message="OK", changes=changes)
 
     def _changes(self, request: v1.ResetOffsetsRequest, topic: Topic) -> Iterator[v1.OffsetChange]:

@@ -9,12 +9,14 @@ where this node holds the pop state of a queue, that state counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ...proto import v1
+from ...proto import v1, v2
+from ...proto.errors import WireError
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import queue_topics
+from ..slices import Slices
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
 
 _RETRY_PREFIX = "%RETRY%"
+#: Queues in one answer: about 2 MB.
+ROWS_MAX = 20_000
+#: Offset of a group in a queue that it has not consumed yet.
 NOT_CONSUMED = -1
-"""Offset of a group in a queue that it has not consumed yet."""
 
+#: (topic, group, queue id) -> next offset to read and messages in flight; None without pop state.
 QueueProgress = Callable[[str, str, int], tuple[int, int] | None]
-"""(topic, group, queue id) -> next offset to read and messages in flight; None without pop
-state."""
 
 
 class ConsumerProgress:
@@ -55,31 +58,44 @@ class ConsumerProgress:
         self._pump = pump
         self._queue_progress = queue_progress
 
-    def all_group_queues(self) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
-        """Group and queue for everything that was ever consumed, and for the retry topics beside
-        it."""
+    def all_group_queues(
+        self, groups: Container[str] | None = None
+    ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
+        """Group and queue for everything that was ever consumed, by the named groups or by all, and
+        for the retry topics beside it. Offsets may change between two steps."""
         self._pump.catch_up()
-        pairs: set[tuple[str, str]] = set()
-        for topic, group, queue_id, offset in self._offsets:
-            pairs.add((topic, group))
-            yield group, self.queue_row(topic, group, queue_id, offset)
-        for topic, group in pairs:
+        for topic, group in self._offsets.pairs():
+            if groups is not None and group not in groups:
+                continue
+            for queue_id, offset in self._offsets.queues(topic, group):
+                yield group, self.queue_row(topic, group, queue_id, offset)
             if topic.startswith(_RETRY_PREFIX):
                 continue
             for name in queue_topics(topic, group)[1:]:
                 known = self._metadata.topics.get(name)
-                if known is not None and (name, group) not in pairs:
+                if known is not None and (name, group) not in self._offsets:
                     for queue_id in range(known.read_queues):
                         yield group, self.queue_row(name, group, queue_id, NOT_CONSUMED)
 
-    def group_queues(self, group: str, topic: str = "") -> list[v1.GroupQueueStatus]:
-        """The queues of one group, of one topic (with its retry topics) or of all."""
+    async def group_queues(
+        self, group: str, topic: str = "", rows_max: int = ROWS_MAX
+    ) -> list[v1.GroupQueueStatus]:
+        """The queues of one group, of one topic (with its retry topics) or of all.
+
+        Raises WireError above `rows_max`.
+        """
         wanted = queue_topics(topic, group) if topic else ()
-        rows = [
-            row
-            for name, row in self.all_group_queues()
-            if name == group and (not topic or row.topic in wanted)
-        ]
+        slices = Slices(self._runtime.clock)
+        rows = []
+        for _, row in self.all_group_queues((group,)):
+            if not topic or row.topic in wanted:
+                rows.append(row)
+            if len(rows) > rows_max:
+                raise WireError(
+                    v2.PAYLOAD_TOO_LARGE,
+                    f"group {group} consumes more than {rows_max} queues: name a topic",
+                )
+            await slices.pause()
         return sorted(rows, key=lambda row: (row.retry, row.topic, row.queue_id))
 
     def queue_row(self, topic: str, group: str, queue_id: int, offset: int) -> v1.GroupQueueStatus:
@@ -98,6 +114,10 @@ class ConsumerProgress:
             broker=self._runtime.config.broker_name,
             retry=topic.startswith(_RETRY_PREFIX),
             min_offset=first,
+            missing=[
+                v1.MissingMessage(offset=gap.offset, file=gap.file)
+                for gap in store.blocks.gaps.of(topic, queue_id)
+            ],
         )
 
     def group_progress(
@@ -114,16 +134,19 @@ class ConsumerProgress:
                 progress.retries += row.lag
         return progress
 
-    def all_progress(self) -> dict[str, v1.GroupProgress]:
-        """Of every group of the tables, in one pass."""
-        rows: dict[str, list[v1.GroupQueueStatus]] = {}
-        for group, row in self.all_group_queues():
-            rows.setdefault(group, []).append(row)
+    async def progress_of(self, groups: Collection[str]) -> dict[str, v1.GroupProgress]:
+        """The progress of these groups, in one pass."""
+        slices = Slices(self._runtime.clock)
+        rows: dict[str, list[v1.GroupQueueStatus]] = {group: [] for group in groups}
+        for group, row in self.all_group_queues(rows):
+            rows[group].append(row)
+            await slices.pause()
         clients = Counter(client.group for client in self._alive())
-        return {
-            group: self.group_progress(group, rows.get(group, ()), clients[group])
-            for group in self._metadata.groups
-        }
+        progress = {}
+        for group, found in rows.items():
+            progress[group] = self.group_progress(group, found, clients[group])
+            await slices.pause()
+        return progress
 
     def clients_of(self, group: str) -> list[Client]:
         """Its consumers that were heard of lately."""

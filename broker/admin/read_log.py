@@ -18,8 +18,10 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ...store.format.errors import OffsetOutOfRangeError
 from ...store.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ..slices import Slices
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 _FRAME_BYTES: Final = 1 << 20
 #: Limit of one answer; a single larger record is sent whole.
 _FRAME_BYTES_MAX: Final = 4 << 20
-#: Messages per LocateLog call; a planner asks for two a queue.
-_PLACES_MAX: Final = 100_000
+#: Queues in one answer of LocateLog: about 3 MB.
+_QUEUES_MAX: Final = 50_000
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
@@ -37,9 +39,15 @@ class LogReads:
     """Handlers of ReadLog and LocateLog."""
 
     def __init__(
-        self, broker_name: str, store: MessageStore, cluster: ClusterView, pump: DispatchPump
+        self,
+        broker_name: str,
+        clock: Clock,
+        store: MessageStore,
+        cluster: ClusterView,
+        pump: DispatchPump,
     ) -> None:
         self._broker_name = broker_name
+        self._clock = clock
         self._store = store
         self._cluster = cluster
         self._pump = pump
@@ -69,13 +77,13 @@ class LogReads:
             # Yield to other calls; a cancelled call ends here.
             await asyncio.sleep(0)
 
-    def locate_log(self, request: v1.LocateLogRequest, ctx: RequestContext) -> v1.LocateLogResponse:
+    async def locate_log(
+        self, request: v1.LocateLogRequest, ctx: RequestContext
+    ) -> v1.LocateLogResponse:
         """Return the bounds of queues and the physical offsets of messages."""
         self._check_broker(request.broker)
         self._pump.catch_up()
-        if len(request.messages) > _PLACES_MAX:
-            text = f"a request may name at most {_PLACES_MAX} messages"
-            raise WireError(v2.BAD_REQUEST, text)
+        slices = Slices(self._clock)
         answer = v1.LocateLogResponse(
             code=v2.OK,
             message="OK",
@@ -87,11 +95,16 @@ class LogReads:
         wanted = frozenset(request.topics)
         for topic, queue_id in sorted(self._store.queues()):
             if not wanted or topic in wanted:
+                if len(answer.queues) == _QUEUES_MAX:
+                    text = f"there are more than {_QUEUES_MAX} queues: name fewer topics"
+                    raise WireError(v2.PAYLOAD_TOO_LARGE, text)
                 answer.queues.append(self._bounds(request, topic, queue_id))
+                await slices.pause()
         for one in request.messages:
             found = self._store.record_range(one.topic, one.queue_id, one.offset)
             place, size = found if found is not None else (-1, 0)
             answer.places.add(place=place, size=size)
+            await slices.pause()
         return answer
 
     # Inside.

@@ -49,8 +49,8 @@ class Admin:
         return self._status.describe(self._door())
 
     def get_config(self, request: v1.GetConfigRequest, ctx: RequestContext) -> v1.GetConfigResponse:
-        """Settings of this process; secrets are masked."""
-        keys = list(request.keys) or sorted(self._settings)
+        """Settings of this process, each once; secrets are masked."""
+        keys = list(dict.fromkeys(request.keys)) or sorted(self._settings)
         unknown = [key for key in keys if key not in self._settings]
         if unknown:
             raise WireError(v2.NOT_FOUND, f"unknown setting {unknown[0]}")

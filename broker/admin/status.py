@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...proto import v1, v2
 from ...store.format.record import decode
+from ..slices import Slices
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
@@ -36,6 +37,7 @@ class BrokerStatus:
         pump: DispatchPump,
     ) -> None:
         self._config = runtime.config
+        self._clock = runtime.clock
         self._counters = runtime.counters
         self._store = store
         self._replication = replication
@@ -43,10 +45,11 @@ class BrokerStatus:
         self._cluster = cluster
         self._pump = pump
 
-    def queue_status(self, topic: Topic) -> list[v1.QueueStatus]:
+    async def queue_status(self, topic: Topic) -> list[v1.QueueStatus]:
         """Every queue of a topic on this broker."""
         self._pump.catch_up()
         store = self._store
+        slices = Slices(self._clock)
         rows = []
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             end = store.max_offset(topic.name, queue_id)
@@ -59,6 +62,7 @@ class BrokerStatus:
                     broker=self._config.broker_name,
                 )
             )
+            await slices.pause()
         return rows
 
     def _last_store_ms(self, topic: str, queue_id: int, end: int) -> int:

@@ -11,6 +11,7 @@ behind them.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
@@ -18,7 +19,9 @@ from ...proto.errors import WireError
 from ..messages.validation import MIXED, check_topic
 from ..metadata.codec import topic_message
 from ..metadata.tables import PERM_DEFAULT, TYPE_NAMES, Topic, is_internal_topic, type_name
+from ..slices import Slices
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
+from .pages import page_of
 from .removal import retry_topics_of_topic
 
 if TYPE_CHECKING:
@@ -96,18 +99,18 @@ class TopicAdmin:
         self._changes.check_writable()
         if request.dry_run:
             return answer
-        begin_ns = self._clock.steady_ns()
-        future = self._changes.when_durable(self._meta_log.write_topic(topic), answer)
-        if is_new:
-            answer.topic.CopyFrom(
-                topic_message(topic)
-            )  # it may start behind a deleted topic of the same name
-            self._changes.count_creation("topic", is_internal_topic(topic.name), begin_ns, future)
+        write = partial(self._meta_log.write_topic, topic)
+        if not is_new:
+            return self._changes.when_durable(write(), answer)
+        system = is_internal_topic(topic.name)
+        future = self._changes.create(write, answer, what="topic", system=system)
+        # It may start behind a deleted topic of the same name.
+        answer.topic.CopyFrom(topic_message(topic))
         return future
 
-    def delete(
+    async def delete(
         self, request: v1.DeleteTopicRequest, ctx: RequestContext
-    ) -> asyncio.Future[v1.DeleteTopicResponse] | v1.DeleteTopicResponse:
+    ) -> v1.DeleteTopicResponse:
         """Delete a topic, its retry topics and its offsets.
 
         The topic's own record is written last, so that an interrupted deletion can be repeated.
@@ -115,8 +118,11 @@ class TopicAdmin:
         self._check_name(request.name)
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
+        in_flight = await self._in_flight(request.name)
+        if self._metadata.topic(request.name) is None:
+            raise _unknown(request.name)
         self._pump.catch_up()
-        groups = {group for topic, group, _, _ in self._offsets if topic == request.name}
+        groups = {group for topic, group in self._offsets.pairs() if topic == request.name}
         known = groups | self._metadata.groups.keys()
         retries = retry_topics_of_topic(self._metadata, request.name, known)
         answer = v1.DeleteTopicResponse(
@@ -125,11 +131,7 @@ class TopicAdmin:
             topics=[request.name, *retries],
             messages=sum(self._progress.held_messages(name) for name in (request.name, *retries)),
             groups=sorted(groups),
-            in_flight=sum(
-                row.in_flight
-                for _, row in self._progress.all_group_queues()
-                if row.topic == request.name
-            ),
+            in_flight=in_flight,
         )
         if request.dry_run:
             return answer
@@ -141,22 +143,39 @@ class TopicAdmin:
         self._changes.check_writable()
         for name in retries:
             self._meta_log.delete_topic(name)
-        return self._changes.when_durable(self._meta_log.delete_topic(request.name), answer)
+        return await self._changes.when_durable(self._meta_log.delete_topic(request.name), answer)
 
-    def list_all(self, request: v1.ListTopicsRequest, ctx: RequestContext) -> v1.ListTopicsResponse:
-        """All topics of this broker by name."""
-        topics = sorted(self._metadata.topics.values(), key=lambda topic: topic.name)
-        return v1.ListTopicsResponse(
-            code=v2.OK,
-            message="OK",
-            topics=[
-                topic_message(topic)
-                for topic in topics
-                if request.include_system or not self._is_internal(topic.name)
-            ],
+    async def _in_flight(self, topic: str) -> int:
+        """Return the number of messages of a topic that groups have in flight."""
+        slices = Slices(self._clock)
+        found = 0
+        for name, group in self._offsets.pairs():
+            if name == topic:
+                for queue_id, offset in self._offsets.queues(name, group):
+                    found += self._progress.queue_row(name, group, queue_id, offset).in_flight
+                    await slices.pause()
+        return found
+
+    async def list_all(
+        self, request: v1.ListTopicsRequest, ctx: RequestContext
+    ) -> v1.ListTopicsResponse:
+        """A page of the topics of this broker by name."""
+        names = (
+            name
+            for name in self._metadata.topics
+            if request.include_system or not self._is_internal(name)
         )
+        page, more = page_of(names, request.after, request.limit)
+        answer = v1.ListTopicsResponse(code=v2.OK, message="OK", more=more)
+        slices = Slices(self._clock)
+        for name in page:
+            topic = self._metadata.topics.get(name)
+            if topic is not None:
+                answer.topics.append(topic_message(topic))
+            await slices.pause()
+        return answer
 
-    def describe(
+    async def describe(
         self, request: v1.DescribeTopicRequest, ctx: RequestContext
     ) -> v1.DescribeTopicResponse:
         """One topic and its queues."""
@@ -167,7 +186,7 @@ class TopicAdmin:
             code=v2.OK,
             message="OK",
             topic=topic_message(topic),
-            queues=self._status.queue_status(topic),
+            queues=await self._status.queue_status(topic),
         )
 
     def _check_name(self, name: str) -> None:

@@ -4,24 +4,35 @@ Promises: a client is identified by its id, never by its connection (one connect
 clients of a process); the end of a telemetry stream does not remove the client; settings are
 optional (docs/formats/grpc-api.md, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). The producers of
 a topic come from the settings and, for clients that add topics later, from their first transaction
-(pitfall 40). State is in memory and derived: the next heartbeat restores it.
+(pitfall 40). Only the parts of the settings that the broker uses are kept. State is in memory and
+derived: the next heartbeat restores it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from ...proto import v2
+from ...proto.errors import WireError
+
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ...proto import v2
 
 _NS_PER_MS = 1_000_000
+#: Characters kept of a client's language and version, which metadata allows 16 KiB for.
+LABEL_MAX = 64
+#: Topics of one client known from its transactions only; its settings name them in minutes.
 SENT_TOPICS_MAX = 1_000
-"""Topics of one client known from its transactions only; its settings name them in minutes."""
+#: Concurrent streams of one client; some clients leave old ones open.
+STREAMS_MAX = 16
+#: Settings of at most this size are always accepted: some tens of topics.
+SMALL_SETTINGS_BYTES = 4 << 10
+#: Total size of larger settings: callers choose their ids, so each id must not cost 256 KiB.
+LARGE_SETTINGS_BYTES_MAX = 64 << 20
 
 
 class CommandStream(Protocol):
@@ -33,6 +44,9 @@ class CommandStream(Protocol):
 
     def send(self, message: object) -> None:
         """Queue one command for the client."""
+
+    def finish(self) -> None:
+        """End the stream after the queued commands."""
 
 
 @dataclass(slots=True)
@@ -46,11 +60,15 @@ class Client:
     last_seen_ns: int
     client_type: int = 0
     group: str = ""
-    settings: v2.Settings | None = None
-    topics: frozenset[str] = frozenset()
-    """Topics to which it produces, from its settings."""
+    has_settings: bool = False
+    #: Size of its settings if they are large.
+    large_bytes: int = 0
+    #: From its settings; 0: unknown.
+    request_timeout_ms: int = 0
+    #: Topics to which it produces, with their namespaces, from its settings.
+    topics: Mapping[str, str] = field(default_factory=dict)
+    #: Topics to which it sent transactions.
     sent: dict[str, None] = field(default_factory=dict)
-    """Topics to which it sent transactions."""
     streams: list[CommandStream] = field(default_factory=list)
 
 
@@ -63,6 +81,7 @@ class ClientRegistry:
         self._clients: dict[str, Client] = {}
         self._producers: dict[str, dict[str, Client]] = {}
         self._turns: Counter[str] = Counter()
+        self._large_bytes = 0
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -78,6 +97,24 @@ class ClientRegistry:
         client.last_seen_ns = now_ns
         return client
 
+    def attach(self, ctx: RequestContext, stream: CommandStream, now_ns: int) -> Client:
+        """Return the client of a stream, with the stream; register it if it was forgotten."""
+        client = self.seen(ctx, now_ns)
+        if stream not in client.streams:
+            client.streams.append(stream)
+            del client.streams[:-STREAMS_MAX]
+        return client
+
+    def detach(self, client_id: str, stream: CommandStream) -> bool:
+        """Remove an ended stream; return whether the client has no other one.
+
+        The client stays registered until it expires.
+        """
+        client = self._clients.get(client_id)
+        if client is not None and stream in client.streams:
+            client.streams.remove(stream)
+        return client is None or not client.streams
+
     def get(self, client_id: str) -> Client | None:
         """Return the client, also if it is about to expire."""
         return self._clients.get(client_id)
@@ -87,22 +124,33 @@ class ClientRegistry:
         client = self._clients.get(client_id)
         return client is not None and now_ns - client.last_seen_ns <= self._expiry_ns
 
-    def settings(self, client_id: str) -> v2.Settings | None:
-        """Return the last settings of the client, or None."""
+    def request_timeout_ms(self, client_id: str) -> int:
+        """Return the request timeout in the client's settings; 0 if unknown."""
         client = self._clients.get(client_id)
-        return client.settings if client is not None else None
+        return client.request_timeout_ms if client is not None else 0
 
     def forget(self, client_id: str) -> Client | None:
         """Remove a client that terminated or expired."""
         client = self._clients.pop(client_id, None)
         if client is not None:
+            self._large_bytes -= client.large_bytes
             self._unlist(client, (*client.topics, *client.sent))
         return client
 
-    def publishes(self, client: Client, topics: Iterable[str]) -> None:
-        """Set the topics to which the client produces, from its settings."""
+    def reserve(self, client: Client, size: int) -> None:
+        """Count settings of `size` bytes for the client. Raises TOO_MANY_REQUESTS."""
+        large = size if size > SMALL_SETTINGS_BYTES else 0
+        total = self._large_bytes - client.large_bytes + large
+        if large and total > LARGE_SETTINGS_BYTES_MAX:
+            raise WireError(
+                v2.TOO_MANY_REQUESTS, "the settings of all clients are too large: name fewer topics"
+            )
+        self._large_bytes, client.large_bytes = total, large
+
+    def publishes(self, client: Client, topics: Mapping[str, str]) -> None:
+        """Set the topics to which the client produces, and their namespaces, from its settings."""
         self._unlist(client, client.topics)
-        client.topics = frozenset(topics)
+        client.topics = topics
         for topic in (*client.topics, *client.sent):
             self._producers.setdefault(topic, {})[client.client_id] = client
 
@@ -143,7 +191,8 @@ class ClientRegistry:
     def _register(self, ctx: RequestContext, now_ns: int) -> Client:
         if len(self._clients) >= self._limit:
             self._drop_oldest()
-        client = Client(ctx.client_id, ctx.language, ctx.client_version, ctx.peer, now_ns)
+        language, version = ctx.language[:LABEL_MAX], ctx.client_version[:LABEL_MAX]
+        client = Client(ctx.client_id, language, version, ctx.peer, now_ns)
         self._clients[ctx.client_id] = client
         return client
 

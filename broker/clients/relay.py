@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from ...front.context import FORWARDED
+from ...front.admission import forward_mark
 from ...ha.stream.redial import RedialedChannel
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+    from ...proto.node_links import NodeLinks
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,10 @@ _PENDING_MAX = 1_000
 class Relay:
     """One channel to the present leader."""
 
-    def __init__(self, leader: Callable[[], str | None]) -> None:
+    def __init__(self, leader: Callable[[], str | None], links: NodeLinks) -> None:
         """`leader` returns the leader's client address, or None while it is unknown."""
         self._leader = leader
+        self._links = links
         self._target = ""
         self._channel: RedialedChannel | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -58,11 +60,11 @@ class Relay:
     async def _send(self, target: str, path: str, request: bytes, ctx: RequestContext) -> None:
         if target != self._target:
             old, self._target = self._channel, target
-            self._channel = RedialedChannel(target)
+            self._channel = RedialedChannel(target, self._links)
             if old is not None:
                 await old.close()
         assert self._channel is not None
-        metadata = (*(pair for pair in ctx.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
+        metadata = (*ctx.metadata, *forward_mark(self._links, target, ctx.peer))
         try:
             await self._channel.call(path, request, metadata, _TIMEOUT_S)
         except grpc.aio.AioRpcError as error:

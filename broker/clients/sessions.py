@@ -55,7 +55,7 @@ class Sessions:
         """Handler of Heartbeat."""
         require_client_id(ctx)
         known = self._clients.get(ctx.client_id)
-        has_settings = known is not None and known.settings is not None
+        has_settings = known is not None and known.has_settings
         if not has_settings and request.client_type not in _KNOWN_TYPES:
             raise WireError(
                 v2.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"

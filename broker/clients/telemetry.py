@@ -1,25 +1,28 @@
 """Telemetry stream: clients send their settings and receive the server's, and its commands.
 
-Promises: every settings message is answered in the same turn with status OK, the client's own
-fields echoed and the server's overwritten; invalid settings end the stream with a gRPC status; the
-end of a stream has no other effect, because some clients open a new one every 30 s
-(docs/formats/grpc-api.md, section 8 and pitfalls 13-23).
+Promises: every settings message is answered with status OK, in the same turn unless it has many
+filter expressions, the client's own fields echoed and the server's overwritten; invalid settings
+end the stream with a gRPC status; the end of a stream has no other effect, because some clients
+open a new one every 30 s (docs/formats/grpc-api.md, section 8 and pitfalls 13-23).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from ...front.service import OutboundFull
 from ...proto import v2
-from ...proto.errors import INTERNAL, INVALID_ARGUMENT, RpcFailure, WireError
+from ...proto.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
 from ..lite.names import quota as lite_quota
 from ..messages.filters import parse_filter
-from ..messages.validation import check_group, check_topic, require_client_id
+from ..messages.validation import check_group, check_topic, duration_ms, require_client_id
 from ..metadata.tables import Group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...front.service import Outbound
@@ -46,8 +49,15 @@ _BACKOFF_MULTIPLIER = 2.0
 _RECEIVE_BATCH = 32
 _LONG_POLLING_S = 20
 _LITE_TOPIC_BYTES = 64
-# Concurrent streams of one client; some clients leave old ones open.
-_STREAMS_MAX = 16
+#: Time of the loop in one turn for the expressions of one client's settings.
+_CHECK_NS = 5_000_000
+#: Settings of one stream in `_SETTINGS_PERIOD_NS`. Official clients send them when a stream begins
+#: and when a subscription changes, some every few minutes.
+SETTINGS_MAX = 100
+_SETTINGS_PERIOD_NS = 1_000_000_000
+_TOO_MANY_SETTINGS = RpcFailure(
+    RESOURCE_EXHAUSTED, f"more than {SETTINGS_MAX} settings in a second on one stream; send fewer"
+)
 # The Node.js client supports an exponential policy only: with a customized one it retries without
 # pause.
 _EXPONENTIAL_ONLY = frozenset(("HTTP", "NODE_JS"))
@@ -66,7 +76,7 @@ class TelemetryService:
     ) -> None:
         """`forward` sends the client's commands to the leaders that use this node as access
         point."""
-        self._clock = clock
+        self.clock = clock
         self._metadata = metadata
         self._clients = clients
         self._max_message_size = max_message_size
@@ -78,37 +88,32 @@ class TelemetryService:
 
     def register(self, ctx: RequestContext, outbound: Outbound) -> Client:
         """Return the client of a stream, with the stream; register it if it was forgotten."""
-        client = self._clients.seen(ctx, self._clock.steady_ns())
-        if outbound not in client.streams:
-            client.streams.append(outbound)
-            del client.streams[:-_STREAMS_MAX]
-        return client
+        return self._clients.attach(ctx, outbound, self.clock.steady_ns())
 
     def settle(self, settings: v2.Settings, ctx: RequestContext, client: Client) -> v2.Settings:
-        """Store the client's settings; return the answer. Raises WireError."""
+        """Store the client's checked settings; return the answer. Raises WireError."""
         kind = settings.WhichOneof("pub_sub")
         if kind is None:
             raise WireError(v2.BAD_REQUEST, "settings are of neither a producer nor a consumer")
+        self._clients.reserve(client, settings.ByteSize())
         if kind == "publishing":
             _check_publishing(settings)
             answer = _producer_settings(settings, self._max_message_size)
-            names = [topic.name for topic in settings.publishing.topics]
-            self._clients.publishes(client, names)
+            topics = {topic.name: topic.resource_namespace for topic in settings.publishing.topics}
+            self._clients.publishes(client, topics)
         else:
-            _check_subscription(settings)
             group = ensured_group(self._metadata, settings.subscription.group.name)
             answer = _consumer_settings(settings, group, ctx.language)
             client.group = group.name
         client.client_type = settings.client_type
-        client.settings = settings
+        client.has_settings = True
+        client.request_timeout_ms = duration_ms(settings.request_timeout)
         return answer
 
     def closed(self, client_id: str, outbound: Outbound) -> None:
         """Remove a stream; the client stays registered until its heartbeats stop."""
-        client = self._clients.get(client_id)
-        if client is not None and outbound in client.streams:
-            client.streams.remove(outbound)
-        if self.forward is not None and (client is None or not client.streams):
+        is_last = self._clients.detach(client_id, outbound)
+        if self.forward is not None and is_last:
             self.forward.forget(client_id)
 
 
@@ -119,6 +124,9 @@ class TelemetrySession:
         self._service = service
         self._ctx = ctx
         self._outbound = outbound
+        #: Settings since `_since_ns`.
+        self._settings = 0
+        self._since_ns = 0
         try:
             require_client_id(ctx)
         except WireError as error:
@@ -127,29 +135,74 @@ class TelemetrySession:
             return
         service.register(ctx, outbound)
 
-    def receive(self, command: v2.TelemetryCommand) -> None:
-        """Process a command of the client: settings, or the answer to a server command."""
-        if not self._ctx.client_id:
-            return
-        client = self._service.register(self._ctx, self._outbound)
+    def receive(self, command: v2.TelemetryCommand) -> asyncio.Future[None] | None:
+        """Process a command of the client: settings, or the answer to a server command.
+
+        Returns a future if the check of the settings takes several turns of the loop.
+        """
+        if not self._ctx.client_id or self._outbound.finished:
+            return None
+        self._service.register(self._ctx, self._outbound)
         kind = command.WhichOneof("command")
         if kind == "settings":
-            try:
-                answer = self._service.settle(command.settings, self._ctx, client)
-                status = v2.Status(code=v2.OK, message="OK")
-                self._outbound.send(v2.TelemetryCommand(status=status, settings=answer))
-                self._forward(command)
-            except WireError as error:
-                self._outbound.finish(_stream_error(error))
-            except OutboundFull:
-                # The client sends faster than it reads; its newest settings are registered.
-                logger.info("telemetry.answer_dropped client=%s", client.client_id)
+            if self._too_many():
+                self._outbound.finish(_TOO_MANY_SETTINGS)
+                return None
+            parts = _check_subscription(command.settings)
+            if self._checked(parts):
+                self._settle(command)
+            elif not self._outbound.finished:
+                return asyncio.ensure_future(self._settle_later(command, parts))
         elif kind is None:
             text = "the telemetry message has no command"
             self._outbound.finish(_stream_error(WireError(v2.BAD_REQUEST, text)))
         else:
             # The answer to a command goes to the leader that sent the command.
             self._forward(command)
+        return None
+
+    def _too_many(self) -> bool:
+        """Count settings; return whether the stream sends more than it may."""
+        now_ns = self._service.clock.steady_ns()
+        if now_ns - self._since_ns >= _SETTINGS_PERIOD_NS:
+            self._since_ns, self._settings = now_ns, 0
+        self._settings += 1
+        return self._settings > SETTINGS_MAX
+
+    def _checked(self, parts: Iterator[None]) -> bool:
+        """Check settings for one turn of the loop; return whether they are complete and valid.
+
+        Invalid ones end the stream.
+        """
+        stop_ns = self._service.clock.steady_ns() + _CHECK_NS
+        try:
+            for _ in parts:
+                if self._service.clock.steady_ns() >= stop_ns:
+                    return False
+        except WireError as error:
+            self._outbound.finish(_stream_error(error))
+            return False
+        return True
+
+    async def _settle_later(self, command: v2.TelemetryCommand, parts: Iterator[None]) -> None:
+        while not self._outbound.finished:
+            await asyncio.sleep(0)
+            if self._checked(parts):
+                self._settle(command)
+                return
+
+    def _settle(self, command: v2.TelemetryCommand) -> None:
+        client = self._service.register(self._ctx, self._outbound)
+        try:
+            answer = self._service.settle(command.settings, self._ctx, client)
+            status = v2.Status(code=v2.OK, message="OK")
+            self._outbound.send(v2.TelemetryCommand(status=status, settings=answer))
+            self._forward(command)
+        except WireError as error:
+            self._outbound.finish(_stream_error(error))
+        except OutboundFull:
+            # The client sends faster than it reads; its newest settings are registered.
+            logger.info("telemetry.answer_dropped client=%s", client.client_id)
 
     def close(self, reason: str) -> None:
         """The client closed its side or disconnected."""
@@ -179,7 +232,10 @@ def _check_publishing(settings: v2.Settings) -> None:
         check_topic(topic.name)
 
 
-def _check_subscription(settings: v2.Settings) -> None:
+def _check_subscription(settings: v2.Settings) -> Iterator[None]:
+    """Check a consumer's settings, one expression for each step. Raises WireError."""
+    if settings.WhichOneof("pub_sub") != "subscription":
+        return
     if settings.client_type not in CONSUMER_TYPES:
         raise WireError(v2.BAD_REQUEST, "subscription settings belong to a consumer")
     check_group(settings.subscription.group.name)
@@ -191,6 +247,7 @@ def _check_subscription(settings: v2.Settings) -> None:
             # An unsupported filter is refused when it is used, not in the settings.
             if error.code != v2.UNSUPPORTED:
                 raise
+        yield
 
 
 def _echo(settings: v2.Settings) -> v2.Settings:
@@ -239,8 +296,11 @@ def _exponential(policy: v2.RetryPolicy, initial_ms: int, max_ms: int) -> None:
 
 
 def _stream_error(error: WireError) -> RpcFailure:
-    client_fault = 40_000 <= error.code < 50_000
+    if error.code == v2.TOO_MANY_REQUESTS:
+        code = RESOURCE_EXHAUSTED
+    else:
+        code = INVALID_ARGUMENT if 40_000 <= error.code < 50_000 else INTERNAL
     return RpcFailure(
-        INVALID_ARGUMENT if client_fault else INTERNAL,
+        code,
         f"process client telemetryCommand failed. {error.message}",
     )

@@ -26,8 +26,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from ...front.admission import forward_mark
 from ...front.channels import ChannelPool
-from ...front.context import FORWARDED
 from ...front.service import OutboundFull
 from ...proto import paths, v2
 from ...proto.channels import cancel_requests
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
+    from ...proto.node_links import NodeLinks
     from ..routing.cluster_view import ClusterView
     from .registry import ClientRegistry
 
@@ -58,11 +59,12 @@ class ForwardedClient:
     """A client with a stream here."""
 
     client_id: str
+    peer: str
     metadata: tuple[tuple[str, str], ...]
     settings: bytes = b""
     topics: frozenset[str] = frozenset()
+    #: By the leader's address.
     links: dict[str, _Link] = field(default_factory=dict)
-    """By the leader's address."""
 
 
 @dataclass(slots=True)
@@ -71,8 +73,8 @@ class _Link:
 
     task: asyncio.Task[None] | None = None
     pending: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Settings to send; empty if they were sent.
     settings: bytes = b""
-    """Settings to send; empty if they were sent."""
     answers: deque[bytes] = field(default_factory=lambda: deque(maxlen=_ANSWERS_MAX))
 
 
@@ -88,6 +90,7 @@ class TelemetryForward:
         cluster: ClusterView,
         config: DoorConfig,
         leads: Callable[[], bool],
+        links: NodeLinks,
     ) -> None:
         """`leads` returns whether this node leads its own group; a proxy never does."""
         self._clock = clock
@@ -95,10 +98,11 @@ class TelemetryForward:
         self._clients = clients
         self._cluster = cluster
         self._leads = leads
-        self._pool = ChannelPool(config)
+        self._links = links
+        self._pool = ChannelPool(config, links)
         self._forwarded: dict[str, ForwardedClient] = {}
+        #: Whether this node led, and each group's leader, when all clients were connected last.
         self._connected_to: tuple[bool, dict[str, str]] = False, {}
-        """Whether this node led, and each group's leader, when all clients were connected last."""
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -113,7 +117,7 @@ class TelemetryForward:
         if command.HasField("settings"):
             if client is None:
                 client = self._forwarded[ctx.client_id] = ForwardedClient(
-                    ctx.client_id, ctx.metadata
+                    ctx.client_id, ctx.peer, ctx.metadata
                 )
             client.metadata = ctx.metadata
             client.settings = command.SerializeToString()
@@ -191,7 +195,7 @@ class TelemetryForward:
     async def _maintain(self, client: ForwardedClient, link: _Link, address: str) -> None:
         """Keep the stream open until the link is ended."""
         delay_s = _RETRY_FIRST_S
-        metadata = (*(pair for pair in client.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
+        metadata = (*client.metadata, *forward_mark(self._links, address, client.peer))
         while True:
             await self._connected(address)
             start = self._pool.call(address, paths.TELEMETRY, requests=True, answers=True)
@@ -277,6 +281,14 @@ class TelemetryForward:
             self._settings_answered(client, answer)
         elif kind is not None:
             self._send(client, answer, kind)
+        else:
+            self._refused(client, answer)
+
+    def _refused(self, client: ForwardedClient, answer: bytes) -> None:
+        """Handle a status without settings, with which a leader refuses the client: do nothing.
+
+        This node has accepted the client, so the stream is reopened.
+        """
 
     def _settings_answered(self, client: ForwardedClient, answer: bytes) -> None:
         """Drop the answer: the client has this node's own one."""

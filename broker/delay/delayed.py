@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from ..metadata.tables import Topic
     from .timer_service import TimerService
 
+#: Space reserved for the properties that delivery adds: TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS and
+#: sometimes TIMER_ROLL_TIMES.
 STAMP_BYTES = 100
-"""Space reserved for the properties that delivery adds: TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS and
-sometimes TIMER_ROLL_TIMES."""
+#: Buckets of the Java map into which Apache decodes a client's message.
 SENT_BUCKETS = 128
-"""Buckets of the Java map into which Apache decodes a client's message."""
+#: Buckets of the map of a message that the broker itself makes.
 MADE_BUCKETS = 16
-"""Buckets of the map of a message that the broker itself makes."""
 
 _REFUSALS = {
     Verdict.ILLEGAL: v2.ILLEGAL_DELIVERY_TIME,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ENQUEUED = b"TIMER_ENQUEUE_MS"
 DEQUEUED = b"TIMER_DEQUEUE_MS"
 ROLLED = b"TIMER_ROLL_TIMES"
+#: TIMER_ENQUEUE_MS of a message that was never in the wheel.
 DUE_BEFORE_ENQUEUED = (1 << 63) - 1
-"""TIMER_ENQUEUE_MS of a message that was never in the wheel."""
 _PAIR_END, _NAME_END = b"\x02", b"\x01"
 
 

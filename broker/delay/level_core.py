@@ -15,20 +15,19 @@ from dataclasses import dataclass, field
 class Level:
     """One queue of the schedule topic."""
 
+    #: The next offset to deliver.
     offset: int
-    """The next offset to deliver."""
+    #: Offset at which delivery started.
     begin: int
-    """Offset at which delivery started."""
+    #: Everything below is delivered, and the deliveries are on disk.
     saved: int
-    """Everything below is delivered, and the deliveries are on disk."""
+    #: When the message at `offset` is due; None: not read yet, or no message.
     head_due_ms: int | None = None
-    """When the message at `offset` is due; None: not read yet, or no message."""
+    #: There is no message at `offset`: wait for an arrival.
     exhausted: bool = False
-    """There is no message at `offset`: wait for an arrival."""
+    #: End of a delivery in the log, and the offset after it; one entry per append, a few per
+    #: interval.
     unsafe: deque[tuple[int, int]] = field(default_factory=deque)
-    """End of a delivery in the log, and the offset after it; one entry per append, a few per
-    interval.
-    """
 
 
 class DelayCore:

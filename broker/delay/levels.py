@@ -74,8 +74,8 @@ class DelayLevels:
         self._running = False
         self._last_turn_ms = 0
         self._last_failure = ""
+        #: Messages delivered since the start.
         self.delivered = 0
-        """Messages delivered since the start."""
         pump.watch(SCHEDULE_TOPIC, self._arrived)
         runtime.clock_listeners.add(self._clock_moved)
 

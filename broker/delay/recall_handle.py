@@ -22,8 +22,8 @@ class RecallHandle:
 
     topic: str
     broker: str
+    #: The slot's time plus one: a record due then is in the same slot.
     recall_ms: int
-    """The slot's time plus one: a record due then is in the same slot."""
     message_id: str
 
     def encode(self) -> str:

@@ -22,19 +22,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+#: Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
+#: only after a long stop, or under a load that is late anyway. One slot is always read completely.
 WAITING_MAX = 200_000
-"""Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
-only after a long stop, or under a load that is late anyway. One slot is always read completely.
-"""
+#: Messages without a unit (`Timed.number`) above which enqueueing pauses.
 DIRECT_MAX = 10_000
-"""Messages without a unit (`Timed.number`) above which enqueueing pauses."""
 
 
+#: A message in memory: the fields of `Timed` in a plain tuple of plain values, which the garbage
+#: collector does not traverse; a hundred thousand objects would stall the loop at every full
+#: collection.
 Entry = tuple[int, int, int, int, str, str, bool, int]
-"""A message in memory: the fields of `Timed` in a plain tuple of plain values, which the garbage
-collector does not traverse; a hundred thousand objects would stall the loop at every full
-collection.
-"""
 
 
 @dataclass(slots=True)
@@ -42,20 +40,19 @@ class Timed:
     """One waiting message."""
 
     due_ms: int
+    #: Physical offset of its record in the timer topic.
     physical_offset: int
-    """Physical offset of its record in the timer topic."""
     slot_ms: int
     enqueued_ms: int
+    #: Its UNIQ_KEY, by which it can be recalled.
     key: str
-    """Its UNIQ_KEY, by which it can be recalled."""
+    #: Destination topic.
     topic: str
-    """Destination topic."""
+    #: Not due: return it to the timer topic.
     rolled: bool = False
-    """Not due: return it to the timer topic."""
+    #: Its offset in the timer topic if it has no unit, because it was due before it could be put
+    #: into the wheel: until it is delivered and safe, enqueueing would restart at it after a crash.
     number: int = -1
-    """Its offset in the timer topic if it has no unit, because it was due before it could be put
-    into the wheel: until it is delivered and safe, enqueueing would restart at it after a crash.
-    """
 
     def entry(self) -> Entry:
         """The stored form; entries are ordered by time, then by position."""
@@ -77,12 +74,12 @@ class OpenSlot:
 
     read: bool = False
     waiting: int = 0
+    #: End of its newest delivery in the log.
     end: int = 0
-    """End of its newest delivery in the log."""
     arriving: list[Entry] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
+    #: Keys of the waiting messages; created at the first recall.
     keys: set[str] | None = None
-    """Keys of the waiting messages; created at the first recall."""
 
 
 class TimerCore:
@@ -90,24 +87,24 @@ class TimerCore:
 
     def __init__(self, read_ms: int, queue_offset: int, precision_ms: int = 1000) -> None:
         self.precision_ms = precision_ms
+        #: Every slot before it is done.
         self.read_ms = read_ms - read_ms % precision_ms
-        """Every slot before it is done."""
+        #: Every slot before it is open or done.
         self.open_ms = self.read_ms
-        """Every slot before it is open or done."""
+        #: Enqueueing the timer topic continues here.
         self.queue_offset = queue_offset
-        """Enqueueing the timer topic continues here."""
+        #: Increases with every change that a flush should make durable.
         self.changes = 0
-        """Increases with every change that a flush should make durable."""
         self._slots: dict[int, OpenSlot] = {}
         self._heap: list[Entry] = []
         self._waiting = 0
         self._finished: deque[tuple[int, int]] = deque()  # slot, end of its deliveries in the log
         self._directs: deque[int] = deque()
+        #: Messages without a unit: the log must be flushed up to here; -1: not delivered yet.
         self._direct_ends: dict[int, int] = {}
-        """Messages without a unit: the log must be flushed up to here; -1: not delivered yet."""
         self._held: list[tuple[int, int]] = []  # slot and number of recalls without a unit
+        #: Recalls for done slots while messages without a unit wait: they may belong to those.
         self._late_cancelled: dict[int, set[str]] = {}
-        """Recalls for done slots while messages without a unit wait: they may belong to those."""
 
     # -- opening slots ------------------------------------------------------------------------
 

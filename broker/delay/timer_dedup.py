@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 
 _RECORDS = 128
 _BYTES = 1 << 20
+#: Records read of one topic, about half a minute of work. Progress further behind was not saved for
+#: a long time (a broken disk); the remaining messages are repeated.
 _RECORDS_MAX = 2_000_000
-"""Records read of one topic, about half a minute of work. Progress further behind was not saved for
-a long time (a broken disk); the remaining messages are repeated.
-"""
+#: Messages due later than this after the start cannot have been delivered, with any leader's clock.
 _CLOCK_SKEW_MS = 10_000
-"""Messages due later than this after the start cannot have been delivered, with any leader's clock.
-"""
 
 Fingerprint = tuple[bytes, bytes, bytes, int]
 
@@ -46,8 +44,8 @@ class TimerDedup:
         self._store = store
         self._begin_ms = begin_ms
         self._until_ms = clock.wall_ms() + _CLOCK_SKEW_MS
+        #: Later records are this leader's own.
         self.log_end = store.log_end
-        """Later records are this leader's own."""
         self._copies: dict[str, Counter[Fingerprint]] = {}
         self._searches: dict[str, Iterator[None]] = {}
 

@@ -10,6 +10,7 @@ is retried from the same message.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ...store.timer.unit import TimerUnit
     from .timer_stats import TimerStats
 
+logger = logging.getLogger(__name__)
 _RECORDS = 64
 _BYTES = 1 << 20
 _NO_RECORDS = frozenset(
@@ -108,8 +110,14 @@ class TimerIntake:
         try:
             data = self._store.record_at(unit.physical_offset)
             properties = decode_delivery(data).properties
-        except (OffsetOutOfRangeError, RecordFormatError):
+        except OffsetOutOfRangeError:
             self._stats.gone += 1  # deleted by retention
+            return
+        except RecordFormatError as error:
+            self._stats.gone += 1
+            logger.error(
+                "timer.message_damaged physical_offset=%d: %s", unit.physical_offset, error
+            )
             return
         self._add(properties, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
 
@@ -210,8 +218,8 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+#: Cached: few topics occur, each of them often.
 _topic = lru_cache(maxsize=4096)(_text)
-"""Cached: few topics occur, each of them often."""
 
 
 def _due_ms(properties: bytes, slot_ms: int, precision_ms: int) -> int:

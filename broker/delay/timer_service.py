@@ -44,22 +44,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Time slice of a turn; the rest of the work follows in later turns.
 SLICE_NS = 2_000_000
-"""Time slice of a turn; the rest of the work follows in later turns."""
+#: Messages delivered by one append: about half a millisecond.
 BATCH = 32
-"""Messages delivered by one append: about half a millisecond."""
 _RETRY_NS = 500_000_000
+#: With synchronous replication the end of the log may take seconds to become visible.
 _VISIBLE_NS = 20_000_000
-"""With synchronous replication the end of the log may take seconds to become visible."""
 _FAR_MS = 1 << 62
+#: Longest pause: after it a changed wall clock is noticed.
 _POLL_S = 0.5
-"""Longest pause: after it a changed wall clock is noticed."""
 _NS_PER_S = 1_000_000_000
+#: Recoveries of damaged files until the next promotion or start.
+_REPAIRS_MAX = 3
+#: Refusals by the store that a retry cannot change.
 _PERMANENT = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Refusals by the store that a retry cannot change."""
 
+#: Called with properties and body of a due message: False drops it.
 DeliveryFilter = Callable[[bytes, bytes], bool]
-"""Called with properties and body of a due message: False drops it."""
 
 
 class TimerService:
@@ -96,12 +98,19 @@ class TimerService:
         self._not_before_ns = 0
         self._begin_at = 0
         self._last_failure = ""
+        self._repairing: asyncio.Task[None] | None = None
+        self._repairs = 0
+        self._fail: Callable[[Exception], None] | None = None
         pump.watch(TIMER_TOPIC, self.wake)
         runtime.clock_listeners.add(self.wake)
 
     def add_filter(self, topic: str, accepts: DeliveryFilter) -> None:
         """Call `accepts` before each delivery to `topic`; messages it rejects are dropped."""
         self._filters[topic] = accepts
+
+    def on_failure(self, listener: Callable[[Exception], None]) -> None:
+        """Call `listener` if damaged files cannot be recovered while this broker leads."""
+        self._fail = listener
 
     # -- start and stop -----------------------------------------------------------------------
 
@@ -159,6 +168,9 @@ class TimerService:
     def halt(self) -> None:
         """Stop to deliver, before the log is closed."""
         self._running = False
+        if self._repairing is not None:
+            self._repairing.cancel()
+            self._repairing = None
         if self._turn_handle is not None:
             self._turn_handle.cancel()
             self._turn_handle = None
@@ -281,8 +293,30 @@ class TimerService:
         except (WireError, StoreError, OSError) as error:
             self._retry_later(str(error))
             busy = False
+        if self._timers is not None and self._timers.damaged and self._repairs < _REPAIRS_MAX:
+            self._repairs += 1
+            self._repairing = self._loop.create_task(self._repair())
+            return
         self._core.advance(clock.wall_ms())
         self._arm(0 if busy else self._pause_s())
+
+    async def _repair(self) -> None:
+        """Recover the damaged timer files from the log: what follows the damage is enqueued
+        again."""
+        logger.warning("timer.files_damaged: they are recovered from the log.")
+        self._running = False
+        if self._turn_handle is not None:
+            self._turn_handle.cancel()
+        if self._saver is not None:
+            await self._saver.stop()
+        self._repairing = None
+        self.finish()
+        try:
+            self.lead()
+        except (StoreError, OSError) as error:
+            if self._fail is None:
+                raise
+            self._fail(error)
 
     def _pause_s(self) -> float:
         """Return the time until a message is due, a slot must be opened, or a retry is allowed."""
@@ -410,6 +444,9 @@ class TimerService:
     def _record(self, physical_offset: int) -> Delivery | None:
         try:
             return decode_delivery(self._store.record_at(physical_offset))
-        except (OffsetOutOfRangeError, RecordFormatError):
+        except OffsetOutOfRangeError:
             self.stats.gone += 1  # deleted by retention
-            return None
+        except RecordFormatError as error:
+            self.stats.gone += 1
+            logger.error("timer.message_damaged physical_offset=%d: %s", physical_offset, error)
+        return None

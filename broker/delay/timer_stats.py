@@ -20,18 +20,18 @@ DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 class TimerStats:
     """Totals since the start."""
 
+    #: Bounded by the topics of the broker: a message's topic exists when it is sent.
     enqueued_by_topic: dict[str, int] = field(default_factory=dict)
-    """Bounded by the topics of the broker: a message's topic exists when it is sent."""
     dequeued_by_topic: dict[str, int] = field(default_factory=dict)
+    #: Delays of sent messages, in seconds.
     delays: Buckets = field(default_factory=lambda: Buckets(DELAY_BOUNDS_S))
-    """Delays of sent messages, in seconds."""
+    #: Records that retention deleted before they were due, or that are not timer messages.
     gone: int = 0
-    """Records that retention deleted before they were due, or that are not timer messages."""
+    #: Messages whose topic was deleted while they waited.
     without_topic: int = 0
-    """Messages whose topic was deleted while they waited."""
     undeliverable: int = 0
+    #: A flush failed: the progress on disk does not move, and a restart repeats messages.
     broken: bool = False
-    """A flush failed: the progress on disk does not move, and a restart repeats messages."""
     timing: TimerMetrics | None = None
 
     def enqueued(self, topic: str, ahead_ms: int) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class Restored:
     """What the log holds about a group whose state is being created."""
 
+    #: Not acknowledged. `since_ms` is 0: every handle of the message that is out is valid.
     deliveries: list[tuple[Key, Delivery]] = field(default_factory=list)
-    """Not acknowledged. `since_ms` is 0: every handle of the message that is out is valid."""
+    #: Acknowledged; those below the consumer offset may be missing.
     consumed: list[tuple[Key, int]] = field(default_factory=list)
-    """Acknowledged; those below the consumer offset may be missing."""
 
 
 class Journal(Protocol):

@@ -23,18 +23,18 @@ class Checkpoint:
     start: int
     pop_ms: int
     invisible_ms: int
+    #: At most BATCH_MAX; bit j belongs to the j-th message.
     offsets: Sequence[int]
-    """At most BATCH_MAX; bit j belongs to the j-th message."""
+    #: Bits of the open messages.
     open: int
-    """Bits of the open messages."""
     revive_queue: int
     suspended: bool = False
+    #: Its records are in the timer topic at or after this queue offset; -1: not written.
     timer_offset: int = -1
-    """Its records are in the timer topic at or after this queue offset; -1: not written."""
+    #: Bits that are done and not written.
     acks: int = 0
-    """Bits that are done and not written."""
+    #: A copy is in the revive topic or about to be.
     surfaced: bool = False
-    """A copy is in the revive topic or about to be."""
 
     @property
     def visible_ms(self) -> int:
@@ -75,29 +75,27 @@ class Checkpoint:
 class Book:
     """The open messages of one queue of one group."""
 
+    #: The queue's topic: a retry topic, or the topic itself.
     topic: str
-    """The queue's topic: a retry topic, or the topic itself."""
     group: str
     queue_id: int
+    #: Open messages with the newest checkpoint of each.
     open: dict[int, Checkpoint] = field(default_factory=dict)
-    """Open messages with the newest checkpoint of each."""
+    #: Offsets acknowledged according to the log, with the store time of the acknowledging record.
     consumed: dict[int, int] = field(default_factory=dict)
-    """Offsets acknowledged according to the log, with the store time of the acknowledging
-    record.
-    """
+    #: Called after a write; not used in this module.
     holder: Any = None
-    """Called after a write; not used in this module."""
 
 
 @dataclass(slots=True)
 class Batch:
     """Records to write, in this order: all of one list before any of the next."""
 
+    #: Checkpoints of messages delivered earlier under another checkpoint.
     urgent: list[Checkpoint] = field(default_factory=list)
-    """Checkpoints of messages delivered earlier under another checkpoint."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
+    #: Checkpoints whose `acks` are to be written.
     acks: list[Checkpoint] = field(default_factory=list)
-    """Checkpoints whose `acks` are to be written."""
 
     @property
     def size(self) -> int:

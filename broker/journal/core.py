@@ -28,16 +28,16 @@ from .revive_codec import BATCH_MAX, AckRecord, CheckpointRecord
 class PopJournal(JournalState):
     """All groups without order of one broker."""
 
+    #: A batch may stay unwritten for this long,
     stay_ms: int
-    """A batch may stay unwritten for this long,"""
+    #: but only until this long before its messages become visible again.
     margin_ms: int
-    """but only until this long before its messages become visible again."""
+    #: Batches that may wait unwritten; beyond this the oldest are written early.
     buffer_max: int
-    """Batches that may wait unwritten; beyond this the oldest are written early."""
     _buffer: deque[Checkpoint] = field(default_factory=deque)
     _buffered_limit: int = SWEEP_SLACK
+    #: The newest first: an older batch that a newer one ends may be waiting here too.
     _urgent: deque[Checkpoint] = field(default_factory=deque)
-    """The newest first: an older batch that a newer one ends may be waiting here too."""
 
     # Events of a leader.
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from .checkpoint import Book, Checkpoint
 from .revive_codec import AckRecord, BatchKey, CheckpointRecord
 
+#: Acknowledged offsets of one queue remembered from the log; others are delivered again.
 CONSUMED_MAX = 100_000
-"""Acknowledged offsets of one queue remembered from the log; others are delivered again."""
 SWEEP_SLACK = 4_096
 
 
@@ -28,20 +28,20 @@ SWEEP_SLACK = 4_096
 class JournalState:
     """The messages in flight of all groups without order, and their state in the log."""
 
+    #: By topic and group, then by queue id.
     books: dict[tuple[str, str], dict[int, Book]] = field(default_factory=dict)
-    """By topic and group, then by queue id."""
+    #: Messages in flight.
     open_count: int = 0
-    """Messages in flight."""
+    #: The books with acknowledged offsets from the log, by id().
     consuming: dict[int, Book] = field(default_factory=dict)
-    """The books with acknowledged offsets from the log, by id()."""
+    #: In order of their positions; some are finished.
     _written: deque[Checkpoint] = field(default_factory=deque)
-    """In order of their positions; some are finished."""
     _written_limit: int = SWEEP_SLACK
     _to_ack: deque[Checkpoint] = field(default_factory=deque)
+    #: Checkpoints read from the log, and those that reached the revive topic.
     _keys: dict[BatchKey, Checkpoint] = field(default_factory=dict)
-    """Checkpoints read from the log, and those that reached the revive topic."""
+    #: By queue of the revive topic: copies that must not be dropped yet.
     _copies: dict[int, deque[tuple[int, Checkpoint]]] = field(default_factory=dict)
-    """By queue of the revive topic: copies that must not be dropped yet."""
 
     def book(self, topic: str, group: str, queue_id: int) -> Book:
         """Return the book of a queue; create it if missing."""

@@ -25,12 +25,12 @@ from ...store.timer.rules import OUT_MS, REAL_QUEUE, TIMER_QUEUE, TIMER_TOPIC
 from .core import PopJournal
 from .revive_codec import TAG_CODES, AckRecord, CheckpointRecord, decode
 
+#: The longest invisible time is 12 hours; an hour is added for due messages not yet processed.
 OPEN_MAX_MS = 13 * 3_600_000
-"""The longest invisible time is 12 hours; an hour is added for due messages not yet processed."""
 _READ_RECORDS = 32
 _READ_BYTES = 1 << 20
+#: A read that finds nothing has scanned up to 800 units; it counts as this many records.
 _LOOK_COST = 16
-"""A read that finds nothing has scanned up to 800 units; it counts as this many records."""
 _OUT_MS = OUT_MS.encode()
 _REAL_QUEUE = REAL_QUEUE.encode()
 
@@ -65,8 +65,8 @@ class _Source:
     topic: str
     queue_id: int
     next_offset: int = 0
+    #: Physical offset, queue offset and record of what was read but not processed yet.
     ahead: deque[tuple[int, int, Stored]] = field(default_factory=deque)
-    """Physical offset, queue offset and record of what was read but not processed yet."""
 
     @property
     def position(self) -> int:
@@ -91,8 +91,8 @@ class ReviveReader:
         self._committed = committed
         self._timer = _Source(TIMER_TOPIC, TIMER_QUEUE)
         self._revive: dict[int, _Source] = {}
+        #: Store time of the newest record read.
         self.newest_ms = 0
-        """Store time of the newest record read."""
         self._begin_timer()
 
     @property

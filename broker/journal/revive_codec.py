@@ -24,14 +24,14 @@ from ...store.format.properties import java_hash
 from ...store.format.record import Message
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, rounded
 
+#: The group whose consumer offsets mark what is settled in the revive topic.
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose consumer offsets mark what is settled in the revive topic."""
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 TAG_CODES = frozenset(java_hash(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG))
+#: Messages of one checkpoint: the bits of a Java int.
 BATCH_MAX = 32
-"""Messages of one checkpoint: the bits of a Java int."""
+#: A checkpoint arrives this long before its acks.
 ACK_INTERVAL_MS = 1_000
-"""A checkpoint arrives this long before its acks."""
 
 _WORD = 1 << BATCH_MAX
 
@@ -44,8 +44,8 @@ def revive_topic(cluster: str) -> str:
 class BatchKey(NamedTuple):
     """Joins a checkpoint with its acks, without the broker's name."""
 
+    #: The topic that was read: the retry topic for a retried message.
     topic: str
-    """The topic that was read: the retry topic for a retried message."""
     group: str
     queue_id: int
     start: int
@@ -58,12 +58,12 @@ class CheckpointRecord:
 
     key: BatchKey
     invisible_ms: int
+    #: Distances of the batch's messages from `key.start`; bit j belongs to the j-th.
     distances: Sequence[int]
-    """Distances of the batch's messages from `key.start`; bit j belongs to the j-th."""
+    #: Bits of the messages done when it was written.
     acked: int = 0
-    """Bits of the messages done when it was written."""
+    #: The delivery is not counted as an attempt.
     suspended: bool = False
-    """The delivery is not counted as an attempt."""
 
 
 @dataclass(slots=True)
@@ -126,8 +126,8 @@ class ReviveWriter:
         self._quoted_broker = json.dumps(broker)
         self._topic = topic
         self._precision_ms = precision_ms
+        #: Born host and store host, packed.
         self.host = b""
-        """Born host and store host, packed."""
 
     def checkpoint(self, record: CheckpointRecord, revive_queue: int, now_ms: int) -> Message:
         """Return the record of a batch."""

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Interval at which surfaced checkpoints are read and the revive group's offsets advance.
 WATCH_S = 1.0
-"""Interval at which surfaced checkpoints are read and the revive group's offsets advance."""
+#: The consumer offset on disk is seconds old; acknowledgements older than this are below it.
 CONSUMED_AGE_MS = 60_000
-"""The consumer offset on disk is seconds old; acknowledgements older than this are below it."""
 _BOOKS_SLACK = 1_024
 
 
@@ -85,13 +85,13 @@ class JournalService:
         self.topic = self.writer.topic
         self._reader: ReviveReader | None = None
         self.leading = False
+        #: By the id of a queue's state, which the book's holder keeps alive.
         self._books: dict[int, Book] = {}
-        """By the id of a queue's state, which the book's holder keeps alive."""
         self._books_limit = _BOOKS_SLACK
         self._read_handle: asyncio.Handle | None = None
         self._watch_handle: asyncio.Handle | None = None
+        #: Checkpoints read from the revive topic, by queue.
         self.surfaced = Counter[int]()
-        """Checkpoints read from the revive topic, by queue."""
 
     def _new_core(self) -> PopJournal:
         config = self._config

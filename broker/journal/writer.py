@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Interval of flushes; what collects in between is one append.
 FLUSH_S = 0.2
-"""Interval of flushes; what collects in between is one append."""
+#: Records written or read in one turn of the loop: about 4 ms.
 SLICE = 192
-"""Records written or read in one turn of the loop: about 4 ms."""
 _TOOK_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100)
 _NS_PER_MS = 1_000_000
 _WRITTEN, _REFUSED = PutStatus.PUT_OK.value, PutStatus.SERVICE_NOT_AVAILABLE.value
@@ -67,11 +67,11 @@ class JournalWriter:
         self._revive_queues = config.revive_queue_num
         precision_ms = store.config.timer_precision_ms
         self._codec = ReviveWriter(config.broker_name, self.topic, precision_ms)
+        #: The next flush; None while there is nothing to write.
         self.armed: asyncio.Handle | None = None
-        """The next flush; None while there is nothing to write."""
         self._last_refusal = ""
+        #: Records, by tag, put status, and queue of the revive topic.
         self.counts = Counter[tuple[str, str, int]]()
-        """Records, by tag, put status, and queue of the revive topic."""
         self.took = Buckets(_TOOK_BOUNDS_MS)
 
     def arm(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
+from ...proto.request_limits import ACKS_MAX
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
 from ...store.format.record import decode_delivery
@@ -21,7 +22,6 @@ from ..messages.validation import (
     duration_ms,
     require_client_id,
 )
-from ..pop.ack import ACK_ENTRIES_MAX
 from ..pop.dead_letter import Origin
 from ..pop.delivery import DeliveryRef, Outcome
 from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
@@ -88,8 +88,8 @@ class LiteAcks:
         self._check(request, ctx)
         if not request.entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
-        if len(request.entries) > ACK_ENTRIES_MAX:
-            raise WireError(v2.BAD_REQUEST, f"over {ACK_ENTRIES_MAX} entries in one request")
+        if len(request.entries) > ACKS_MAX:
+            raise WireError(v2.BAD_REQUEST, f"over {ACKS_MAX} entries in one request")
         answer = v2.AckMessageResponse()
         touched: dict[str, None] = {}
         results = set()

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+#: Group and client id.
 Key = tuple[str, str]
-"""Group and client id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,20 +29,20 @@ class LiteClient:
     key: Key
     parent: str
     events_max: int
+    #: Time of its last subscription request.
     seen_ns: int
-    """Time of its last subscription request."""
+    #: It receives every lite topic of the parent.
     wildcard: bool = False
-    """It receives every lite topic of the parent."""
+    #: The queues (LMQ) of its lite topics; empty for a wildcard client.
     queues: dict[str, None] = field(default_factory=dict)
-    """The queues (LMQ) of its lite topics; empty for a wildcard client."""
+    #: Those that may have messages for it, in the order of their events.
     events: dict[str, None] = field(default_factory=dict)
-    """Those that may have messages for it, in the order of their events."""
+    #: Events were dropped: read all queues.
     behind: bool = False
-    """Events were dropped: read all queues."""
+    #: Those not yet read, the next one last.
     rest: list[str] = field(default_factory=list)
-    """Those not yet read, the next one last."""
+    #: Alternates between events and the rest.
     turn: bool = False
-    """Alternates between events and the rest."""
 
     def wants(self, queue: str) -> bool:
         """Return whether it subscribes to the queue."""
@@ -71,14 +71,14 @@ class LiteTable:
 
     def __init__(self, references_max: int) -> None:
         self.references_max = references_max
+        #: Number of subscriptions of all clients.
         self.references = 0
-        """Number of subscriptions of all clients."""
         self._clients: dict[Key, LiteClient] = {}
         self._by_id: dict[str, dict[Key, LiteClient]] = {}
+        #: By queue (LMQ): its subscribers without wildcard clients.
         self._queues: dict[str, dict[Key, LiteClient]] = {}
-        """By queue (LMQ): its subscribers without wildcard clients."""
+        #: By parent.
         self._wildcards: dict[str, dict[Key, LiteClient]] = {}
-        """By parent."""
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -17,6 +17,7 @@ from ..clients.relay import Relay
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...proto import v2
+    from ...proto.node_links import NodeLinks
     from ..metadata.tables import Metadata
     from ..routing.cluster_view import ClusterView
 
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 class LiteFanout:
     """One connection to each other group that was needed so far."""
 
-    def __init__(self, metadata: Metadata, cluster: ClusterView) -> None:
+    def __init__(self, metadata: Metadata, cluster: ClusterView, links: NodeLinks) -> None:
         self._metadata = metadata
         self._cluster = cluster
+        self._links = links
         self._relays: dict[str, Relay] = {}
 
     def send(self, request: v2.SyncLiteSubscriptionRequest, ctx: RequestContext) -> None:
@@ -40,7 +42,8 @@ class LiteFanout:
         for group in others:
             relay = self._relays.get(group.name)
             if relay is None:
-                relay = self._relays[group.name] = Relay(partial(self._leader, group.name))
+                relay = Relay(partial(self._leader, group.name), self._links)
+                self._relays[group.name] = relay
             relay.send(paths.SYNC_LITE_SUBSCRIPTION, request.SerializeToString(), ctx)
 
     def _leader(self, name: str) -> str | None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..metadata.tables import Group, Metadata, Topic
 
 PROPERTY = "__LITE_TOPIC"
+#: No limit, as sent to clients: they compare numbers and do not support -1.
 UNLIMITED = 1_000_000
-"""No limit, as sent to clients: they compare numbers and do not support -1."""
 _SEPARATOR = "$"
 _PREFIX = LMQ_PREFIX + _SEPARATOR
 _QUOTA = 2_000

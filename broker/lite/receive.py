@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from .core import Key as ClientKey
     from .core import LiteClient, LiteTable
 
+#: The one queue of a lite topic.
 QUEUE: Key = (NORMAL, 0)
-"""The one queue of a lite topic."""
+#: Lite topics that one poll reads in one turn of the loop.
 _LOOKS_MAX = 256
-"""Lite topics that one poll reads in one turn of the loop."""
+#: Lite topics stored of a client's last answer; an answer has at most as many messages.
 _ATTEMPT_QUEUES_MAX = 32
-"""Lite topics stored of a client's last answer; an answer has at most as many messages."""
 
 
 @dataclass(slots=True)
@@ -56,10 +56,10 @@ class LiteTurn:
     """The answer of one poll, and the origin of its messages."""
 
     turn: PopTurn
+    #: Offsets and pop times, by state.
     given: list[tuple[OrderedGroup, list[tuple[int, int]]]] = field(default_factory=list)
-    """Offsets and pop times, by state."""
+    #: Further lite topics may have messages.
     more: bool = False
-    """Further lite topics may have messages."""
 
 
 @dataclass(slots=True)
@@ -96,11 +96,11 @@ class LiteReceive:
         self._reader = reader
         self._limit = limit
         self.table = table
+        #: States with messages in flight, by group and LMQ.
         self._cores: dict[tuple[str, str], Subscription] = {}
-        """States with messages in flight, by group and LMQ."""
         self._polls: dict[ClientKey, _Polls] = {}
+        #: Attempt id and LMQs of each client's last answer.
         self._attempts: dict[ClientKey, tuple[str, list[str]]] = {}
-        """Attempt id and LMQs of each client's last answer."""
         self._gone: set[str] = set()
         self._count = 0
 
@@ -241,7 +241,7 @@ class LiteReceive:
         client = self.table.get(key)
         looks = 0
         while client is not None and not popped.turn.full:
-            if looks == _LOOKS_MAX:
+            if looks == _LOOKS_MAX or (looks and popped.turn.late()):
                 popped.more = True
                 break
             looks += 1

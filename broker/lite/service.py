@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Clients refresh their subscriptions every 30 s; older ones than this are dropped.
 REFRESH_MAX_NS = 60_000_000_000
-"""Clients refresh their subscriptions every 30 s; older ones than this are dropped."""
+#: Minimum time that a lite topic exists after a start, or its whole expiration time.
 PROTECTED_MS = 600_000
-"""Minimum time that a lite topic exists after a start, or its whole expiration time."""
 FOLLOWER_WAITS_MS = 3_600_000
+#: Time until the offsets (0) of an ended lite topic are forgotten, when all replicas have them.
 _POSITIONS_KEPT_MS = 86_400_000
-"""Time until the offsets (0) of an ended lite topic are forgotten, when all replicas have them."""
 _PERIOD_S = 5.0
+#: Time of the loop in one turn; a pause follows, because removing files loads the disk.
 _SLICE_NS = 4_000_000
-"""Time of the loop in one turn; a pause follows, because removing files loads the disk."""
 _PAUSE_S = 0.01
 _LITE_TYPES = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 
@@ -75,13 +75,13 @@ class LiteService:
         self.table = table
         self.receiving = receiving
         self.subscribing = subscribing
+        #: Store time of the last message of every lite topic; 0: read it from the record.
         self._last: dict[str, int] = {}
-        """Store time of the last message of every lite topic; 0: read it from the record."""
+        #: Lite topics without a queue for which groups may have offsets, and since when.
         self._ended: dict[str, int] = {}
-        """Lite topics without a queue for which groups may have offsets, and since when."""
         self._started_ms = self._clock.wall_ms()
+        #: Groups bound to each parent, as of the last sweep.
         self._groups: dict[str, list[str]] = {}
-        """Groups bound to each parent, as of the last sweep."""
         self._sweeping: Iterator[str] | None = None
         self._timer: asyncio.TimerHandle | None = None
 

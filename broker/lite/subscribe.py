@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: As in the reference.
 CALLS_A_SECOND = 5_000
-"""As in the reference."""
 _SECOND_NS = 1_000_000_000
 _PARTIAL = (v2.PARTIAL_ADD, v2.PARTIAL_REMOVE)
 

@@ -69,8 +69,8 @@ class StoreMaintenance:
         self._watermark_lock = asyncio.Lock()
         self._adopting: asyncio.Task[None] | None = None
         self._leader_watermark = 0
+        #: The last snapshot: offsets, watermark, and both encoded.
         self._sent: tuple[bytes, int, bytes] = (b"", 0, b"")
-        """The last snapshot: offsets, watermark, and both encoded."""
         self._retention.replica_end = self._replica_end
         store.meter.steady_ns = self._clock.steady_ns
         store.on_resumed = self._resumed

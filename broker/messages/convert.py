@@ -2,9 +2,10 @@
 
 Source: docs/formats/grpc-api.md, sections 10.1-10.3 (fields, types, digests) and pitfalls 42-48. A
 compressed body is decompressed if possible; the digest is the upper-case MD5 of the body as sent;
-user properties are exactly the user's; `delivery_attempt` is at least 1. The bytes are those of
-`ReceiveMessageResponse{message}` and of `PullMessageResponse{message}`, which has the same field
-number. Encoded by hand (`wire.py`), because this runs for every delivered message.
+user properties are the user's and `DELIVERED_PROPERTIES`; `delivery_attempt` is at least 1. The
+bytes are those of `ReceiveMessageResponse{message}` and of `PullMessageResponse{message}`, which
+has the same field number. Encoded by hand (`wire.py`), because this runs for every delivered
+message.
 """
 
 from __future__ import annotations
@@ -16,25 +17,24 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.addresses import host_port
+from ...proto.route_queues import check_repeated
 from ...store.format.properties import DELAY_LEVELS_MS, decode_properties
-from ...store.format.property_names import FORBIDDEN_PROPERTIES
+from ...store.format.property_names import DELIVERED_PROPERTIES, FORBIDDEN_PROPERTIES
 from ...store.format.record import Delivery, unpack_host
 from .decompress import decompressed
-from .wire import SMALL, field, timestamp, varint
+from .wire import INT64_MASK, SMALL, field, timestamp, varint
 
 if TYPE_CHECKING:
     from ...store.format.record import Record
 
 SYS_COMPRESSED = 0x1
 SYS_COMPRESSION_MASK = 0x700
-_SYS_TRANSACTION_MASK = 0xC
-_SYS_COMMITTED = 0x8
 
-_HIDDEN = frozenset(name.encode() for name in FORBIDDEN_PROPERTIES)
+_HIDDEN = frozenset(name.encode() for name in FORBIDDEN_PROPERTIES - DELIVERED_PROPERTIES)
 _GZIP_FIELD = b"\x28\x02"
 _IDENTITY_FIELD = b"\x28\x01"
+#: body_digest (36 bytes): type MD5, checksum of 32 characters.
 _MD5_PREFIX = b"\x22\x24\x08\x02\x12\x20"
-"""body_digest (36 bytes): type MD5, checksum of 32 characters."""
 _KNOWN_TYPES = (
     (b"__SHARDINGKEY", b"\x30" + varint(v2.FIFO)),
     (b"_SYS_MSG_PRIORITY_", b"\x30" + varint(v2.PRIORITY)),
@@ -44,8 +44,8 @@ _NORMAL_FIELD = b"\x30" + varint(v2.NORMAL)
 _DELAY_FIELD = b"\x30" + varint(v2.DELAY)
 _TRANSACTION_FIELD = b"\x30" + varint(v2.TRANSACTION)
 _NO_LEVEL = (b"", b"0", b"-1")
+#: Digits of the largest 64-bit integer.
 _DIGITS_MAX = 19
-"""Digits of the largest 64-bit integer."""
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -55,21 +55,38 @@ class Receipt:
 
     handle: bytes
     invisible_ms: int
+    #: 1 for the first delivery.
     attempt: int
-    """1 for the first delivery."""
 
 
 def topic_field(topic: v2.Resource) -> bytes:
-    """Encode field 1 of a message: the topic as the client wrote it, with its namespace."""
+    """Encode field 1 of a message: the topic as the client wrote it, with its namespace.
+
+    Raises WireError if it is too long to be repeated in every message.
+    """
+    check_repeated(topic)
     return field(b"\x0a", topic.SerializeToString())
 
 
 def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> bytes:
     """Encode the stream item of a message; `topic` is the result of `topic_field`."""
+    return sized_item(topic, record, receipt)[0]
+
+
+def sized_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> tuple[bytes, int]:
+    """Return the stream item of a message, and the bytes by which it fills an answer.
+
+    These are at least the decompressed bytes, also of a body that is delivered as stored because
+    it is too large or damaged: decompression takes time.
+    """
     properties = record.decoded or properties_of(record.properties)
-    body, encoding = record.body, _IDENTITY_FIELD
+    body, encoding, work = record.body, _IDENTITY_FIELD, 0
     if record.sys_flag & SYS_COMPRESSED:
-        body, encoding = _decompressed(record)
+        found, work = decompressed(body)
+        if found is None:
+            encoding = _GZIP_FIELD
+        else:
+            body = found
     system = _system_properties(record, properties, body, encoding, receipt)
     users = b"".join(
         [
@@ -81,7 +98,8 @@ def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> byt
     content = b"".join(
         (topic, users, b"\x1a", varint(len(system)), system, b"\x22", varint(len(body)), body)
     )
-    return b"\x12" + varint(len(content)) + content
+    item = b"\x12" + varint(len(content)) + content
+    return item, max(work, len(item))
 
 
 def delivery_of(record: Record, queue_id: int) -> Delivery:
@@ -111,7 +129,12 @@ def decoded_properties(record: Delivery) -> dict[bytes, bytes]:
 
 
 def properties_of(data: bytes) -> dict[bytes, bytes]:
-    """Return names and values, still encoded; an empty value of a user property is kept."""
+    """Return names and values, still encoded; an empty value of a user property is kept.
+
+    Malformed UTF-8 is replaced: clients cannot parse a message that holds it.
+    """
+    if not data.isascii():
+        data = data.decode("utf-8", "replace").encode()
     pairs = [pair.split(b"\x01", 1) for pair in data.split(b"\x02")]
     if pairs[-1] == [b""]:
         del pairs[-1]
@@ -144,7 +167,7 @@ def _system_properties(
         _MD5_PREFIX,
         md5(body, usedforsecurity=False).hexdigest().upper().encode(),
         encoding,
-        _type_field(properties, record.sys_flag),
+        _type_field(properties),
         b"\x3a",
         SMALL[len(born)],
         born,
@@ -163,8 +186,8 @@ def _system_properties(
     if receipt is not None:
         parts.append(field(b"\x62", receipt.handle))
     if record.queue_id:
-        parts.append(b"\x68" + varint(record.queue_id))
-    parts.append(b"\x70" + varint(record.queue_offset))
+        parts.append(b"\x68" + varint(record.queue_id & INT64_MASK))
+    parts.append(b"\x70" + varint(record.queue_offset & INT64_MASK))
     attempt = record.reconsume_times
     if receipt is not None:
         parts.append(_invisible_field(receipt.invisible_ms))
@@ -195,15 +218,11 @@ def _append_rare(parts: list[bytes], properties: dict[bytes, bytes]) -> None:
         parts.append(b"\xb0\x01" + varint(priority))
 
 
-def _type_field(properties: dict[bytes, bytes], sys_flag: int) -> bytes:
+def _type_field(properties: dict[bytes, bytes]) -> bytes:
     """Encode the message type given by the stored properties (docs/formats/grpc-api.md, section
-    10.2).
+    10.2). A committed message keeps TRAN_MSG.
     """
-    if (
-        properties.get(b"TRAN_MSG") == b"true"
-        # A committed message keeps the property and is an ordinary message to its consumers.
-        and sys_flag & _SYS_TRANSACTION_MASK != _SYS_COMMITTED
-    ):
+    if properties.get(b"TRAN_MSG") == b"true":
         return _TRANSACTION_FIELD
     if b"TIMER_DELIVER_MS" in properties or b"TIMER_DELAY_SEC" in properties:
         return _DELAY_FIELD
@@ -243,11 +262,3 @@ def _store_host_field(packed: bytes) -> bytes:
 @lru_cache(maxsize=1024)
 def _invisible_field(invisible_ms: int) -> bytes:
     return field(b"\x7a", timestamp(invisible_ms))
-
-
-def _decompressed(record: Delivery) -> tuple[bytes, bytes]:
-    """Return body and encoding field of a compressed record; the stored body, flagged, if
-    decompression fails.
-    """
-    body = decompressed(record.body)
-    return (record.body, _GZIP_FIELD) if body is None else (body, _IDENTITY_FIELD)

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from ...store.format.record import Delivery
 
 _EVERYTHING = ("", "*")
+#: Characters of a tag expression; SQL expressions have their own limit.
 _EXPRESSION_MAX = 16_384
-"""Characters of a tag expression; SQL expressions have their own limit."""
+#: Characters up to which many expressions are kept.
+_SHORT = 256
 
 
 class Filter(Protocol):
@@ -47,10 +49,10 @@ class Filter(Protocol):
 class TagFilter:
     """A set of tags; a message matches if its tag is among them."""
 
+    #: UTF-8, as stored.
     tags: frozenset[bytes]
-    """UTF-8, as stored."""
+    #: Their hashes, as in consume queues.
     codes: frozenset[int]
-    """Their hashes, as in consume queues."""
 
     def matches(self, record: Delivery) -> bool:
         """Return whether the message's tag literally equals one of these."""
@@ -80,7 +82,9 @@ def of_tags(tags: Iterable[str]) -> TagFilter:
 
 def parse_filter(expression: v2.FilterExpression) -> Filter | None:
     """Return the filter of a request; None matches everything. Raises WireError."""
-    found = _parse(expression.type, expression.expression)
+    text = expression.expression
+    parse = _parse if len(text) <= _SHORT else _parse_long
+    found = parse(expression.type, text)
     if isinstance(found, str):
         raise WireError(v2.ILLEGAL_FILTER_EXPRESSION, found)
     return found
@@ -100,3 +104,9 @@ def _parse(kind: int, text: str) -> Filter | str | None:
         return f"the tag expression is longer than {_EXPRESSION_MAX} characters"
     tags = [tag for tag in (part.strip() for part in text.split("||")) if tag]
     return of_tags(tags) if tags else f"{text!r} contains no tag"
+
+
+@lru_cache(maxsize=128)
+def _parse_long(kind: int, text: str) -> Filter | str | None:
+    """Parse a long expression: its filter takes up to a megabyte, so fewer are kept."""
+    return _parse.__wrapped__(kind, text)

@@ -18,10 +18,8 @@ from ...store.format.properties import encode_properties, java_hash
 if TYPE_CHECKING:
     from .validation import Draft
 
+#: Types whose messages have type-specific properties; message groups and delivery times are common.
 _MARKED = (v2.TRANSACTION, v2.PRIORITY, v2.LITE)
-"""Types whose messages have type-specific properties; message groups and delivery times are
-common.
-"""
 _BUCKETS = 128
 _GROWS_ABOVE = 96
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.format.property_names import FORBIDDEN_PROPERTIES
+from ...store.format.property_names import DELIVERED_PROPERTIES, FORBIDDEN_PROPERTIES
 from .wire import TIMESTAMP_MAX_MS, TIMESTAMP_MIN_MS
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+#: Type of a topic that accepts every message type.
 MIXED = -1
-"""Type of a topic that accepts every message type."""
 
 SYSTEM_TOPICS = _names(
     """
@@ -55,9 +55,15 @@ SYSTEM_GROUPS = _names(
     """
 )
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+#: The group of tools that pull without offsets or settings; it is not created.
+TOOLS_GROUP = "TOOLS_CONSUMER"
+_TOPIC_TOO_LONG = f"the topic is longer than {MAX_TOPIC_LENGTH} characters"
+_GROUP_TOO_LONG = f"the consumer group is longer than {MAX_GROUP_LENGTH} characters"
 
 # Read for every message: a global name is twice as fast as a module attribute.
 _NORMAL, _TRANSACTION, _GZIP = v2.NORMAL, v2.TRANSACTION, v2.GZIP
+
+_REFUSED_PROPERTIES = FORBIDDEN_PROPERTIES - DELIVERED_PROPERTIES
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _LITE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
@@ -71,21 +77,21 @@ class Draft:
     message_id: str
     body: bytes
     tag: str
+    #: Joined by one space, as stored.
     keys: str
-    """Joined by one space, as stored."""
     message_group: str
     trace_context: str
     user_properties: Mapping[str, str] | None
+    #: Derived from the properties, not from the client's declared type (except TRANSACTION).
     message_type: int
-    """Derived from the properties, not from the client's declared type (except TRANSACTION)."""
     delivery_ms: int | None
     born_ms: int
     born_host: str
     compressed: bool
     lite_topic: str = ""
     priority: int | None = None
+    #: Seconds before the first transaction check; None: the broker's setting.
     recovery_s: int | None = None
-    """Seconds before the first transaction check; None: the broker's setting."""
 
 
 def require_client_id(ctx: RequestContext) -> None:
@@ -96,14 +102,15 @@ def require_client_id(ctx: RequestContext) -> None:
 
 def check_topic(name: str) -> None:
     """Raise ILLEGAL_TOPIC unless clients may use the name."""
-    problem = _topic_problem(name)
+    # The cache must not keep long names.
+    problem = _TOPIC_TOO_LONG if len(name) > MAX_TOPIC_LENGTH else _topic_problem(name)
     if problem:
         raise WireError(v2.ILLEGAL_TOPIC, problem)
 
 
 def check_group(name: str) -> None:
     """Raise ILLEGAL_CONSUMER_GROUP unless clients may use the name."""
-    problem = _group_problem(name)
+    problem = _GROUP_TOO_LONG if len(name) > MAX_GROUP_LENGTH else _group_problem(name)
     if problem:
         raise WireError(v2.ILLEGAL_CONSUMER_GROUP, problem)
 
@@ -112,8 +119,6 @@ def check_group(name: str) -> None:
 def _topic_problem(name: str) -> str:
     if not name or name.isspace():
         return "the topic is blank"
-    if len(name) > MAX_TOPIC_LENGTH:
-        return f"the topic is longer than {MAX_TOPIC_LENGTH} characters"
     if not _NAME.fullmatch(name):
         return f"topic {name!r} may hold only letters, digits and % | _ -"
     if name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
@@ -125,8 +130,6 @@ def _topic_problem(name: str) -> str:
 def _group_problem(name: str) -> str:
     if not name or name.isspace():
         return "the consumer group is blank"
-    if len(name) > MAX_GROUP_LENGTH:
-        return f"the consumer group is longer than {MAX_GROUP_LENGTH} characters"
     if not _NAME.fullmatch(name):
         return f"consumer group {name!r} may hold only letters, digits and % | _ -"
     if name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX):
@@ -150,6 +153,21 @@ def check_messages(
                 v2.MESSAGE_CORRUPTED, "the messages of one request have different topics"
             )
     return [check_message(message, now_ms, max_body, max_delay_ms) for message in messages]
+
+
+def check_total(messages: Sequence[v2.Message], max_bytes: int) -> None:
+    """Raise MESSAGE_BODY_TOO_LARGE unless the bodies of a request fit into one message.
+
+    The reference stores them as one.
+    """
+    size = 0
+    for message in messages:
+        size += len(message.body)
+        if size > max_bytes:
+            raise WireError(
+                v2.MESSAGE_BODY_TOO_LARGE,
+                f"the bodies of one request are over {max_bytes} bytes: send fewer messages",
+            )
 
 
 def check_message(
@@ -209,7 +227,7 @@ def check_message(
         keys,
         group,
         trace_context,
-        users or None,
+        _own_properties(users) if users else None,
         message_type,
         delivery_ms,
         born_ms,
@@ -299,7 +317,7 @@ def _check_user_properties(properties: Mapping[str, str]) -> int:
     if not properties:
         return 0
     for key in properties:
-        if key in FORBIDDEN_PROPERTIES:
+        if key in _REFUSED_PROPERTIES:
             raise WireError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {key} is reserved")
         if not key:
             # The store's readers lose a property without a name.
@@ -310,6 +328,15 @@ def _check_user_properties(properties: Mapping[str, str]) -> int:
             v2.ILLEGAL_MESSAGE_PROPERTY_KEY, "a property name or value holds a control character"
         )
     return len(text.encode())
+
+
+def _own_properties(properties: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Drop `DELIVERED_PROPERTIES`: the broker writes them, and an application that copies the
+    properties of a received message into a new one sends them back.
+    """
+    if DELIVERED_PROPERTIES.isdisjoint(properties):
+        return properties
+    return {n: v for n, v in properties.items() if n not in DELIVERED_PROPERTIES} or None
 
 
 def _check_group_and_lite_topic(group: str, lite_topic: str) -> None:

@@ -10,32 +10,24 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ...proto import v2
+from ...proto.varint import encode_varint
 
 _TABLE_SIZE = 1 << 14
 
 
 TIMESTAMP_MIN_MS = -62_135_596_800_000
+#: The bounds of google.protobuf.Timestamp: the years 1 to 9999.
 TIMESTAMP_MAX_MS = 253_402_300_799_999
-"""The bounds of google.protobuf.Timestamp: the years 1 to 9999."""
-_INT64_MASK = (1 << 64) - 1
-"""A negative int64 is encoded as its two's complement, in ten bytes."""
+#: A negative int64 is encoded as its two's complement, in ten bytes.
+INT64_MASK = (1 << 64) - 1
 
 
-def _varint_slow(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+#: Varints of 0..16383: nearly all lengths and small numbers.
+SMALL = tuple(encode_varint(n) for n in range(_TABLE_SIZE))
 
 
-SMALL = tuple(_varint_slow(n) for n in range(_TABLE_SIZE))
-"""Varints of 0..16383: nearly all lengths and small numbers."""
-
-
+#: The first two bytes of a longer varint, by its low 14 bits.
 _LOW = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(_TABLE_SIZE))
-"""The first two bytes of a longer varint, by its low 14 bits."""
 
 
 def varint(number: int) -> bytes:
@@ -44,13 +36,13 @@ def varint(number: int) -> bytes:
         return SMALL[number]
     if number < _TABLE_SIZE * _TABLE_SIZE:
         return _LOW[number & _TABLE_SIZE - 1] + SMALL[number >> 14]
-    return _varint_slow(number)
+    return encode_varint(number)
 
 
 def field(tag: bytes, data: bytes) -> bytes:
     """Encode a length-delimited field; `tag` is its key byte (or bytes)."""
     size = len(data)
-    return tag + (SMALL[size] if size < _TABLE_SIZE else _varint_slow(size)) + data
+    return tag + (SMALL[size] if size < _TABLE_SIZE else encode_varint(size)) + data
 
 
 @lru_cache(maxsize=4096)
@@ -60,8 +52,8 @@ def timestamp(time_ms: int) -> bytes:
     A time outside the bounds of a Timestamp becomes the nearest bound: clients raise for others.
     """
     seconds, ms = divmod(min(max(time_ms, TIMESTAMP_MIN_MS), TIMESTAMP_MAX_MS), 1000)
-    out = b"\x08" + varint(seconds & _INT64_MASK) if seconds else b""
-    return out + b"\x10" + _varint_slow(ms * 1_000_000) if ms else out
+    out = b"\x08" + varint(seconds & INT64_MASK) if seconds else b""
+    return out + b"\x10" + encode_varint(ms * 1_000_000) if ms else out
 
 
 @lru_cache(maxsize=256)
@@ -73,8 +65,8 @@ def status(code: int, message: str) -> bytes:
 STATUS_OK = status(v2.OK, "OK")
 
 _RECEIPT_HEAD = field(b"\x0a", STATUS_OK) + b"\x12"
+#: The size of a receipt without its two names and its number: the head and two keys.
 _RECEIPT_BYTES = len(_RECEIPT_HEAD) + 2
-"""The size of a receipt without its two names and its number: the head and two keys."""
 
 
 def receipt(message_id: bytes, queue_offset: int) -> tuple[bytes, ...]:

@@ -8,13 +8,15 @@ as durable as the broker's policy promises
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.results import PutStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
     from ..leadership import Leadership
@@ -78,10 +80,15 @@ class MetadataChanges:
         self._durability.wait(end, done)
         return future
 
-    def count_creation(
-        self, what: str, system: bool, begin_ns: int, future: asyncio.Future[Any]
-    ) -> None:
-        """Count the creation of a topic or a group and its duration when `future` is done."""
+    def create(
+        self, write: Callable[[], int], answer: Answer, *, what: str, system: bool
+    ) -> asyncio.Future[Answer]:
+        """Write a new topic or group, as `when_durable`; count the creation and its duration.
+
+        `write` returns the log offset behind the record.
+        """
+        begin_ns = self._runtime.clock.steady_ns()
+        future = self.when_durable(write(), answer)
 
         def count(done: asyncio.Future[Answer]) -> None:
             failed = done.cancelled() or done.exception() is not None
@@ -90,3 +97,4 @@ class MetadataChanges:
             self._runtime.counters.add_created(what, outcome, system, took_ms)
 
         future.add_done_callback(count)
+        return future

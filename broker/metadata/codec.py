@@ -1,4 +1,4 @@
-"""Codec for topics and groups as log record bodies, and splitting of a snapshot into parts. Pure.
+"""Codec for topics, groups, users, quotas as log record bodies, and parts of a snapshot. Pure.
 
 Decoding returns what was encoded. Each part of a snapshot has at most `part_bytes` and belongs to
 one version; a snapshot is complete only when all its parts follow each other (docs/formats/ha.md,
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ...auth.model import Action, Policy, ResourcePattern, User, parse_source
+from ...auth.quota import Quota
 from ...proto import v1, v2
 from .tables import Group, Topic, type_attribute
 
@@ -111,13 +113,74 @@ def retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
     return {}
 
 
+def user_message(user: User, *, with_secret: bool) -> v1.UserConfig:
+    """Encode a user; answers to clients are without the secret."""
+    return v1.UserConfig(
+        name=user.name,
+        secret=user.secret if with_secret else b"",
+        is_super=user.is_super,
+        disabled=not user.enabled,
+        policies=map(policy_message, user.policies),
+    )
+
+
+def user_of(message: v1.UserConfig) -> User:
+    """Decode a user."""
+    policies = tuple(map(policy_of, message.policies))
+    return User(message.name, message.secret, message.is_super, not message.disabled, policies)
+
+
+def policy_message(policy: Policy) -> v1.AclPolicy:
+    """Encode a policy."""
+    return v1.AclPolicy(
+        resource=str(policy.resource),
+        actions=policy.actions,
+        allow=policy.allow,
+        sources=map(str, policy.sources),
+    )
+
+
+def policy_of(message: v1.AclPolicy) -> Policy:
+    """Decode a policy. Raises ValueError."""
+    return Policy(
+        ResourcePattern.parse(message.resource),
+        Action(message.actions) & Action.ALL,
+        message.allow,
+        tuple(map(parse_source, message.sources)),
+    )
+
+
+def quota_message(quota: Quota) -> v1.QuotaConfig:
+    """Encode a quota."""
+    return v1.QuotaConfig(
+        subject=quota.subject,
+        messages=quota.messages,
+        bytes=quota.bytes,
+        connections=quota.connections,
+        polls=quota.polls,
+    )
+
+
+def quota_of(message: v1.QuotaConfig) -> Quota:
+    """Decode a quota."""
+    return Quota(
+        message.subject, message.messages, message.bytes, message.connections, message.polls
+    )
+
+
 def snapshot_parts(
-    version: int, topics: Iterable[Topic], groups: Iterable[Group], part_bytes: int = PART_BYTES
+    version: int,
+    topics: Iterable[Topic],
+    groups: Iterable[Group],
+    users: Iterable[User],
+    quotas: Iterable[Quota],
+    *,
+    part_bytes: int = PART_BYTES,
 ) -> list[v1.MetaSnapshot]:
-    """Return all topics and groups of a version in one or more parts."""
+    """Return all topics, groups, users and quotas of a version in one or more parts."""
     parts = [v1.MetaSnapshot(version=version)]
     size = 0
-    for item in _messages(topics, groups):
+    for item in _messages(topics, groups, users, quotas):
         item_size = item.ByteSize()
         if size and size + item_size > part_bytes:
             parts.append(v1.MetaSnapshot(version=version))
@@ -125,8 +188,12 @@ def snapshot_parts(
         size += item_size
         if isinstance(item, v1.TopicConfig):
             parts[-1].topics.append(item)
-        else:
+        elif isinstance(item, v1.GroupConfig):
             parts[-1].groups.append(item)
+        elif isinstance(item, v1.UserConfig):
+            parts[-1].users.append(item)
+        else:
+            parts[-1].quotas.append(item)
     for index, part in enumerate(parts):
         part.part_index = index
         part.part_count = len(parts)
@@ -134,10 +201,15 @@ def snapshot_parts(
 
 
 def _messages(
-    topics: Iterable[Topic], groups: Iterable[Group]
-) -> Iterator[v1.TopicConfig | v1.GroupConfig]:
+    topics: Iterable[Topic],
+    groups: Iterable[Group],
+    users: Iterable[User],
+    quotas: Iterable[Quota],
+) -> Iterator[v1.TopicConfig | v1.GroupConfig | v1.UserConfig | v1.QuotaConfig]:
     yield from (topic_message(topic) for topic in topics)
     yield from (group_message(group) for group in groups)
+    yield from (user_message(user, with_secret=True) for user in users)
+    yield from map(quota_message, quotas)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ Apache interprets are kept, in topics, groups and the files themselves
 (docs/formats/store-format.md, sections 12.1-12.3). Derived from the log: losing the files loses
 only those extra fields. Entries of a directory that Apache wrote are imported. A file written by
 this broker holds the number of its newest change in the log; an entry that is in such a file but
-not in a log with later changes was deleted and is not imported.
+not in a log with later changes was deleted and is not imported, unless records of the log are
+damaged.
 """
 
 from __future__ import annotations
@@ -31,10 +32,8 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 TOPICS_TABLE = "topicConfigTable"
 GROUPS_TABLE = "subscriptionGroupTable"
+#: Key for the number of the newest change in the file. Apache ignores it and drops it on writing.
 _WRITTEN_AT = "cometmqVersion"
-"""Key for the number of the newest change in the file. Apache ignores it and drops it on
-writing.
-"""
 # Rendering a file of 10,000 topics takes about 50 ms on the event loop: rendered at most this
 # often.
 _SAVE_DELAY_S = 1.0
@@ -73,8 +72,8 @@ class MetaFiles:
         self._topics_version = DataVersion(wall_ms)
         self._groups_version = DataVersion(wall_ms)
         self._meta_version: Callable[[], int] = int
+        #: Entries of Apache's files that are not in the log yet; kept until this replica leads.
         self._unknown: tuple[list[Topic], list[Group]] = ([], [])
-        """Entries of Apache's files that are not in the log yet; kept until this replica leads."""
         self._topics_rest: dict[Any, Any] = {}
         self._groups_rest: dict[Any, Any] = {}
         self._topics = json_file.Saver(self._topics_path, self._render_topics, _SAVE_DELAY_S)
@@ -96,7 +95,9 @@ class MetaFiles:
         self._meta_version = lambda: meta_log.version
         known = meta_log.version
         is_news = [
-            _WRITTEN_AT not in content if elected else _has_new_entries(content, known)
+            _WRITTEN_AT not in content
+            if elected
+            else meta_log.damaged > 0 or _has_new_entries(content, known)
             for content in (topics, groups)
         ]
         if elected and not write:

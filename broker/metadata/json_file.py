@@ -34,12 +34,11 @@ class Saver:
     def __init__(
         self, path: Path, render: Callable[[], str], delay_s: float = _SAVE_DELAY_S
     ) -> None:
+        #: Awaited between rendering and writing; returns whether the data on which the text relies
+        #: is on disk. If not, the text is discarded and rendered again later.
         self.ready: Callable[[], Awaitable[bool]] | None = None
-        """Awaited between rendering and writing; returns whether the data on which the text relies
-        is on disk. If not, the text is discarded and rendered again later.
-        """
+        #: Called when the text rendered last is on disk.
         self.written: Callable[[], None] | None = None
-        """Called when the text rendered last is on disk."""
         self._path = path
         self._render = render
         self._delay_s = delay_s

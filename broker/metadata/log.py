@@ -1,4 +1,4 @@
-"""Metadata log: topics and groups in the commit log, which is their only durable form.
+"""Metadata log: topics, groups, users, quotas in the commit log, their only durable form.
 
 Every change is an ordinary record of topic `rmq_sys_COMETMQ_META`, queue 0 (tag META), and every
 segment begins with a snapshot (tag SNAPSHOT), so that the state can be rebuilt from the start of
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ...store.format.errors import StoreError
+from ...store.format.errors import RecordFormatError, StoreError
 from ...store.format.record import (
     BLANK,
     HOST_V4_BYTES,
@@ -32,14 +32,20 @@ from .codec import (
     Assembly,
     group_message,
     group_of,
+    quota_message,
+    quota_of,
     snapshot_parts,
     topic_message,
     topic_of,
+    user_message,
+    user_of,
 )
 from .tables import Group, Metadata, Topic, is_system_topic
 
 if TYPE_CHECKING:
-    from ...store.format.results import Arrival
+    from ...auth.model import User
+    from ...auth.quota import Quota
+    from ...store.format.results import Arrival, StoredRecord
     from ...store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -61,8 +67,11 @@ class MetaLog:
     """Writes changes (on the leader), applies records, and makes the snapshots of new segments."""
 
     def __init__(self, metadata: Metadata, store: MessageStore, wall_ms: Callable[[], int]) -> None:
+        #: Version of the newest change in the tables.
         self.version = 0
-        """Version of the newest change in the tables."""
+        #: Records of the topic that could not be read at the start; the JSON files may have their
+        #: entries.
+        self.damaged = 0
         self._metadata = metadata
         self._store = store
         self._host = bytes(HOST_V4_BYTES)
@@ -124,6 +133,30 @@ class MetaLog:
         self._remove_group(name, keep_offsets)
         return end
 
+    def write_user(self, user: User) -> int:
+        """Append and apply the creation or change of a user; return the log offset after it."""
+        end = self._write(v1.MetaChange(user_upsert=user_message(user, with_secret=True)))
+        self._metadata.put_user(user)
+        return end
+
+    def delete_user(self, name: str) -> int:
+        """Append and apply the deletion of a user; return the log offset after it."""
+        end = self._write(v1.MetaChange(user_delete=name))
+        self._metadata.remove_user(name)
+        return end
+
+    def write_quota(self, quota: Quota) -> int:
+        """Append and apply the creation or change of a quota; return the log offset after it."""
+        end = self._write(v1.MetaChange(quota_upsert=quota_message(quota)))
+        self._metadata.put_quota(quota)
+        return end
+
+    def delete_quota(self, subject: str) -> int:
+        """Append and apply the deletion of a quota; return the log offset after it."""
+        end = self._write(v1.MetaChange(quota_delete=subject))
+        self._metadata.remove_quota(subject)
+        return end
+
     def begin_epoch(self, start: v1.EpochStart) -> int:
         """Append the first record of an epoch; return the log offset after it. Raises WireError."""
         # The end of a segment may follow before the record (`ha/state/epoch_scan.py`).
@@ -183,7 +216,9 @@ class MetaLog:
             self.version,
             self._metadata.topics.values(),
             self._metadata.groups.values(),
-            self._part_bytes,
+            self._metadata.users.values(),
+            self._metadata.quotas.values(),
+            part_bytes=self._part_bytes,
         )
         bodies = [part.SerializeToString() for part in parts]
         if sum(map(len, bodies)) > self._snapshot_limit:
@@ -277,6 +312,14 @@ class MetaLog:
             self._remove_topic(change.topic_delete)
         elif kind == "group_delete":
             self._remove_group(change.group_delete, change.keep_offsets)
+        elif kind == "user_upsert":
+            self._metadata.put_user(user_of(change.user_upsert))
+        elif kind == "user_delete":
+            self._metadata.remove_user(change.user_delete)
+        elif kind == "quota_upsert":
+            self._metadata.put_quota(quota_of(change.quota_upsert))
+        elif kind == "quota_delete":
+            self._metadata.remove_quota(change.quota_delete)
 
     def _apply_snapshot(self, parts: list[v1.MetaSnapshot]) -> None:
         version = parts[0].version
@@ -286,6 +329,8 @@ class MetaLog:
         self._metadata.replace(
             {topic.name: topic_of(topic) for part in parts for topic in part.topics},
             {group.name: group_of(group) for part in parts for group in part.groups},
+            {user.name: user_of(user) for part in parts for user in part.users},
+            {quota.subject: quota_of(quota) for part in parts for quota in part.quotas},
         )
         for topic in self._metadata.topics.values():
             self._hide_old(topic)
@@ -308,11 +353,25 @@ class MetaLog:
         records: list[Record] = []
         while start < end:
             result = self._store.get(META_TOPIC, META_QUEUE, start, end - start, _READ_BYTES)
-            records.extend(decode(stored.data) for stored in result.records)
-            if result.next_offset <= start:
+            whole = [record for stored in result.records if (record := self._decoded(stored))]
+            records += whole
+            self.damaged += max(result.next_offset - start - len(whole), 0)
+            if result.next_offset <= start and not self._store.blocks.searching:
                 break
             start = result.next_offset
         return records
+
+    def _decoded(self, stored: StoredRecord) -> Record | None:
+        try:
+            return decode(stored.data)
+        except RecordFormatError as error:
+            logger.warning(
+                "meta_log.record_damaged offset=%d physical_offset=%d: %s",
+                stored.queue_offset,
+                stored.physical_offset,
+                error,
+            )
+            return None
 
     def _undispatched(self) -> Iterator[Record]:
         """Yield the records of the topic after the queues' end: unconfirmed or not rebuilt."""

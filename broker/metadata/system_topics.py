@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from .log import MetaLog
     from .tables import Metadata
 
+#: The consumer group under which the timers' progress is replicated with the consumer offsets.
+#:
+#: Timer topic: queue 0 holds the queue offset up to which messages were enqueued, queue 1 (which
+#: does not exist) the time up to which slots were delivered. Schedule topic: each level's queue
+#: offset. The next leader continues there; the file `timercheck` is not replicated.
 PROGRESS_GROUP = "CID_RMQ_SYS_TIMER"
-"""The consumer group under which the timers' progress is replicated with the consumer offsets.
-
-Timer topic: queue 0 holds the queue offset up to which messages were enqueued, queue 1 (which does
-not exist) the time up to which slots were delivered. Schedule topic: each level's queue offset. The
-next leader continues there; the file `timercheck` is not replicated.
-"""
 READ_TIME_QUEUE = 1
 
 

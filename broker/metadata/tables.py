@@ -1,4 +1,4 @@
-"""Topics and consumer groups: the tables that every service reads, and their JSON form.
+"""Topics, consumer groups, users and quotas: the tables that services read, and their JSON form.
 
 A look-up is one dictionary access. Fields of Apache's files that CometMQ does not interpret are
 kept and written back. The log is primary (`log.py`); `config/topics.json` and
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -23,6 +23,10 @@ from ..messages.validation import (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
 )
+
+if TYPE_CHECKING:
+    from ...auth.model import User
+    from ...auth.quota import Quota
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -87,10 +91,9 @@ class Topic:
     message_type: int = v2.NORMAL
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    #: By queue: the first offset of this topic; lower offsets belong to a deleted topic of the same
+    #: name.
     first_offsets: dict[int, int] = field(default_factory=dict)
-    """By queue: the first offset of this topic; lower offsets belong to a deleted topic of the same
-    name.
-    """
 
     @property
     def readable(self) -> bool:
@@ -146,14 +149,19 @@ class Metadata:
     def __init__(self, auto_create_group: bool, max_topics: int, max_groups: int) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
+        self.users: dict[str, User] = {}
+        #: By subject.
+        self.quotas: dict[str, Quota] = {}
+        #: Increases with every change of a topic; registrations and route caches compare it.
         self.version = 0
-        """Increases with every change of a topic; registrations and route caches compare it."""
+        #: Increases with every change of a user; caches of decisions compare it.
+        self.users_version = 0
         self._record_group: Callable[[Group], bool] | None = None
         self._change_listener: Callable[[], None] | None = None
         self._auto_create_group = auto_create_group
         self._max_topics = max_topics
+        #: Topics created by users, and dead-letter topics.
         self._counted = 0
-        """Topics created by users, and dead-letter topics."""
         self._max_groups = max_groups
 
     def record_groups(self, record: Callable[[Group], bool] | None) -> None:
@@ -233,8 +241,32 @@ class Metadata:
         if self.groups.pop(name, None) is not None:
             self._changed(routes=False)
 
-    def replace(self, topics: Mapping[str, Topic], groups: Mapping[str, Group]) -> None:
-        """Replace all topics and groups, for example by those of a snapshot."""
+    def put_user(self, user: User) -> None:
+        """Create or replace a user."""
+        self.users[user.name] = user
+        self.users_version += 1
+
+    def remove_user(self, name: str) -> None:
+        """Remove a user if it exists."""
+        self.users.pop(name, None)
+        self.users_version += 1
+
+    def put_quota(self, quota: Quota) -> None:
+        """Create or replace a quota."""
+        self.quotas[quota.subject] = quota
+
+    def remove_quota(self, subject: str) -> None:
+        """Remove a quota if it exists."""
+        self.quotas.pop(subject, None)
+
+    def replace(
+        self,
+        topics: Mapping[str, Topic],
+        groups: Mapping[str, Group],
+        users: Mapping[str, User],
+        quotas: Mapping[str, Quota],
+    ) -> None:
+        """Replace all entries, for example by those of a snapshot."""
         for name in topics.keys() & self.topics.keys():
             topics[name].inherit(self.topics[name])
         for name in groups.keys() & self.groups.keys():
@@ -242,6 +274,9 @@ class Metadata:
         self.topics = dict(topics)
         self._counted = sum(not is_internal_topic(name) for name in topics)
         self.groups = dict(groups)
+        self.users = dict(users)
+        self.users_version += 1
+        self.quotas = dict(quotas)
         self._changed(routes=True)
 
     def _changed(self, routes: bool) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from .families import Buckets
 
+#: Bytes: the buckets of rocketmq_message_size.
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
-"""Bytes: the buckets of rocketmq_message_size."""
 CREATION_BOUNDS_MS = (10, 100, 1_000, 3_000, 5_000)
 
 
@@ -23,8 +23,8 @@ class Total:
 
     messages: int = 0
     bytes: int = 0
+    #: Sent messages by size; those of one request count as equally large.
     sizes: list[int] = field(default_factory=lambda: [0] * (len(SIZE_BOUNDS) + 1))
-    """Sent messages by size; those of one request count as equally large."""
 
     def add(self, messages: int, size: int) -> None:
         """Count `messages` of together `size` bytes."""
@@ -36,26 +36,30 @@ class Total:
 class Counters:
     """Totals since the start; topics and groups are bounded by the metadata."""
 
+    #: By topic and message type.
     sent: dict[tuple[str, int], Total] = field(default_factory=dict)
-    """By topic and message type."""
+    #: By topic, group and whether it was a redelivery.
     received: dict[tuple[str, str, bool], Total] = field(default_factory=dict)
-    """By topic, group and whether it was a redelivery."""
+    #: Messages moved to dead letters while a consumer asked for them, by topic and group.
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Messages moved to dead letters while a consumer asked for them, by topic and group."""
+    #: Milliseconds that making a topic or group took, by what it is, outcome and whether the
+    #: system's.
     created: dict[tuple[str, str, bool], Buckets] = field(default_factory=dict)
-    """Milliseconds that making a topic or group took, by what it is, outcome and whether the
-    system's."""
     acked: int = 0
+    #: Messages delivered again because their pop state was not handed over: another replica or an
+    #: earlier instance had delivered them.
     redelivered_without_handover: int = 0
-    """Messages delivered again because their pop state was not handed over: another replica or an
-    earlier instance had delivered them."""
     forwarded: int = 0
+    #: Messages that were not stored again, because their ids were sent inside the window.
     repeated: int = 0
-    """Messages that were not stored again, because their ids were sent inside the window."""
     internal_errors: int = 0
+    #: What was read on a follower because it is old: reads "passed_on", records "fetched", fetches
+    #: "refused".
     cold: Counter[str] = field(default_factory=Counter)
-    """What was read on a follower because it is old: reads "passed_on", records "fetched", fetches
-    "refused"."""
+    #: Calls refused by the guard: for their "signature", "clock" or "permission".
+    refused_calls: Counter[str] = field(default_factory=Counter)
+    #: Calls refused by a quota: by "User" or "Topic", and limit.
+    refused_by_quota: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add_sent(self, topic: str, message_type: int, messages: int, size: int) -> None:
         """Messages that were appended."""

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
 
 _LABELS = ("consumer_group", "topic", "is_retry", "is_system")
+#: About 5 ms of the loop.
 READS_MAX = 200
-"""About 5 ms of the loop."""
 
 Key = tuple[str, str, str, str]
+#: Topic, queue id and offset of a message.
 QueuePosition = tuple[str, int, int]
-"""Topic, queue id and offset of a message."""
 
 
 class StoreTimes:

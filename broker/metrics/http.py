@@ -1,17 +1,23 @@
-"""/metrics, /livez and /readyz: a small HTTP server on the broker's own event loop.
+"""/metrics, /livez and /readyz: an HTTP server on the broker's event loop.
 
-Promises: a request costs nothing until it comes (no thread that polls); bounded in headers, time
-and connections; GET and HEAD only, one request a connection. It lives on the loop on purpose:
-/livez answers exactly while the loop turns. The text of a scrape is rendered in a thread.
+It costs nothing between requests, and bounds headers, time, connections and memory. A connection
+takes one GET or HEAD request; it is aborted if the request has not arrived within `_REQUEST_S`, or
+the answer has not been read within `_ANSWER_S`. At the limit of connections the oldest one is
+aborted, so that slow clients do not keep probes out. /livez answers as long as the loop runs. The
+text of a scrape is rendered in a thread, one at a time; scrapes that arrive meanwhile get the same
+page. With a bearer token /metrics needs it (RFC 6750); the probes stay open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from ...auth.secret_file import read_secret_file
 from ...front.errors import AddressError, PortInUseError
 
 logger = logging.getLogger(__name__)
@@ -20,35 +26,59 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PLAIN = "text/plain; charset=utf-8"
 _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S = 5.0
-# A scraper, a health check, and people: more at once is a mistake, and each costs a scrape.
+# The usual timeout of a scrape.
+_ANSWER_S = 10.0
+# Scrapers, health checks, and people.
 _CONNECTIONS_MAX = 32
+# Pages that are being sent: each may be a page of its own.
+_PAGES_MAX = 4
+# Part of a page in the buffer of a connection: a slow reader costs no copy of the page.
+_PIECE_BYTES = 64 * 1024
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     503: "Service Unavailable",
 }
+
+Answer = tuple[int, str, bytes]
+
+
+def read_token(file: str) -> bytes:
+    """Return the bearer token in a file; empty without a file. Raises ValueError, OSError."""
+    return read_secret_file(Path(file)) if file else b""
 
 
 class MetricsServer:
     """Serves the three paths."""
 
     def __init__(
-        self, scrape: Callable[[], Callable[[], bytes]], unready: Callable[[], str | None]
+        self,
+        scrape: Callable[[], Callable[[], bytes]],
+        unready: Callable[[], str | None],
+        details: Callable[[], Iterable[str]] = tuple,
+        token: bytes = b"",
     ) -> None:
-        """`scrape` collects on the loop and returns what renders; `unready` says why not, or
-        None."""
+        """`scrape` collects on the loop and returns what renders; `unready` returns the reason or
+        None; `details` returns further lines of `/readyz`; /metrics needs `token` unless empty."""
+        self._token = token
+        self._details = details
         self._scrape = scrape
         self._unready = unready
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        # Open connections, and those that a page is sent to; the oldest first.
+        self._connections: dict[asyncio.WriteTransport, None] = {}
+        self._readers: dict[asyncio.WriteTransport, None] = {}
+        self._rendering: asyncio.Task[bytes] | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises PortInUseError, AddressError."""
         try:
             self._server = await asyncio.start_server(
-                self._serve, host, port, limit=_REQUEST_BYTES_MAX
+                self._connected, host, port, limit=_REQUEST_BYTES_MAX
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -58,27 +88,39 @@ class MetricsServer:
         return bound
 
     async def stop(self) -> None:
-        """Close; a scrape that is under way is finished by its own connection."""
+        """Close the port and all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
+        for transport in tuple(self._connections):
+            transport.abort()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        transport = writer.transport
+        _enter(self._connections, transport, _CONNECTIONS_MAX)
+        transport.set_write_buffer_limits(high=_PIECE_BYTES)
         try:
             async with asyncio.timeout(_REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = await self._answer(head)
-                writer.write(_response(head, status, kind, body))
-                await writer.drain()
+            async with asyncio.timeout(_ANSWER_S):
+                answer = await self._answer(head, transport)
+                await _send(writer, head, answer)
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             # Too slow, too long, or disconnected: there is no client to answer.
-            pass
+            transport.abort()
         finally:
-            self._connections -= 1
+            self._connections.pop(transport, None)
+            self._readers.pop(transport, None)
             writer.close()
 
-    async def _answer(self, head: bytes) -> tuple[int, str, bytes]:
+    async def _answer(self, head: bytes, transport: asyncio.WriteTransport) -> Answer:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3:
             return 400, _PLAIN, b"not an HTTP request\n"
@@ -89,19 +131,67 @@ class MetricsServer:
             return 200, _PLAIN, b"ok\n"
         if target == "/readyz":
             reason = self._unready()
-            return (
-                (200, _PLAIN, b"ok\n") if reason is None else (503, _PLAIN, f"{reason}\n".encode())
-            )
+            code, first = (200, "ok") if reason is None else (503, reason)
+            lines = [first, *self._details()]
+            return code, _PLAIN, "".join(f"{line}\n" for line in lines).encode()
         if target == "/metrics":
-            if self._connections > _CONNECTIONS_MAX:
-                return 503, _PLAIN, b"too many scrapes at once\n"
-            return 200, CONTENT_TYPE, await asyncio.to_thread(self._scrape())
+            if self._token and not hmac.compare_digest(_bearer_token(head), self._token):
+                return 401, _PLAIN, b"/metrics needs the bearer token of metricsBearerTokenFile\n"
+            _enter(self._readers, transport, _PAGES_MAX)
+            return 200, CONTENT_TYPE, await self._page()
         return 404, _PLAIN, b"/metrics, /livez and /readyz are here\n"
 
+    async def _page(self) -> bytes:
+        """Return the page that is being rendered, or a new one."""
+        if self._rendering is None:
+            rendering = asyncio.get_running_loop().create_task(self._render())
+            rendering.add_done_callback(self._rendered)
+            self._rendering = rendering
+        return await asyncio.shield(self._rendering)
 
-def _response(head: bytes, status: int, kind: str, body: bytes) -> bytes:
+    async def _render(self) -> bytes:
+        return await asyncio.to_thread(self._scrape())
+
+    def _rendered(self, _rendering: asyncio.Task[bytes]) -> None:
+        self._rendering = None
+
+
+def _bearer_token(head: bytes) -> bytes:
+    """Return the token of the header `Authorization: Bearer TOKEN`; empty without one."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"authorization":
+            scheme, _, token = value.strip().partition(b" ")
+            return token.strip() if scheme.lower() == b"bearer" else b""
+    return b""
+
+
+def _enter(
+    connections: dict[asyncio.WriteTransport, None], transport: asyncio.WriteTransport, limit: int
+) -> None:
+    """Add a connection; abort the oldest ones beyond the limit."""
+    while len(connections) >= limit:
+        oldest = next(iter(connections))
+        del connections[oldest]
+        logger.info("metrics.aborted peer=%s", oldest.get_extra_info("peername"))
+        oldest.abort()
+    connections[transport] = None
+
+
+async def _send(writer: asyncio.StreamWriter, head: bytes, answer: Answer) -> None:
+    """Send the answer in pieces, each when the one before has left, and close. Raises OSError."""
+    if writer.is_closing():  # aborted for a newer connection while the page was rendered
+        raise ConnectionAbortedError
+    status, kind, body = answer
+    challenge = "WWW-Authenticate: Bearer\r\n" if status == 401 else ""
     lines = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\n{challenge}"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    return lines.encode() + (b"" if head.startswith(b"HEAD ") else body)
+    writer.write(lines.encode())
+    if not head.startswith(b"HEAD "):
+        for begin in range(0, len(body), _PIECE_BYTES):
+            await writer.drain()
+            writer.write(body[begin : begin + _PIECE_BYTES])
+    writer.close()
+    await writer.wait_closed()

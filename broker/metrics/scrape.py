@@ -8,13 +8,13 @@ imported by the first scrape, so that a broker without scrapes does not load it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..clients.telemetry import CONSUMER_TYPES
-from ..metadata.tables import is_system_group, is_system_topic, type_name
+from ...front.process import descriptor_limit
+from ..metadata.tables import is_system_topic, type_name
 from ..transactions.stats import transaction_families
+from .clients import client_families
 from .counters import SIZE_BOUNDS
 from .families import Buckets, Families, flag
 from .groups import StoreTimes, group_families
@@ -200,6 +200,18 @@ class Metrics:
                 [((how,), number) for how, number in sorted(counters.cold.items())],
                 ("how",),
             ),
+            self._counter(
+                "cometmq_refused_calls",
+                "Calls refused because of their signature, their clock, or a missing permission.",
+                [((why,), number) for why, number in sorted(counters.refused_calls.items())],
+                ("reason",),
+            ),
+            self._counter(
+                "cometmq_quota_refused",
+                "Calls refused by a quota of a user or a topic.",
+                sorted(counters.refused_by_quota.items()),
+                ("subject", "limit"),
+            ),
         ]
 
     def _tables(self) -> list[Metric]:
@@ -247,27 +259,9 @@ class Metrics:
 
     def _clients(self) -> list[Metric]:
         now_ns = self._clock.steady_ns()
-        producers: Counter[tuple[str, ...]] = Counter()
-        consumers: Counter[tuple[str, ...]] = Counter()
-        for client in self._client_registry:
-            if not self._client_registry.alive(client.client_id, now_ns):
-                continue
-            who = (client.language, client.version, "grpc")
-            if client.client_type in CONSUMER_TYPES:
-                system = flag(is_system_group(client.group))
-                consumers[(*who, client.group, "pop", system)] += 1
-            else:
-                producers[who] += 1
-        labels = ("language", "version", "protocol_type")
-        return [
-            self._gauge("rocketmq_producer_connections", "Producers.", producers.items(), labels),
-            self._gauge(
-                "rocketmq_consumer_connections",
-                "Consumers.",
-                consumers.items(),
-                (*labels, "consumer_group", "consume_mode", "is_system"),
-            ),
-        ]
+        registry = self._client_registry
+        alive = [client for client in registry if registry.alive(client.client_id, now_ns)]
+        return client_families(alive, self._families)
 
     def _groups(self) -> list[Metric]:
         return group_families(
@@ -306,6 +300,7 @@ class Metrics:
         return [
             self._one("process_resident_memory_bytes", "Resident memory.", resident),
             self._one("process_open_fds", "Open descriptors.", descriptors),
+            self._one("process_max_fds", "Limit of open descriptors.", descriptor_limit()),
             self._counter(
                 "process_cpu_seconds", "Processor time.", [((), times.user + times.system)]
             ),
@@ -324,7 +319,7 @@ class Metrics:
         if statistics is None:
             return []
         door = (statistics.door,)
-        errors = [((path,), number) for path, number in sorted(statistics.internal_errors.items())]
+        errors = sorted(statistics.internal_errors.items())
         return [
             self._gauge(
                 "cometmq_door_calls", "Calls in flight.", [(door, statistics.in_flight)], ("door",)
@@ -337,12 +332,15 @@ class Metrics:
             ),
             self._gauge(
                 "cometmq_door_events",
-                "Events of the native door since the start (connections: current).",
+                "Events of the door since the start (connections and bytes: current).",
                 [((statistics.door, name), n) for name, n in sorted(statistics.counters.items())],
                 ("door", "event"),
             ),
             self._counter(
-                "cometmq_internal_errors", "Internal errors by method.", errors, ("path",)
+                "cometmq_internal_errors",
+                "Internal errors by method and exception type.",
+                errors,
+                ("path", "error"),
             ),
             self._one("cometmq_long_polls", "Long polls that wait.", self._pop.waiting),
             self._counter(

@@ -133,6 +133,23 @@ def _traffic(stats: StoreStats, gauge: Family, counter: Family) -> list[Metric]:
             "Units of consume queues that did not match the log and were written again.",
             [((), stats.queue_units_repaired)],
         ),
+        counter(
+            "cometmq_store_record_mismatches",
+            "Reads of damaged records, by the part of the record that did not match.",
+            [((part,), count) for part, count in sorted(stats.record_mismatches.items())],
+            ("part",),
+        ),
+        gauge(
+            "cometmq_store_missing_messages",
+            "Messages that consumers do not get because their records are damaged; at most 1000 "
+            "are counted.",
+            [((), stats.missing_messages)],
+        ),
+        counter(
+            "cometmq_index_files_damaged",
+            "Index files that did not match their digest and were rebuilt.",
+            [((), stats.index_files_damaged)],
+        ),
         gauge(
             "cometmq_store_put_tps",
             "Records appended a second.",

@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 SUFFIX = "@broadcast"
+#: Interval of commits of the slowest offsets.
 COMMIT_MS = 5_000
-"""Interval of commits of the slowest offsets."""
+#: A client without a pull for this long is removed.
 SILENT_MS = 120_000
-"""A client without a pull for this long is removed."""
+#: A queue that the client does not read for this long is removed.
 STALE_MS = 300_000
-"""A queue that the client does not read for this long is removed."""
+#: Clients of all groups and topics; each takes about a KiB with a few queues.
 CLIENTS_MAX = 10_000
-"""Clients of all groups and topics; each takes about a KiB with a few queues."""
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class _Reader:
     """One client of a group on a topic."""
 
     seen_ms: int
+    #: Queue id to the next offset and the time of the pull.
     queues: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Queue id to the next offset and the time of the pull."""
 
 
 def broadcast_group(group: str) -> str:

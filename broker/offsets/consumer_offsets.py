@@ -45,8 +45,8 @@ _NOTE_S = 0.2
 
 __all__ = ["ConsumerOffsets", "Key", "Position"]
 
+#: Topic and group.
 Key = tuple[str, str]
-"""Topic and group."""
 
 
 class ConsumerOffsets:
@@ -196,6 +196,18 @@ class ConsumerOffsets:
         self._forget([key for key in self._table if key[1] == group])
         for listener in self._removal_listeners:
             listener(None, group)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return topic and group of all entries, each pair once."""
+        return list(self._table)
+
+    def __contains__(self, pair: tuple[str, str]) -> bool:
+        return pair in self._table
+
+    def queues(self, topic: str, group: str) -> list[tuple[int, int]]:
+        """Return queue id and offset of the group's entries on a topic."""
+        positions = self._table.get((topic, group), {})
+        return [(queue_id, position.offset) for queue_id, position in positions.items()]
 
     def __iter__(self) -> Iterator[tuple[str, str, int, int]]:
         """Iterate over topic, group, queue id and offset of all entries."""

@@ -19,16 +19,16 @@ from ..messages.wire import field
 class Position:
     """The progress of one group in one queue."""
 
+    #: Messages below this offset are consumed.
     offset: int
-    """Everything below is consumed."""
+    #: Number of deliberate rewinds.
     generation: int = 0
-    """Number of deliberate rewinds."""
+    #: Messages below this offset were delivered at least once, by this or another replica.
     handed_out: int = 0
-    """Everything below was delivered at least once by some replica."""
+    #: Time of the last rewind.
     rewound_ms: int = dataclass_field(default=0, compare=False)
-    """Time of the last rewind."""
+    #: Encoded entry of a snapshot; empty after a change.
     encoded: bytes = dataclass_field(default=b"", compare=False, repr=False)
-    """Encoded entry of a snapshot; empty after a change."""
 
 
 def offsets_of(content: dict[Any, Any]) -> dict[str, dict[int, int]]:

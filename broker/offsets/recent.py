@@ -27,8 +27,8 @@ from ...proto import v1
 
 logger = logging.getLogger(__name__)
 
+#: While no JSON file can be written (full disk), the newest progress is in memory only.
 SIZE_MAX = 8 << 20
-"""While no JSON file can be written (full disk), the newest progress is in memory only."""
 _HEAD = struct.Struct(">IIq")
 _CRC_FROM = 8
 
@@ -73,7 +73,9 @@ class RecentOffsets:
             length, crc, wall_ms = _HEAD.unpack_from(data, at)
             end = at + _HEAD.size + length
             if end > len(data) or zlib.crc32(data[at + _CRC_FROM : end]) != crc:
-                return  # the process ended during a write
+                # The process ended during a write, or the file is damaged.
+                logger.warning("offsets_recent.cut path=%s position=%d", self._path, at)
+                return
             try:
                 offsets = v1.Offsets.FromString(data[at + _HEAD.size : end])
             except DecodeError:

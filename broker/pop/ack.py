@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...proto import v2
 from ...proto.errors import WireError
+from ...proto.request_limits import ACKS_MAX
 from ...store.format.properties import property_value
 from ...store.format.record import decode_delivery
 from ..messages.validation import (
@@ -57,10 +58,8 @@ if TYPE_CHECKING:
         | v2.ForwardMessageToDeadLetterQueueRequest
     )
 
-ACK_ENTRIES_MAX = 4_096
-"""Maximum of one AckMessage. The protocol has no limit; clients send one entry."""
+#: Maximum of messages in flight read to find one by its id (the C++ client needs it).
 _MESSAGE_ID_SCAN_MAX = 256
-"""Maximum of messages in flight read to find one by its id (the C++ client needs it)."""
 
 _OK_STATUS = field(b"\x0a", STATUS_OK)
 _OK_ENTRY_STATUS = field(b"\x1a", STATUS_OK)
@@ -131,8 +130,8 @@ class AckService:
         entries = request.entries
         if not entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
-        if len(entries) > ACK_ENTRIES_MAX:
-            raise WireError(v2.BAD_REQUEST, f"over {ACK_ENTRIES_MAX} entries in one request")
+        if len(entries) > ACKS_MAX:
+            raise WireError(v2.BAD_REQUEST, f"over {ACKS_MAX} entries in one request")
         now_ms = self._clock.wall_ms()
         trace = self._trace
         touched: set[Key] = set()

@@ -15,13 +15,13 @@ from collections import OrderedDict
 
 from .delivery import Key
 
+#: Responses remembered per client: it has few open calls, one per broker and topic.
 OF_CLIENT_MAX = 8
-"""Responses remembered per client: it has few open calls, one per broker and topic."""
+#: With eight responses of 32 messages each, about 160 MB in the worst case.
 CLIENTS_MAX = 4_096
-"""With eight responses of 32 messages each, about 160 MB in the worst case."""
 
+#: By queue: offsets and pop times.
 Given = dict[Key, list[tuple[int, int]]]
-"""By queue: offsets and pop times."""
 
 
 class Attempts:

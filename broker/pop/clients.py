@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+#: Topic and group.
 Pair = tuple[str, str]
-"""Topic and group."""
 
 
 class Receivers:

@@ -151,8 +151,7 @@ class ColdRecords:
         address = followers[self._turn % len(followers)]
         peer = self._peers.get(address)
         if peer is None:
-            token = self._replication.config.cluster_token
-            peer = self._peers[address] = PeerRecordReads(address, token)
+            peer = self._peers[address] = PeerRecordReads(address, self._replication.links)
         self._fetches[key] = self._loop.create_task(self._fetch(key, peer, ahead[0]))
         return True
 

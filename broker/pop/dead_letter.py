@@ -37,10 +37,10 @@ _PREFIX = "%DLQ%"
 class Origin:
     """Where a dead letter comes from."""
 
+    #: The topic that the group consumes.
     topic: str
-    """The topic that the group consumes."""
+    #: The topic of the record: the same or a retry topic.
     read_from: str
-    """The topic of the record: the same or a retry topic."""
     group: str
 
 

@@ -13,12 +13,12 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+#: A push consumer's message is hidden this long before its first renewal.
 RENEW_SLICE_MS = 60_000
-"""A push consumer's message is hidden this long before its first renewal."""
+#: Renewals end after this; then the group's retry policy determines when the message comes back.
 RENEW_MAX_MS = 3 * 3_600_000
-"""Renewals end after this; then the group's retry policy determines when the message comes back."""
+#: Messages that did not reach the client, or whose client left, come back after this.
 UNDELIVERED_MS = 1_000
-"""Messages that did not reach the client, or whose client left, come back after this."""
 
 _MINUTE_MS = 60_000
 _RENEWALS = tuple((up_to * _MINUTE_MS, step * _MINUTE_MS) for up_to, step in (
@@ -27,20 +27,20 @@ _RENEWALS = tuple((up_to * _MINUTE_MS, step * _MINUTE_MS) for up_to, step in (
 ))  # fmt: skip
 _LAST_RENEWAL_MS = 60 * _MINUTE_MS
 
+#: Returns whether a client is active.
 Alive = Callable[[str], bool]
-"""Returns whether a client is active."""
+#: Kind and id of a queue.
 Key = tuple[int, int]
-"""Kind and id of a queue."""
 
 
 class Outcome(enum.Enum):
     """Result of an acknowledgement or a change of the invisible time."""
 
     DONE = "done"
+    #: Acknowledged before, or in another state's hands: success without a change.
     CONSUMED = "consumed"
-    """Acknowledged before, or in another state's hands: success without a change."""
+    #: Expired or redelivered: the handle is no longer valid.
     STALE = "stale"
-    """Expired or redelivered: the handle is no longer valid."""
 
 
 @dataclass(slots=True)
@@ -59,12 +59,12 @@ class PopOptions:
 
     now_ms: int
     invisible_ms: int
+    #: The client for which the invisible time is renewed while it is active.
     owner: str = ""
-    """The client for which the invisible time is renewed while it is active."""
+    #: Attempt id of the request; used by FIFO groups only.
     attempt_id: str = ""
-    """Attempt id of the request; used by FIFO groups only."""
+    #: Queue of the revive topic, contained in the handles, for the records of these messages.
     revive_queue: int = 0
-    """Queue of the revive topic, contained in the handles, for the records of these messages."""
 
 
 @dataclass(slots=True)
@@ -72,23 +72,22 @@ class Delivery:
     """A delivered message that is not acknowledged."""
 
     offset: int
+    #: The newest pop time: of the delivery, or of its last change.
     pop_ms: int
-    """The newest pop time: of the delivery, or of its last change."""
     visible_ms: int
+    #: Number of deliveries of the record in this queue; 1 for the first.
     attempt: int
-    """Number of deliveries of the record in this queue; 1 for the first."""
+    #: The push consumer for which the invisible time is renewed.
     owner: str = ""
-    """The push consumer for which the invisible time is renewed."""
+    #: The pop time of the delivery itself. 0 if unknown: the delivery was taken over, and every
+    #: earlier handle of the message belongs to it.
     since_ms: int = 0
-    """The pop time of the delivery itself. 0 if unknown: the delivery was taken over, and every
-    earlier handle of the message belongs to it.
-    """
+    #: The invisible time is over; the message waits for redelivery or for its retry copy.
     ready: bool = False
-    """The invisible time is over; the message waits for redelivery or for its retry copy."""
+    #: The journal has it in the log: the consumer offset may pass it.
     stored: bool = False
-    """The journal has it in the log: the consumer offset may pass it."""
+    #: Whether this delivery counts as an attempt; not if the consumer suspended it.
     counted: bool = True
-    """Whether this delivery counts as an attempt; not if the consumer suspended it."""
 
     @property
     def attempts(self) -> int:

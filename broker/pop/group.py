@@ -57,8 +57,8 @@ _HEAP_SLACK = 64
 _ALL = 1 << 60
 
 
+#: Deliveries of one queue that become visible together: time, queue, offsets.
 Expiry = tuple[int, PopQueue, tuple[int, ...]]
-"""Deliveries of one queue that become visible together: time, queue, offsets."""
 Taken = tuple[PopQueue, Delivery]
 
 
@@ -78,24 +78,23 @@ class PopGroup:
 
     topic: str
     group: str
+    #: Per queue: the limit of messages in flight.
     in_flight_max: int
-    """Per queue: the limit of messages in flight."""
+    #: Handles with earlier pop times are from another instance.
     since_ms: int
-    """Handles with earlier pop times are from another instance."""
+    #: By kind and id.
     topics: tuple[str, str, str] = field(init=False)
-    """By kind and id."""
     queues: dict[Key, PopQueue] = field(default_factory=dict)
     heap: list[Expiry] = field(default_factory=list)
     heap_limit: int = _HEAP_SLACK
     ready: deque[tuple[PopQueue, int]] = field(default_factory=deque)
+    #: Deliveries renewed by `expire` for active clients; the reader clears the list.
     renewed: list[Taken] = field(default_factory=list)
-    """Deliveries renewed by `expire` for active clients; the reader clears the list."""
+    #: The log has refused copies: until this time ready messages are redelivered in place.
     refused_until_ms: int = 0
-    """The log has refused copies: until this time ready messages are redelivered in place."""
+    #: Deliveries renewed for three hours: hidden for a last time, until the caller sets for how
+    #: long.
     given_up: list[Taken] = field(default_factory=list)
-    """Deliveries renewed for three hours: hidden for a last time, until the caller sets for how
-    long.
-    """
 
     def __post_init__(self) -> None:
         self.topics = queue_topics(self.topic, self.group)

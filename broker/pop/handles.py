@@ -37,8 +37,8 @@ class ReceiptHandle:
     broker: str
     queue_id: int
     offset: int
+    #: -1 if the handle has only eight fields.
     physical_offset: int
-    """-1 if the handle has only eight fields."""
 
     @property
     def key(self) -> Key:

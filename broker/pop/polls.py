@@ -51,8 +51,8 @@ class Polls:
         self._loop = loop
         self._limit = limit
         self._failure = failure
+        #: By client and number.
         self._held: dict[str, dict[int, Subscription]] = {}
-        """By client and number."""
         self._count = 0
 
     def park(

@@ -17,19 +17,19 @@ class PopQueue:
     """The state of one queue for one group."""
 
     key: Key
+    #: The topic itself, or a retry topic of the group.
     topic: str
-    """The topic itself, or a retry topic of the group."""
+    #: The consumer offset: everything below is consumed, or stored in the journal.
     committed: int
-    """The consumer offset: everything below is consumed, or stored in the journal."""
+    #: The first offset that this node has not read.
     next_read: int
-    """The first offset that this node has not read."""
+    #: The known end of what any replica delivered.
     handed_out: int = 0
-    """The known end of what any replica delivered."""
     unacked: dict[int, Delivery] = field(default_factory=dict)
+    #: Offsets whose copies are appended and not durable yet.
     moving: set[int] = field(default_factory=set)
-    """Offsets whose copies are appended and not durable yet."""
+    #: Offsets at or above `next_read` acknowledged with handles of another replica.
     skips: set[int] = field(default_factory=set)
-    """Offsets at or above `next_read` acknowledged with handles of another replica."""
 
     def __lt__(self, other: PopQueue) -> bool:
         """Any order: breaks ties of deliveries that become visible together."""

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from .request import PopRequest
     from .reviver import Reviver
 
+#: Reads of one queue for one request. With the time of a turn it bounds a filter that drops
+#: everything.
 _READS_MAX = 16
-"""Reads of one queue for one request; bounds the time of a filter that drops everything."""
 
 Core = PopGroup | OrderedGroup
 
@@ -88,14 +89,15 @@ class PopReader:
                 core.renewed.clear()
                 core.given_up.clear()
                 self._redeliver(core, turn)
-            for key in self._order(core, request, turn_number):
-                if turn.full:
+            keys = self._order(core, request, turn_number)
+            for number, key in enumerate(keys):
+                if turn.full or (number and turn.late()):
                     break
                 self._pop_queue(core, self.queue(core, key), turn)
         else:
             core.expire(turn.now_ms, self._reviver.alive, partial(last_delay_ms, request.group))
-            for key in in_turn(request.topic.read_queues, turn_number):
-                if turn.full:
+            for number, key in enumerate(in_turn(request.topic.read_queues, turn_number)):
+                if turn.full or (number and turn.late()):
                     break
                 self.pop_ordered(core, self.ordered(core, key), turn)
         turn.count()
@@ -210,7 +212,8 @@ class PopReader:
         result = self._store.get(queue.topic, queue.queue_id, delivery.offset, 1)
         if result.records and result.records[0].queue_offset == delivery.offset:
             return result.records[0]
-        if delivery.offset < result.min_offset:
+        if delivery.offset < max(result.min_offset, result.next_offset):
+            # Deleted by retention, or skipped because its record is damaged.
             core.drop(queue, delivery.offset)
             self._journal.settled(core, queue, delivery.offset)
             self.save(core, queue.key)
@@ -225,7 +228,7 @@ class PopReader:
             count = min(turn.request.batch - len(turn.items), core.free_slots(queue))
             if count <= 0 or turn.full:
                 break
-            if reads == _READS_MAX:
+            if reads == _READS_MAX or (reads and turn.late()):
                 turn.more = True
                 break
             reads += 1
@@ -255,7 +258,7 @@ class PopReader:
         store = self._store
         reads = 0
         while queue.committed < store.max_offset(core.topic, queue.queue_id):
-            if reads == _READS_MAX:
+            if reads == _READS_MAX or (reads and turn.late()):
                 turn.more = True
                 break
             reads += 1

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from .subscription import Subscription
     from .table import Subscriptions
 
+#: Polls of one group answered in one turn of the loop.
 _SERVED_A_TURN = 64
-"""Polls of one group answered in one turn of the loop."""
 
 _OK_ITEM = wire_field(b"\x0a", STATUS_OK)
 

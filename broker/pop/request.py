@@ -42,14 +42,14 @@ class PopRequest:
     client_id: str
     batch: int
     invisible_ms: int
+    #: The client id if the broker renews the invisible time; else empty.
     owner: str
-    """The client id if the broker renews the invisible time; else empty."""
     tags: Filter | None
     attempt_id: str
+    #: Field 1 of every message of the answer.
     topic_bytes: bytes
-    """Field 1 of every message of the answer."""
+    #: It is a long poll: it waits for messages if there are none.
     may_wait: bool = False
-    """It is a long poll: it waits for messages if there are none."""
 
 
 def poll_time_ms(
@@ -60,9 +60,7 @@ def poll_time_ms(
     if request.HasField("long_polling_timeout"):
         asked = duration_ms(request.long_polling_timeout)
     else:
-        settings = clients.settings(ctx.client_id)
-        if settings is not None:
-            timeout = duration_ms(settings.request_timeout)
+        timeout = clients.request_timeout_ms(ctx.client_id)
     return polling_ms(asked, ctx.remaining_ms(now_ns), timeout)
 
 

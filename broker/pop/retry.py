@@ -14,8 +14,8 @@ from ...store.format.record import Delivery as Stored
 from ...store.format.record import Message
 from ..messages.stored_properties import in_bucket_order
 
+#: Kinds of a group's queues, as in receipt handles.
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
-"""Kinds of a group's queues, as in receipt handles."""
 
 _PREFIX = "%RETRY%"
 _ORIGIN_GROUP = "ORIGIN_GROUP"

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Messages copied in one slice: about two milliseconds.
 SLICE = 32
-"""Messages copied in one slice: about two milliseconds."""
+#: Deliveries examined in one slice; most of a batch is acknowledged when its time ends.
 LOOKED_AT = 512
-"""Deliveries examined in one slice; most of a batch is acknowledged when its time ends."""
+#: The server's first delay is the policy's third: 10 s (broker-semantics.md, section 1.13).
 _POLICY_AHEAD = 2
-"""The server's first delay is the policy's third: 10 s (broker-semantics.md, section 1.13)."""
 
 
 @dataclass(slots=True)
@@ -97,10 +97,10 @@ class Reviver:
         self._appender = appender
         self._topics = topics
         self._dead_letters = dead_letters
+        #: Messages copied to a retry topic, by topic and group.
         self.revived: Counter[tuple[str, str]] = Counter()
-        """Messages copied to a retry topic, by topic and group."""
+        #: Messages copied to a dead-letter topic, by topic and group.
         self.dead: Counter[tuple[str, str]] = Counter()
-        """Messages copied to a dead-letter topic, by topic and group."""
 
     def alive(self, client_id: str) -> bool:
         """Return whether the client sent a heartbeat or a request lately."""

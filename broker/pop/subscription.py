@@ -31,14 +31,14 @@ class Subscription:
     """The pop state of one group on one topic, and its waiting polls."""
 
     core: Core
+    #: Oldest first.
     waiters: dict[int, Waiter] = field(default_factory=dict)
-    """Oldest first."""
+    #: Number of the next pop; rotates the queues.
     turn: int = 0
-    """Number of the next pop; rotates the queues."""
     scheduled: bool = False
+    #: Scheduled time in `DueTimes`; 0: not scheduled.
     due_ms: int = 0
-    """Scheduled time in `DueTimes`; 0: not scheduled."""
+    #: Called at `due_ms` for states that `PopService` does not own (lite topics).
     on_due: Callable[[Subscription], None] | None = None
-    """Called at `due_ms` for states that `PopService` does not own (lite topics)."""
+    #: When the timer processed it last.
     looked_ms: int = 0
-    """When the timer processed it last."""

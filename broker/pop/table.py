@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .fifo.order_info import OrderInfo
     from .reader import Core, PopReader
 
+#: Number of new states after which empty ones are dropped.
 _SWEEP_EVERY = 1_024
-"""Number of new states after which empty ones are dropped."""
 
 
 class Subscriptions:
@@ -56,8 +56,8 @@ class Subscriptions:
         self._reader = reader
         self._order_info = order_info
         self._topics: dict[str, dict[str, Subscription]] = {}
+        #: By retry topic; with the first form of the name two groups may share one.
         self._retries: dict[str, list[Subscription]] = {}
-        """By retry topic; with the first form of the name two groups may share one."""
         self._made = 0
         self.handover = Handover(runtime, store.config.root, leadership, self.__iter__)
 

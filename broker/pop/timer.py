@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .reviver import Reviver
     from .subscription import Subscription
 
+#: Maximum interval of the timer while groups are scheduled; bounds the delay of a moved clock.
 WAKE_MS = 500
-"""Maximum interval of the timer while groups are scheduled; bounds the delay of a moved clock."""
 WAKE_MIN_MS = 5
+#: Time of the loop in one turn.
 _SLICE_NS = 4_000_000
-"""Time of the loop in one turn."""
 
 
 class PopTimer:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
 from ...store.format.record import Delivery as Stored
-from ..messages.convert import Receipt, message_item
+from ..messages.convert import Receipt, sized_item
 from ..messages.validation import MAX_BATCH
 from .dead_letter import Origin, is_dead_letter_topic
 from .delivery import Key, PopOptions
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
     from ...store.message_store import MessageStore
     from ..messages.filters import Filter
@@ -32,8 +33,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Converted or decompressed bytes after which no further message is added to an answer.
 ANSWER_BYTES_MAX = 1 << 20
-"""Converted bytes after which no further message is added to an answer."""
+#: Time of the loop for one turn of a long poll: the rest of its search follows after other
+#: requests.
+_TURN_NS = 10_000_000
+#: The same for a request that does not wait: the rest of its search is left out.
+_ONLY_TURN_NS = 40_000_000
+#: The same once there are messages: a batch is filled although the machine is busy.
+_FOUND_TURN_NS = 100_000_000
 
 
 def matches(record: Stored, wanted: Filter | None) -> bool:
@@ -51,6 +59,7 @@ class TurnContext:
     counters: Counters
     broker_name: str
     trace: TraceService | None
+    clock: Clock
 
 
 @dataclass(slots=True)
@@ -61,19 +70,21 @@ class PopTurn:
     request: PopRequest
     now_ms: int
     revive_queue: int
+    begin_ns: int = field(init=False)
     terms: PopOptions = field(init=False)
     items: list[bytes] = field(default_factory=list)
+    #: Delivered offsets and their pop times, by queue.
     given: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
-    """Delivered offsets and their pop times, by queue."""
     size: int = 0
     retries: int = 0
+    #: The limits of the search were reached before the end of the queues.
     more: bool = False
-    """The limits of the search were reached before the end of the queues."""
+    #: A dead letter was refused: further ones stay in place, hidden for a while.
     dead_letters_wait: bool = False
-    """A dead letter was refused: further ones stay in place, hidden for a while."""
 
     def __post_init__(self) -> None:
         request = self.request
+        self.begin_ns = self.context.clock.steady_ns()
         self.terms = PopOptions(
             self.now_ms,
             request.invisible_ms,
@@ -81,6 +92,17 @@ class PopTurn:
             request.attempt_id,
             self.revive_queue,
         )
+
+    def late(self) -> bool:
+        """Return whether the turn has used its time; then `more` is set."""
+        if self.items:
+            allowed_ns = _FOUND_TURN_NS
+        else:
+            allowed_ns = _TURN_NS if self.request.may_wait else _ONLY_TURN_NS
+        if self.context.clock.steady_ns() - self.begin_ns < allowed_ns:
+            return False
+        self.more = True
+        return True
 
     @property
     def full(self) -> bool:
@@ -113,9 +135,9 @@ class PopTurn:
         """Add a message to the answer."""
         request = self.request
         receipt = Receipt(handle.encode(), request.invisible_ms, attempt)
-        item = message_item(request.topic_bytes, record, receipt)
+        item, size = sized_item(request.topic_bytes, record, receipt)
         self.items.append(item)
-        self.size += len(item)
+        self.size += size
         trace = self.context.trace
         if trace is not None:
             trace.received(request.group.name, handle, record, attempt)

@@ -2,9 +2,9 @@
 terminations.
 
 Routes come from a broker and are rewritten with the proxy's addresses: the address that the client
-dialled, or the `advertise` list. Heartbeats and client terminations are answered at once and
-forwarded to every group in the background. A route request is retried until a broker answers or its
-deadline is near.
+dialled, or the `advertise` list. Heartbeats and client terminations are answered at once, or with
+authentication when a broker has accepted them, and forwarded to every group in the background. A
+route request is retried until a broker answers or its deadline is near.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from ...front.context import FORWARDED
+from ...front.admission import forward_mark
 from ...proto import paths, v2
 from ...proto.errors import WireError
+from ...proto.route_queues import check_repeated
 from ..messages.validation import require_client_id
 from ..routing.advertise import scheme_of
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ...front.channels import ChannelPool
     from ...front.clock import Clock
     from ...front.context import RequestContext
+    from ...proto.node_links import NodeLinks
     from .owners import Owners
     from .telemetry import ProxyTelemetry
     from .watch import ClusterWatch
@@ -36,8 +38,8 @@ _MARGIN_NS = 300_000_000
 _WAIT_NS = 3_000_000_000
 _TRY_S = 2.0
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+#: Heartbeats being forwarded; others are dropped, since the next follows within seconds.
 _RELAYED_MAX = 2_000
-"""Heartbeats being forwarded; others are dropped, since the next follows within seconds."""
 
 
 class BrokerQueries:
@@ -51,13 +53,19 @@ class BrokerQueries:
         clock: Clock,
         advertised: Sequence[tuple[str, int]],
         telemetry: ProxyTelemetry,
+        links: NodeLinks,
+        *,
+        authentication: bool,
     ) -> None:
+        """`authentication`: brokers check signatures."""
         self._owners = owners
         self._watch = watch
         self._pool = pool
         self._clock = clock
         self._advertised = advertised
         self._telemetry = telemetry
+        self._links = links
+        self._authentication = authentication
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def query_route(
@@ -65,6 +73,7 @@ class BrokerQueries:
     ) -> v2.QueryRouteResponse:
         """Return the queues of a topic, all at this proxy."""
         require_client_id(ctx)
+        check_repeated(request.topic, request.endpoints)
         answer: v2.QueryRouteResponse = await self._ask(
             paths.QUERY_ROUTE, request, v2.QueryRouteResponse, ctx
         )
@@ -78,6 +87,7 @@ class BrokerQueries:
     ) -> v2.QueryAssignmentResponse:
         """Return the queues for a push consumer, all at this proxy."""
         require_client_id(ctx)
+        check_repeated(request.topic, request.endpoints)
         answer: v2.QueryAssignmentResponse = await self._ask(
             paths.QUERY_ASSIGNMENT, request, v2.QueryAssignmentResponse, ctx
         )
@@ -85,21 +95,41 @@ class BrokerQueries:
         self._rewrite(brokers, request.endpoints)
         return answer
 
-    def heartbeat(self, request: v2.HeartbeatRequest, ctx: RequestContext) -> v2.HeartbeatResponse:
+    async def heartbeat(
+        self, request: v2.HeartbeatRequest, ctx: RequestContext
+    ) -> v2.HeartbeatResponse:
         """Answer a heartbeat."""
         require_client_id(ctx)
+        await self._admit(paths.HEARTBEAT, request, v2.HeartbeatResponse, ctx)
         self._telemetry.seen(ctx)
         self._relay(paths.HEARTBEAT, request, ctx)
         return v2.HeartbeatResponse(status=v2.Status(code=v2.OK, message="OK"))
 
-    def notify_client_termination(
+    async def notify_client_termination(
         self, request: v2.NotifyClientTerminationRequest, ctx: RequestContext
     ) -> v2.NotifyClientTerminationResponse:
         """Answer a client termination."""
         require_client_id(ctx)
+        answer_type = v2.NotifyClientTerminationResponse
+        await self._admit(paths.NOTIFY_CLIENT_TERMINATION, request, answer_type, ctx)
         self._telemetry.left(ctx.client_id)
         self._relay(paths.NOTIFY_CLIENT_TERMINATION, request, ctx)
         return v2.NotifyClientTerminationResponse(status=v2.Status(code=v2.OK, message="OK"))
+
+    async def _admit(
+        self, path: str, request: Any, answer_type: type[Any], ctx: RequestContext
+    ) -> None:
+        """With authentication, wait until a broker accepts the call. Raises WireError."""
+        if not self._authentication:
+            return
+        raw = request.SerializeToString()
+        for address in self._candidates(""):
+            answer = await self._try(address, path, raw, answer_type, ctx)
+            if answer is not None and answer.status.code == v2.UNAUTHORIZED:
+                raise WireError(v2.UNAUTHORIZED, answer.status.message)
+            if answer is not None:
+                return
+        raise WireError(v2.PROXY_TIMEOUT, "no broker of the cluster can be reached")
 
     async def close(self) -> None:
         """Cancel pending forwards."""
@@ -144,7 +174,9 @@ class BrokerQueries:
     ) -> Any:
         """Return the response; None if the broker cannot be reached."""
         try:
-            data = await self._pool.call(address, path)(raw, timeout=_TRY_S, metadata=_marked(ctx))
+            data = await self._pool.call(address, path)(
+                raw, timeout=_TRY_S, metadata=self._marked(address, ctx)
+            )
         except grpc.aio.AioRpcError as error:
             if error.code() in _OUT_OF_REACH:
                 return None
@@ -183,10 +215,11 @@ class BrokerQueries:
 
     async def _pass(self, address: str, path: str, raw: bytes, ctx: RequestContext) -> None:
         try:
-            await self._pool.call(address, path)(raw, timeout=_TRY_S, metadata=_marked(ctx))
+            await self._pool.call(address, path)(
+                raw, timeout=_TRY_S, metadata=self._marked(address, ctx)
+            )
         except (grpc.aio.AioRpcError, grpc.aio.UsageError):
             self._watch.poll_soon()
 
-
-def _marked(ctx: RequestContext) -> tuple[tuple[str, str], ...]:
-    return (*(pair for pair in ctx.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
+    def _marked(self, address: str, ctx: RequestContext) -> tuple[tuple[str, str], ...]:
+        return (*ctx.metadata, *forward_mark(self._links, address, ctx.peer))

@@ -25,11 +25,26 @@ class ProxyConfig:
     metrics_prom_exporter_port: int = _setting(
         5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
     )
+    metrics_bearer_token_file: str = _setting(
+        "",
+        "File with the token that a scrape of /metrics needs (Authorization: Bearer TOKEN): mode "
+        "0600, at least 16 bytes, read at start. /livez and /readyz stay open. Empty: no token.",
+    )
     namesrv_addr: str = _setting(
         "", "Nameservers, HOST:PORT separated by semicolons; they report the leaders."
     )
     cluster_token: str = _setting(
         "", "Token for calls to nameservers; empty if they run on this machine.", secret="yes"
+    )
+    authentication_enabled: bool = _setting(
+        False,
+        "The brokers check signatures: answer heartbeats and terminations only after one of them "
+        "has accepted the call.",
+    )
+    allow_anonymous: bool = _setting(
+        False,
+        "Serve addresses other than loopback although authenticationEnabled is off: everyone who "
+        "reaches the ports may read and change everything.",
     )
     advertise: str = _setting(
         "echo",

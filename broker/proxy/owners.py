@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..routing.cluster_view import ClusterView, GroupView
     from .watch import ClusterWatch
 
+#: Methods that the proxy answers itself with the help of brokers.
 LOCAL = frozenset(
     (
         paths.QUERY_ROUTE,
@@ -31,7 +32,6 @@ LOCAL = frozenset(
         paths.NOTIFY_CLIENT_TERMINATION,
     )
 )
-"""Methods that the proxy answers itself with the help of brokers."""
 
 _LEARNED_MAX = 10_000
 

@@ -19,10 +19,13 @@ from ...front.access_point import AccessPoint
 from ...front.channels import ChannelPool
 from ...front.clock import Clock
 from ...front.door import Door, choose_door
-from ...proto.addresses import bracketed
+from ...proto.addresses import bracketed, host_port
+from ...proto.node_links import NodeLinks
+from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry
-from ..metrics.http import MetricsServer
+from ..metrics.http import MetricsServer, read_token
 from ..routing.cluster_view import ClusterView
+from ..services import AROUND_BODY_BYTES
 from .broker_queries import BrokerQueries
 from .owners import Owners
 from .table import table
@@ -52,8 +55,20 @@ class ProxyBound:
 class ProxyServer:
     """The proxy process; start and stop it once, on one event loop."""
 
-    def __init__(self, config: ProxyConfig, door: DoorConfig, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        door: DoorConfig,
+        clock: Clock | None = None,
+        *,
+        links: NodeLinks | None = None,
+    ) -> None:
+        """Raises ValueError for contradictory settings."""
         self._config = config
+        self._links = links or NodeLinks(config.cluster_token)
+        self._links.check_addresses(
+            host_port(host, port) for host, port in config.namesrv_addresses()
+        )
         self._door_config = door
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
@@ -65,7 +80,7 @@ class ProxyServer:
         self._stopping = False
 
     async def start(self) -> ProxyBound:
-        """Fetch the cluster's state and serve. Raises DoorError."""
+        """Fetch the cluster's state and serve. Raises DoorError, ValueError, OSError."""
         try:
             return await self._start()
         except BaseException:
@@ -86,7 +101,7 @@ class ProxyServer:
         config, clock = self._config, self._clock
         view = ClusterView("", clock.steady_ns)
         watch = self._watch = ClusterWatch(
-            view, config.namesrv_addresses(), config.cluster_token, config.proxy_poll_interval
+            view, config.namesrv_addresses(), self._links, config.proxy_poll_interval
         )
         self._stack.push_async_callback(watch.stop)
         clients = ClientRegistry(config.channel_expired_timeout, config.max_clients)
@@ -94,12 +109,16 @@ class ProxyServer:
         access = self._access = self._open(clients, view, watch)
         view.watchers.append(self._cluster_changed)
         await watch.start(_FIRST_ANSWERS_S)
-        self._door = choose_door(self._door_config)(access.services, clock)
+        self._door = choose_door(self._door_config, self._links)(access.services, clock)
         port = await self._door.start(config.bind_address, config.grpc_server_port)
-        server = MetricsServer(self._scrape, self.unready)
+        token = read_token(config.metrics_bearer_token_file)
+        server = MetricsServer(self._scrape, self.unready, token=token)
         self._stack.push_async_callback(server.stop)
         metrics = await server.start(config.bind_address, config.metrics_prom_exporter_port)
-        self._stack.callback(asyncio.create_task(self._expire_clients(clients)).cancel)
+        expiry = expire_clients(
+            clients, clock.steady_ns, config.channel_expired_timeout, self._telemetry.left
+        )
+        self._stack.callback(asyncio.create_task(expiry).cancel)
         host = "127.0.0.1" if config.bind_address in ("0.0.0.0", "") else config.bind_address
         name = bracketed(host)
         bound = ProxyBound(f"{name}:{port}", f"{name}:{metrics}", self._door.name)
@@ -110,7 +129,7 @@ class ProxyServer:
 
     def _open(self, clients: ClientRegistry, view: ClusterView, watch: ClusterWatch) -> AccessPoint:
         """Create the access point, which the proxy's own handlers use to call brokers."""
-        pool = ChannelPool(self._door_config)
+        pool = ChannelPool(self._door_config, self._links)
         self._stack.push_async_callback(pool.close)
 
         def failing(address: str) -> bool:
@@ -126,18 +145,28 @@ class ProxyServer:
             cluster=view,
             config=self._door_config,
             owners=owners,
+            links=self._links,
         )
         self._stack.push_async_callback(telemetry.close)
         asking = BrokerQueries(
-            owners, watch, pool, self._clock, self._config.advertise_list(), telemetry
+            owners,
+            watch,
+            pool,
+            self._clock,
+            self._config.advertise_list(),
+            telemetry,
+            self._links,
+            authentication=self._config.authentication_enabled,
         )
         self._stack.push_async_callback(asking.close)
+        largest = self._door_config.front_max_receive_message_size
         access = AccessPoint(
-            table(asking, telemetry),
+            table(asking, telemetry, largest - AROUND_BODY_BYTES),
             self._door_config,
             self._clock,
             owners.locate,
             owners.unreachable,
+            links=self._links,
         )
         self._stack.push_async_callback(access.close)
         return access
@@ -156,12 +185,6 @@ class ProxyServer:
         self._leaders = leaders
         self._telemetry.cluster_changed()
         self._access.retry_held()
-
-    async def _expire_clients(self, clients: ClientRegistry) -> None:
-        while True:
-            await asyncio.sleep(self._config.channel_expired_timeout / 4_000)
-            for client_id in clients.expire(self._clock.steady_ns()):
-                self._telemetry.left(client_id)
 
     def unready(self) -> str | None:
         """Return why this proxy is not ready, or None."""

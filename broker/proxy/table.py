@@ -31,13 +31,15 @@ class _Elsewhere:
         raise WireError(v2.HA_NOT_AVAILABLE, "no broker can be reached: try again")
 
 
-def table(asking: BrokerQueries, telemetry: ProxyTelemetry) -> dict[str, Method]:
-    """By path."""
+def table(
+    asking: BrokerQueries, telemetry: ProxyTelemetry, max_message_size: int
+) -> dict[str, Method]:
+    """Return the methods by path. `max_message_size`: bytes of the largest body to forward."""
     nowhere: Any = _Elsewhere()
     methods = services.table(
         [
-            *services.messaging(nowhere, nowhere, nowhere, nowhere),
-            *services.administration(nowhere, nowhere, nowhere),
+            *services.messaging(nowhere, nowhere, nowhere, nowhere, max_message_size),
+            *services.administration(nowhere, nowhere, nowhere, nowhere, nowhere),
             *services.reading(nowhere),
         ]
     )

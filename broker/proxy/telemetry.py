@@ -10,6 +10,7 @@ when leaders change, and transaction checks are forwarded to the producer.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...front.service import OutboundFull
@@ -26,11 +27,10 @@ if TYPE_CHECKING:
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
     from ...front.service import Outbound
+    from ...proto.node_links import NodeLinks
     from ..clients.registry import ClientRegistry
     from ..routing.cluster_view import ClusterView
     from .owners import Owners
-
-_STREAMS_MAX = 16
 
 
 class ProxyTelemetry(TelemetryForward):
@@ -45,6 +45,7 @@ class ProxyTelemetry(TelemetryForward):
         cluster: ClusterView,
         config: DoorConfig,
         owners: Owners,
+        links: NodeLinks,
     ) -> None:
         super().__init__(
             clock=clock,
@@ -53,10 +54,11 @@ class ProxyTelemetry(TelemetryForward):
             cluster=cluster,
             config=config,
             leads=lambda: False,
+            links=links,
         )
         self._owners = owners
+        #: Clients whose last settings no leader has answered yet.
         self._unanswered: set[str] = set()
-        """Clients whose last settings no leader has answered yet."""
 
     def open(self, ctx: RequestContext, outbound: Outbound) -> ProxySession:
         """Handle Telemetry."""
@@ -68,17 +70,11 @@ class ProxyTelemetry(TelemetryForward):
 
     def opened(self, ctx: RequestContext, outbound: Outbound) -> None:
         """Register a client's stream, also of a client that was removed meanwhile."""
-        client = self._clients.seen(ctx, self._clock.steady_ns())
-        if outbound not in client.streams:
-            client.streams.append(outbound)
-            del client.streams[:-_STREAMS_MAX]
+        self._clients.attach(ctx, outbound, self._clock.steady_ns())
 
     def closed(self, client_id: str, outbound: Outbound) -> None:
         """Remove an ended stream; the client stays registered until it expires."""
-        client = self._clients.get(client_id)
-        if client is not None and outbound in client.streams:
-            client.streams.remove(outbound)
-        if client is None or not client.streams:
+        if self._clients.detach(client_id, outbound):
             self._unanswered.discard(client_id)
             self.forget(client_id)
 
@@ -89,8 +85,10 @@ class ProxyTelemetry(TelemetryForward):
         self.forget(client_id)
 
     def forward(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
-        """Forward a command of a client."""
+        """Forward a command of a client. Raises WireError if its settings are too large."""
         if command.HasField("settings"):
+            client = self._clients.seen(ctx, self._clock.steady_ns())
+            self._clients.reserve(client, command.settings.ByteSize())
             self._unanswered.add(ctx.client_id)
         super().forward(ctx, command)
 
@@ -107,6 +105,16 @@ class ProxyTelemetry(TelemetryForward):
         if client.client_id in self._unanswered:
             self._unanswered.discard(client.client_id)
             self._send(client, answer, "settings")
+
+    def _refused(self, client: ForwardedClient, answer: bytes) -> None:
+        """Send the leader's status (UNAUTHORIZED) to the client and end its streams."""
+        registered = self._clients.get(client.client_id)
+        for stream in tuple(registered.streams) if registered is not None else ():
+            with suppress(OutboundFull):
+                stream.send(answer)
+            stream.finish()
+        self._unanswered.discard(client.client_id)
+        self.forget(client.client_id)
 
 
 class ProxySession:

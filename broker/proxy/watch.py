@@ -16,7 +16,6 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from ...front.context import TOKEN
 from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
 from ...proto.addresses import host_port
@@ -24,6 +23,7 @@ from ...proto.addresses import host_port
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ...proto.node_links import NodeLinks
     from ..routing.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
@@ -41,16 +41,20 @@ class ClusterWatch:
     """Keeps one cluster view up to date."""
 
     def __init__(
-        self, view: ClusterView, nameservers: Iterable[tuple[str, int]], token: str, period_ms: int
+        self,
+        view: ClusterView,
+        nameservers: Iterable[tuple[str, int]],
+        links: NodeLinks,
+        period_ms: int,
     ) -> None:
         self._view = view
         self._targets = [host_port(host, port) for host, port in nameservers]
-        self._metadata = ((TOKEN, token),)
+        self._links = links
         self._period_s = period_ms / 1000
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        #: Nameservers that answered the last poll.
         self.answered: set[str] = set()
-        """Nameservers that answered the last poll."""
 
     async def start(self, wait_s: float) -> None:
         """Start; wait for the first responses, at most `timeout_s`."""
@@ -71,7 +75,7 @@ class ClusterWatch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch(self, target: str) -> None:
-        channel = RedialedChannel(target, _OPTIONS)
+        channel = RedialedChannel(target, self._links, _OPTIONS)
         try:
             await self._poll_forever(target, channel)
         finally:
@@ -82,8 +86,9 @@ class ClusterWatch:
         while True:
             try:
                 request = v1.GetClusterRequest(known_version=version)
+                token = self._links.metadata(target)
                 raw = await channel.call(
-                    paths.GET_CLUSTER, request.SerializeToString(), self._metadata, _TIMEOUT_S
+                    paths.GET_CLUSTER, request.SerializeToString(), token, _TIMEOUT_S
                 )
                 answer = v1.GetClusterResponse.FromString(raw)
                 if not answer.unchanged:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..routing.cluster_view import ClusterView
     from ..runtime import Runtime
 
+#: Methods that may be forwarded.
 COLD_READS = frozenset((paths.PULL_MESSAGE, paths.QUERY_OFFSET, paths.QUERY_MESSAGES))
-"""Methods that may be forwarded."""
 
 
 class ColdReads:

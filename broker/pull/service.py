@@ -20,10 +20,11 @@ from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
-from ..messages.convert import message_item, topic_field
+from ..messages.convert import sized_item, topic_field
 from ..messages.filters import Filter, parse_filter
 from ..messages.validation import (
     MAX_BATCH,
+    TOOLS_GROUP,
     check_group,
     check_topic,
     duration_ms,
@@ -31,6 +32,7 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status, varint
+from ..metadata.tables import Group
 from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 from ..pop.request import consuming_group, readable_topic
 from ..pop.turn import ANSWER_BYTES_MAX, matches
@@ -44,15 +46,17 @@ if TYPE_CHECKING:
     from ..clients.registry import ClientRegistry
     from ..dispatch_pump import DispatchPump
     from ..leadership import Leadership
-    from ..metadata.tables import Group, Metadata
+    from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..pop.polls import PollLimit
     from ..pop.receive import PopService
     from ..runtime import Runtime
 
 _READS_MAX = 16
+#: Time of the loop for one request.
+_READ_NS = 10_000_000
+#: Time of the loop in one turn.
 _SLICE_NS = 4_000_000
-"""Time of the loop in one turn."""
 _NS_PER_MS = 1_000_000
 _OK_ITEM = field(b"\x0a", STATUS_OK)
 _QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
@@ -106,8 +110,8 @@ class PullService:
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0
+        #: Waiters that are not processed yet, by queue with new messages.
         self._woken: dict[tuple[str, int], Iterator[tuple[int, _Waiter]]] = {}
-        """Waiters that are not processed yet, by queue with new messages."""
         self._serving: asyncio.Handle | None = None
         self._broadcast = BroadcastOffsets()
         self._commit_timer: asyncio.TimerHandle | None = None
@@ -124,7 +128,8 @@ class PullService:
         if request.HasField("long_polling_timeout"):
             asked = duration_ms(request.long_polling_timeout)
         poll_ms = polling_ms(asked, ctx.remaining_ms(now_ns))
-        topic, queue_id = self._queue(request, check_groups=True)
+        is_tool = request.group.name == TOOLS_GROUP
+        topic, queue_id = self._queue(request, check_groups=not is_tool)
         pull = _Pull(
             topic,
             queue_id,
@@ -133,7 +138,8 @@ class PullService:
             parse_filter(request.filter_expression),
             topic_field(request.message_queue.topic),
         )
-        group = consuming_group(self._metadata, request.group.name)
+        name = request.group.name
+        group = Group(name) if is_tool else consuming_group(self._metadata, name)
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
         if pull.offset < 0:
             return self._start_offset(pull, group.name)
@@ -295,6 +301,7 @@ class PullService:
 
     def _read(self, pull: _Pull) -> list[bytes] | None:
         """Return the answer; None: wait at `pull.offset`, which may have advanced."""
+        stop_ns = self._clock.steady_ns() + _READ_NS
         for _ in range(_READS_MAX):
             wanted = pull.tags
             codes = None if wanted is None else wanted.codes
@@ -315,18 +322,27 @@ class PullService:
             if result.next_offset <= pull.offset:
                 return None
             pull.offset = result.next_offset
+            if self._clock.steady_ns() >= stop_ns:
+                break
         # Many messages were filtered out: the client continues at the offset that was reached.
         return self._empty(pull, "no match message")
 
     def _items(self, pull: _Pull, result: GetResult) -> tuple[list[bytes], int]:
-        """Return the matching messages of a read, at most a batch, and the next offset."""
+        """Return the matching messages of a read and the next offset.
+
+        They are at most a batch, and end with the one that reaches the limit of an answer, which
+        counts decompressed bodies.
+        """
         items: list[bytes] = []
+        size = 0
         for stored in result.records if result.status is GetStatus.FOUND else ():
-            if len(items) == pull.batch:
+            if len(items) == pull.batch or size >= ANSWER_BYTES_MAX:
                 return items, stored.queue_offset
             record = decode_delivery(stored.data)
             if matches(record, pull.tags):
-                items.append(message_item(pull.topic_bytes, record, None))
+                item, filled = sized_item(pull.topic_bytes, record, None)
+                items.append(item)
+                size += filled
         return items, result.next_offset
 
     def _empty(self, pull: _Pull, sentence: str = "no new message") -> list[bytes]:

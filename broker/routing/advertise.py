@@ -1,20 +1,25 @@
 """Advertised addresses: which endpoints a route contains for a broker group. Pure.
 
-`advertise` has three rules: `replicas`, all replicas as alternatives of one endpoint in a stable
-order; `echo`, the address that the client dialled; or a configured list. `auto` uses `replicas` if
-the client dialled a node's own address and `echo` otherwise. Clients survive a failover with
-several addresses, but only clients that support them get several, and only IP addresses of one
-family, because clients reject anything else (docs/formats/grpc-api.md, section 9.1).
+`advertise` has three rules: `replicas`, all replicas as alternatives of one endpoint; `echo`, the
+address that the client dialled; or a configured list. `auto` uses `replicas` if the client dialled
+a node's own address and `echo` otherwise. Clients survive a failover with several addresses, but
+only clients that support them get several, and only IP addresses of one family, because clients
+reject anything else (docs/formats/grpc-api.md, section 9.1).
+
+The order of the replicas is stable for each client id. If they are on several hosts it differs
+between clients, so a host that vanishes is the first address of a share of the clients only.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...front.context import takes_several_addresses
 from ...proto import v2
+from ...proto.addresses import host_of
 from ..config import split_addresses
 from .cluster_view import ClusterView, GroupView
 
@@ -25,12 +30,13 @@ Address = tuple[str, int]
 class Caller:
     """The properties of a client on which the rules depend."""
 
+    #: Addresses of the client's configuration.
     dialled: v2.Endpoints
-    """Addresses of the client's configuration."""
+    #: Address of the client's connection.
     peer: str
-    """Address of the client's connection."""
     language: str
     tls: bool = False
+    client_id: str = ""
 
     @property
     def takes_several(self) -> bool:
@@ -61,7 +67,15 @@ class Advertiser:
             return v2.Endpoints()
         leader = group.leader()
         first = split_addresses(leader.client)[0] if leader is not None else members[0]
-        return _message(members, first, several)
+        return _message(self._in_order(members, caller.client_id), first, several)
+
+    def _in_order(self, members: Sequence[Address], client_id: str) -> Sequence[Address]:
+        """Rotate the addresses by client id; an isolated node's own address is the last."""
+        if len({host for host, _ in members}) > 1:
+            turn = zlib.crc32(client_id.encode()) % len(members)
+            members = [*members[turn:], *members[:turn]]
+        avoided = split_addresses(self.view.avoided)
+        return sorted(members, key=lambda address: address in avoided)
 
     def _echoes(self, called: Sequence[Address], members: Sequence[Address], peer: str) -> bool:
         if self.rule == "auto":
@@ -76,7 +90,7 @@ def _is_own(called: Sequence[Address], view: ClusterView, peer: str) -> bool:
     looks the same from outside.
     """
     registered = {address for text in view.addresses() for address in split_addresses(text)}
-    near = _is_loopback(peer.rpartition(":")[0].strip("[]"))
+    near = _is_loopback(host_of(peer))
     return any(
         address in registered and (near or not _is_loopback(address[0])) for address in called
     )

@@ -55,8 +55,10 @@ class ClusterView:
         self.own_group = own_group
         self.groups: dict[str, GroupView] = {own_group: GroupView(own_group)}
         self.on_change: Callable[[], None] | None = None
+        #: Called after `on_change`.
         self.watchers: list[Callable[[], None]] = []
-        """Called after `on_change`."""
+        #: This node's client address while it reaches neither leader nor controller.
+        self.avoided = ""
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
         self._own_leader: MemberView | None = None

@@ -15,6 +15,7 @@ from .registrar import Registrant, Registrar
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
+    from ...proto.node_links import NodeLinks
     from ...store.message_store import MessageStore
     from ..leadership import Leadership
     from ..metadata.tables import Metadata
@@ -69,7 +70,7 @@ class Membership:
         if self._registrar is not None:
             self._registrar.changed()
 
-    async def join(self, token: str, follow: bool) -> Registrar:
+    async def join(self, links: NodeLinks, follow: bool) -> Registrar:
         """Register with the nameservers and load the cluster from those that answer in time.
 
         With `follow`, dial the leader that the nameservers name.
@@ -78,7 +79,7 @@ class Membership:
             self._cluster.on_change = self._follow
         self.changed()
         registrant = Registrant(
-            token,
+            links,
             self._config.register_broker_period,
             self._config.register_broker_timeout,
             self._registration,

@@ -24,12 +24,12 @@ from tenacity import (
     wait_random,
 )
 
-from ...front.context import TOKEN
 from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
 from ...proto.addresses import host_port
 
 if TYPE_CHECKING:
+    from ...proto.node_links import NodeLinks
     from ..metadata.tables import Metadata
     from .cluster_view import ClusterView
 
@@ -48,11 +48,11 @@ _MAX_ANSWER_BYTES = 64 << 20
 class Registrant:
     """The registered replica, as callbacks."""
 
-    token: str
+    links: NodeLinks
     period_ms: int
     timeout_ms: int
+    #: Returns the current heartbeat: identity, addresses, role, epoch, positions.
     describe: Callable[[], v1.RegisterRequest]
-    """Returns the current heartbeat: identity, addresses, role, epoch, positions."""
     metadata: Metadata
     view: ClusterView
 
@@ -101,7 +101,7 @@ class _NameserverLink:
         self._target = target
         self._own = own
         options = (("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),)
-        self._channel = RedialedChannel(target, options)
+        self._channel = RedialedChannel(target, own.links, options)
         self._sequence = 0
         self._sent_version: int | None = None
         self._need_full = True
@@ -179,7 +179,7 @@ class _NameserverLink:
         timeout_s: float | None = None,
     ) -> bytes:
         timeout_s = timeout_s or self._own.timeout_ms / 1000
-        metadata = ((TOKEN, self._own.token),)
+        metadata = self._own.links.metadata(self._target)
         return await self._channel.call(path, request.SerializeToString(), metadata, timeout_s)
 
     def _answered(self) -> None:

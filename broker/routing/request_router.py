@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...front.access_point import UNKNOWN
 from ...proto import paths, v2
 from ...proto.errors import WireError
+from ..access.rights import CHANGES
 from ..delay.recall_handle import decode_recall_handle
 from ..pop.handles import decode_handle
 from ..pull.cold_reads import COLD_READS
@@ -43,18 +44,7 @@ _LOCAL = frozenset(
 )
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
 # Held while there is no leader, so that clients see no error during a failover.
-HELD = frozenset(
-    (
-        paths.SEND_MESSAGE,
-        paths.CREATE_TOPIC,
-        paths.DELETE_TOPIC,
-        paths.CREATE_GROUP,
-        paths.DELETE_GROUP,
-        paths.RESET_OFFSETS,
-        paths.END_TRANSACTION,
-        paths.RECALL_MESSAGE,
-    )
-)
+HELD = CHANGES | {paths.SEND_MESSAGE, paths.END_TRANSACTION, paths.RECALL_MESSAGE}
 
 
 def _of_name(request: Any) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
+from ...proto.route_queues import check_repeated, encode_assignments, encode_queues
 from ..messages.validation import MIXED, check_group, check_topic, require_client_id
 from ..metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
 from .advertise import Advertiser, Caller, one_address
@@ -71,19 +72,16 @@ class Routes:
         """The queues of a topic, group by group."""
         require_client_id(ctx)
         check_topic(request.topic.name)
+        check_repeated(request.topic, request.endpoints)
         answer = v2.QueryRouteResponse(status=v2.Status(code=v2.OK, message="OK"))
         for located in self._topic_in_groups(request.topic.name):
-            permission = v2.READ_WRITE if located.perm & PERM_DEFAULT else v2.NONE
-            broker = self._broker(located.group, request.endpoints, ctx)
-            types = _accepted(located.message_type)
-            for queue_id in range(located.queue_count()):
-                answer.message_queues.add(
-                    topic=request.topic,
-                    id=queue_id,
-                    permission=permission,
-                    broker=broker,
-                    accept_message_types=types,
-                )
+            queue = v2.MessageQueue(
+                topic=request.topic,
+                permission=v2.READ_WRITE if located.perm & PERM_DEFAULT else v2.NONE,
+                broker=self._broker(located.group, request.endpoints, ctx),
+                accept_message_types=_accepted(located.message_type),
+            )
+            answer.MergeFromString(encode_queues(queue, range(located.queue_count())))
         if not answer.message_queues:
             raise _unknown(request.topic.name)
         return answer
@@ -95,6 +93,7 @@ class Routes:
         require_client_id(ctx)
         check_topic(request.topic.name)
         check_group(request.group.name)
+        check_repeated(request.topic, request.endpoints)
         found = list(self._topic_in_groups(request.topic.name))
         if not found:
             raise _unknown(request.topic.name)
@@ -106,12 +105,13 @@ class Routes:
                 continue
             queue = v2.MessageQueue(
                 topic=request.topic,
-                id=-1,
                 permission=v2.READ_WRITE if located.perm & PERM_WRITE else v2.READ,
                 broker=self._broker(located.group, request.endpoints, ctx),
             )
-            for queue_id in range(located.read_queues) if orderly else (-1,):
-                queue.id = queue_id
+            if orderly:
+                answer.MergeFromString(encode_assignments(queue, range(located.read_queues)))
+            else:
+                queue.id = -1
                 answer.assignments.add(message_queue=queue)
         if not answer.assignments:
             raise WireError(v2.FORBIDDEN, "no readable queue")
@@ -121,7 +121,7 @@ class Routes:
         if self._stale is not None:
             return v2.Broker(name=group.name, id=0, endpoints=one_address(self._stale))
         endpoints = self._advertiser.endpoints(
-            group, Caller(dialled, ctx.peer, ctx.language, ctx.tls)
+            group, Caller(dialled, ctx.peer, ctx.language, ctx.tls, ctx.client_id)
         )
         return v2.Broker(name=group.name, id=0, endpoints=endpoints)
 

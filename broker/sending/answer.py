@@ -63,13 +63,13 @@ FAILURES = {
 class ReceiptExtras:
     """Additional fields of one message's receipt."""
 
+    #: For a delayed message (docs/formats/grpc-api.md, section 6.3).
     recall_handle: str = ""
-    """For a delayed message (docs/formats/grpc-api.md, section 6.3)."""
+    #: Called once after the append; returns the transaction id (docs/formats/grpc-api.md, section
+    #: 6.4).
     on_stored: Callable[[AppendResult], str] | None = None
-    """Called once after the append; returns the transaction id
-    (docs/formats/grpc-api.md, section 6.4)."""
+    #: Result of `on_stored`.
     transaction_id: str = ""
-    """Result of `on_stored`."""
 
     def receipt(self, message_id: bytes, result: AppendResult) -> bytes:
         """Return the encoded entry of the answer."""

@@ -38,8 +38,8 @@ class SendContext:
     """The sender of a request and the time of arrival."""
 
     ctx: RequestContext
+    #: The host as text, and its address as packed in records.
     peer: tuple[str, bytes]
-    """The host as text, and its address as packed in records."""
     now_ms: int
 
 

@@ -20,8 +20,8 @@ from ...store.format.results import AppendResult, PutStatus
 if TYPE_CHECKING:
     from .answer import ReceiptExtras
 
+#: Topic and message id.
 _Key = tuple[str, bytes]
-"""Topic and message id."""
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class SentMessage:
 class Reservation:
     """The messages of one request, divided into fresh ones and duplicates."""
 
+    #: One for each message, in the order of the request.
     sent: list[SentMessage]
-    """One for each message, in the order of the request."""
+    #: Positions of the messages to store.
     fresh: list[int]
-    """Positions of the messages to store."""
     keys: list[_Key]
 
     @property
@@ -56,8 +56,8 @@ class SendWindow:
         self._window_ms = window_ms
         self._limit = limit
         self._sent: OrderedDict[_Key, SentMessage] = OrderedDict()
+        #: Reservations that are neither settled nor released.
         self._open = 0
-        """Reservations that are neither settled nor released."""
 
     def __len__(self) -> int:
         return len(self._sent)

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
+#: Called once with the outcome: PUT_OK or one of the timeouts.
 Done = Callable[[PutStatus], None]
-"""Called once with the outcome: PUT_OK or one of the timeouts."""
 
 
 @dataclass(slots=True)
 class Wait:
     """One append (of one request) that is not durable yet."""
 
+    #: Log offset after its last record.
     end: int
-    """Log offset after its last record."""
     since_ns: int
     done: Done
 
@@ -52,10 +52,10 @@ class Wait:
 class WaitingList:
     """Waiting appends in log order, and the rules that end a wait; pure."""
 
+    #: None: answers do not wait for this broker's disk.
     flush_timeout_ns: int | None
-    """None: answers do not wait for this broker's disk."""
+    #: None: answers do not wait for the replicas.
     replication_timeout_ns: int | None
-    """None: answers do not wait for the replicas."""
     waits: deque[Wait] = field(default_factory=deque)
 
     def add(self, end: int, now_ns: int, done: Done) -> None:
@@ -129,8 +129,8 @@ class DurabilityGate:
         self._policy = policy
         self._list = WaitingList(_flush_timeout_ns(policy), _replication_timeout_ns(policy))
         self._timer: asyncio.TimerHandle | None = None
+        #: Whether an append satisfies the policy as soon as it returns.
         self.immediate = policy.immediate
-        """Whether an append satisfies the policy as soon as it returns."""
 
     def __len__(self) -> int:
         return len(self._list.waits)

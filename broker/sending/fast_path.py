@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from .answer import ReceiptExtras
     from .dedup_window import Reservation
 
+#: Prefixes of topics that accept messages of any type.
 EXEMPT_PREFIXES = ("%RETRY%", "%DLQ%")
-"""Prefixes of topics that accept messages of any type."""
+#: Characters of id, tag, keys, group, trace and host together; below all of their own limits.
 FAST_LENGTH_MAX = 4_096
-"""Characters of id, tag, keys, group, trace and host together; below all of their own limits."""
 _NORMAL, _FIFO, _TRANSACTION, _GZIP = v2.NORMAL, v2.FIFO, v2.TRANSACTION, v2.GZIP
 
 
@@ -43,14 +43,14 @@ class Prepared:
     messages: list[Message]
     ids: list[bytes]
     topic: str
+    #: Of the first.
     message_type: int
-    """Of the first."""
+    #: Bytes of all bodies.
     size: int
-    """Bytes of all bodies."""
+    #: Additional receipt fields; parallel to `ids`.
     extras: list[ReceiptExtras | None] | None = None
-    """Additional receipt fields; parallel to `ids`."""
+    #: With deduplication: which of `ids` are stored (`messages` holds only these).
     reservation: Reservation | None = None
-    """With deduplication: which of `ids` are stored (`messages` holds only these)."""
 
     def notify_stored(self, results: Sequence[AppendResult]) -> None:
         """Call `on_stored` of the extras with the append results, in the order of `messages`."""
@@ -72,8 +72,8 @@ class Origin:
     region: str
     cluster: str
     max_body: int
+    #: Stored with every record.
     store_host: bytes
-    """Stored with every record."""
 
 
 @dataclass(slots=True)
@@ -81,15 +81,14 @@ class TopicTemplate:
     """A topic and the parts that all its records share."""
 
     topic: Topic
+    #: Messages of the topic may take the fast path.
     fast: bool
-    """Messages of the topic may take the fast path."""
     before: str
+    #: See `stored_properties.frame`.
     between: str
-    """See `stored_properties.frame`."""
+    #: Number of requests: they are spread over the queues in turn. The client's choice of a queue
+    #: is ignored, because the Python and Go clients always send queue 0.
     turn: int = 0
-    """Number of requests: they are spread over the queues in turn. The client's choice of a queue
-    is ignored, because the Python and Go clients always send queue 0.
-    """
 
     def next_queue(self) -> int:
         """Return the queue of the next request."""

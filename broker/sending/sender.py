@@ -2,12 +2,13 @@
 
 Promises: `send` never waits; accepted requests are appended in the order of arrival, by one
 `append_many` per turn of the loop, or per one to two milliseconds while many clients send at once
-through a front door that delivers requests one by one. Several messages of a request get one entry
+through a front door that delivers requests one by one. An append is bounded, so that no turn of the
+loop takes more than some tens of milliseconds. Several messages of a request get one entry
 each, in their order; an answer that fails as a whole has no entries (docs/formats/grpc-api.md,
 sections 5.5 and 10.2). An OK answer means what the durability policy promises
 (docs/design/delivery-guarantees.md). Records of the broker itself are appended after the requests
 that are already collected. The number, the bytes and the age of collected requests are bounded;
-above a bound the answer is TOO_MANY_REQUESTS with the name of the guard.
+above a bound, and at a quota, the answer is TOO_MANY_REQUESTS with the name of the guard.
 
 `fast_path.py` and `checked_path.py` make the records of a request, `answer.py` makes its answer,
 `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
@@ -26,7 +27,7 @@ from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
-from ..messages.validation import check_messages, check_topic, require_client_id
+from ..messages.validation import check_messages, check_topic, check_total, require_client_id
 from .answer import (
     BYTES_FULL,
     FAILURES,
@@ -45,6 +46,7 @@ from .held_sends import HeldSends
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
+    from ..access.quotas import Quotas
     from ..admin.auto_topics import AutoTopics
     from ..dispatch_pump import DispatchPump
     from ..leadership import Leadership
@@ -72,6 +74,11 @@ LINGER_LONG_S = 0.002
 # From this many on, requests are appended before the turn ends: all requests held for a new leader
 # arrive in one turn, and the first of them must not grow too old in it.
 APPEND_AT = 1_000
+# An append of one turn of the loop has at most this many messages and bytes, about 30 ms; the rest
+# follows in the next turns. One request is never split. Below _SLICE_FROM bytes there are fewer.
+SLICE_MESSAGES = 1_000
+SLICE_BYTES = 16 << 20
+_SLICE_FROM = 64 << 10
 # After a promotion held requests arrive while other parts are still starting: for this long the age
 # of a collected request does not count.
 _SETTLING_NS = 5_000_000_000
@@ -84,8 +91,8 @@ _Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, ReplyFuture]
 
 Hold: TypeAlias = "Callable[[str, v2.SendMessageRequest, RequestContext], Coroutine[Any, Any, Any]]"
 
+#: One request whose messages are ready for the log.
 _Batch: TypeAlias = "tuple[ReplyFuture, Prepared]"
-"""One request whose messages are ready for the log."""
 
 
 class Sender:
@@ -101,6 +108,7 @@ class Sender:
         pump: DispatchPump,
         durability: DurabilityGate,
         auto_topics: AutoTopics,
+        quotas: Quotas,
         trace: TraceService | None,
     ) -> None:
         config = runtime.config
@@ -113,6 +121,7 @@ class Sender:
         self._pump = pump
         self._durability = durability
         self._auto_topics = auto_topics
+        self._quotas = quotas
         self._trace = trace
         self._capacity = config.send_thread_pool_queue_capacity
         self._max_delay_ms = config.max_delay_time_mills
@@ -122,23 +131,22 @@ class Sender:
             store.config.max_message_size,
             _packed(f"{config.broker_ip1}:{config.grpc_server_port}"),
         )
+        #: Whether appends linger under load; False if the front door delivers requests in batches.
         self.lingers = True
-        """Whether appends linger under load; False if the front door delivers requests in batches.
-        """
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._linger_s = 0.0
         self._busy_ns = store.config.os_page_cache_busy_time_out_mills * 1_000_000
+        #: The last append was too slow: requests collected meanwhile are refused.
         self._busy = False
-        """The last append was too slow: requests collected meanwhile are refused."""
         self._templates: dict[str, TopicTemplate] = {}
         self._hold: Hold | None = None
         self._held = HeldSends(self._loop)
+        #: Steady time from which the age of collected requests counts.
         self._settled_ns = 0
-        """Steady time from which the age of collected requests counts."""
         self._handlers: dict[int, TypeHandler] = {}
+        #: Arrival of the oldest collected request.
         self._since_ns = 0
-        """Arrival of the oldest collected request."""
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
         self._dedup = (
@@ -186,13 +194,15 @@ class Sender:
             raise WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL)
         if self._pending_bytes >= PENDING_BYTES_MAX:
             raise WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL)
+        if self._metadata.quotas:
+            self._quotas.charge(request, ctx)
         answer = ReplyFuture()
         if not pending:
             self._since_ns = self._clock.steady_ns()
             if self._linger_s:
-                self._loop.call_later(self._linger_s, self.append_pending)
+                self._loop.call_later(self._linger_s, self._append_turn)
             else:
-                self._loop.call_soon(self.append_pending)
+                self._loop.call_soon(self._append_turn)
         pending.append((request, ctx, answer))
         self._pending_bytes += ctx.request_bytes
         return answer
@@ -225,11 +235,34 @@ class Sender:
 
     def append_pending(self) -> None:
         """Check and append the collected requests, and answer them or wait for durability."""
+        while self._pending:
+            self._append_slice()
+
+    def _append_turn(self) -> None:
+        """Append the part of the collected requests that one turn of the loop has time for."""
+        if self._pending:
+            self._append_slice()
+        if self._pending:
+            self._loop.call_soon(self._append_turn)
+
+    def _take_slice(self) -> list[_Pending]:
+        """Remove and return the first collected requests, up to the bounds of one append."""
         pending = self._pending
-        if not pending:
-            return
+        if self._pending_bytes > _SLICE_FROM:
+            messages = size = 0
+            for index, (request, ctx, _) in enumerate(pending):
+                messages += len(request.messages)
+                if index and (messages > SLICE_MESSAGES or size + ctx.request_bytes > SLICE_BYTES):
+                    self._pending = pending[index:]
+                    self._pending_bytes -= size
+                    return pending[:index]
+                size += ctx.request_bytes
         self._pending = []
         self._pending_bytes = 0
+        return pending
+
+    def _append_slice(self) -> None:
+        pending = self._take_slice()
         if self.lingers:
             self._linger_s = next_linger_s(self._linger_s, len(pending))
         begin_ns = self._clock.steady_ns()
@@ -305,6 +338,9 @@ class Sender:
     def _prepared(self, sent: Sequence[v2.Message], ctx: RequestContext, now_ms: int) -> Prepared:
         """Return the records of one request. Raises WireError."""
         peer = _peer(ctx.peer)
+        max_body = self._origin.max_body
+        if ctx.request_bytes > max_body and len(sent) > 1:
+            check_total(sent, max_body)
         if sent:
             name = sent[0].topic.name
             check_topic(name)
@@ -314,7 +350,7 @@ class Sender:
                 ready = prepare_fast(sent, template, self._origin, peer, now_ms)
                 if ready is not None:
                     return ready
-        drafts = check_messages(sent, now_ms, self._origin.max_body, self._max_delay_ms)
+        drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
         name = sent[0].topic.name
         topic = writable_topic(self._auto_topics.topic_or_new(name), name)
         context = SendContext(ctx, peer, now_ms)

@@ -32,15 +32,15 @@ from .syntax import (
 
 Truth = bool | None
 Value = bytes | int | float | bool | None
+#: Stored properties, UTF-8. An empty value counts as missing, as everywhere in the store.
 Properties = Mapping[bytes, bytes]
-"""Stored properties, UTF-8. An empty value counts as missing, as everywhere in the store."""
 Evaluate = Callable[[Properties], Truth]
 _Operand = Callable[[Properties], Value]
 
 _NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|[+-]?Infinity|NaN")
 _SPACE = b" \t\n\r\f\x0b"
+#: Longer texts are not parsed as numbers: parsing a long integer takes quadratic time.
 _DIGITS_MAX = 400
-"""Longer texts are not parsed as numbers: parsing a long integer takes quadratic time."""
 _ORDER: dict[Comparison, Callable[[float, float], bool]] = {
     Comparison.EQUAL: operator.eq,
     Comparison.UNEQUAL: operator.ne,

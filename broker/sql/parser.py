@@ -9,6 +9,7 @@ docs/formats/broker-semantics.md, section 4.3.
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -32,10 +33,14 @@ from .syntax import (
     TextOperator,
 )
 
+#: Characters.
 LENGTH_MAX = 8_192
-"""Characters. Parsing runs on the broker's event loop and takes about 10 us per word."""
+#: Names, literals, operators and signs. Parsing runs on the broker's event loop and takes about 10
+#: us per word.
+WORDS_MAX = 2_000
+#: Nested operators. Evaluation recurses as deep, and Python's stack is limited.
 DEPTH_MAX = 100
-"""Nested operators. Evaluation recurses as deep, and Python's stack is limited."""
+_WORD = re.compile(r"'[^']*'|[\w$.]+|[<>=!]+|[^\s\w$.'<>=!]")
 _INTEGER_MAX = (1 << 63) - 1
 _DIGITS_MAX = len(str(_INTEGER_MAX))
 _CONDITIONS = (Property, Not, And, Or, Compare, IsNull, In, Text)
@@ -50,10 +55,6 @@ class SqlError(Exception):
         self.position = position
         self.sentence = sentence
 
-    def again(self) -> SqlError:
-        """Return a copy without a traceback: a cached error must not hold frames."""
-        return SqlError(self.position, self.sentence)
-
 
 def parse(text: str) -> Node:
     """Return the syntax tree of an expression. Raises SqlError."""
@@ -61,6 +62,8 @@ def parse(text: str) -> Node:
         raise SqlError(LENGTH_MAX + 1, f"the expression is longer than {LENGTH_MAX} characters")
     if not text.strip():
         raise SqlError(1, "the expression is empty")
+    if len(text) > WORDS_MAX and len(_WORD.findall(text)) > WORDS_MAX:
+        raise SqlError(len(text), f"the expression has more than {WORDS_MAX} words")
     try:
         tree: Node = _BUILDER.transform(_PARSER.parse(text))
     except UnexpectedInput as error:

@@ -18,15 +18,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+#: Records of one trace message: RocketMQ's own batch size.
 RECORDS_MAX = 100
-"""Records of one trace message: RocketMQ's own batch size."""
 BYTES_MAX = 100_000
+#: All keys must fit into the properties of one message.
 KEYS_BYTES_MAX = 16_384
-"""All keys must fit into the properties of one message."""
+#: Ordinals of message types in Pub records.
 NORMAL, HALF, _COMMIT, DELAY, ORDER = range(5)
-"""Ordinals of message types in Pub records."""
+#: Context code of a consumed message.
 _CONSUMED = 0
-"""Context code of a consumed message."""
 
 
 def _row(*fields: object) -> str:
@@ -99,8 +99,8 @@ class TraceBatch:
     """Records for one trace message."""
 
     rows: list[str] = field(default_factory=list)
+    #: In order of insertion, without duplicates.
     keys: dict[str, None] = field(default_factory=dict)
-    """In order of insertion, without duplicates."""
     size: int = 0
     keys_size: int = 0
 

@@ -62,8 +62,8 @@ class TraceService:
         self._leads = False
         self._batch = TraceBatch()
         self._timer: asyncio.TimerHandle | None = None
+        #: Records that the log did not accept.
         self.dropped = 0
-        """Records that the log did not accept."""
 
     def start(self, appender: InternalAppender) -> None:
         """Set the appender; it is built later, because it reports the sends."""

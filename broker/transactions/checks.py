@@ -84,10 +84,10 @@ class CheckRounds:
         self._stats = stats
         self._next_ms = 0
         self._round_end_ns = 0
+        #: The recovery has completed the table.
         self._complete = False
-        """The recovery has completed the table."""
+        #: A round was due before the table was complete.
         self._missed = False
-        """A round was due before the table was complete."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -259,8 +259,4 @@ def recover_command(
 
 def _topic_resource(client: Client, topic: str) -> v2.Resource:
     """Return the topic as in the client's settings, including its namespace."""
-    if client.settings is not None:
-        for resource in client.settings.publishing.topics:
-            if resource.name == topic:
-                return resource
-    return v2.Resource(name=topic)
+    return v2.Resource(name=topic, resource_namespace=client.topics.get(topic, ""))

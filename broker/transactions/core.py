@@ -26,12 +26,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 
+#: Outcomes remembered to distinguish a repeated end from a contradicting one: clients whose
+#: response was lost repeat within seconds.
 OUTCOMES_MAX = 10_000
-"""Outcomes remembered to distinguish a repeated end from a contradicting one: clients whose
-response was lost repeat within seconds.
-"""
+#: Done half messages without an op record; beyond this the record is written at once.
 BUFFER_MAX = 20_000
-"""Done half messages without an op record; beyond this the record is written at once."""
 
 _OFFSETS_SLACK = 4_096
 _ALL = 1 << 60
@@ -58,27 +57,27 @@ class Step(Enum):
 class HalfMessage:
     """One half message."""
 
+    #: Queue offset of its newest copy in the half queue.
     offset: int
-    """Queue offset of its newest copy in the half queue."""
+    #: Physical offset of its newest copy.
     physical: int
-    """Physical offset of its newest copy."""
     size: int
+    #: The offset in transaction ids: that of the message as sent.
     origin: int
-    """The offset in transaction ids: that of the message as sent."""
     topic: str
     queue_id: int
     key: str
+    #: Its age counts from here.
     since_ms: int
-    """Its age counts from here."""
     checks: int = 0
     immunity_ms: int | None = None
     outcome: Outcome = Outcome.OPEN
+    #: False after a restart, until the log was searched for a commit whose op record was lost.
     certain: bool = True
-    """False after a restart, until the log was searched for a commit whose op record was lost."""
+    #: A copy that a restart found without its original: `origin` is its own offset.
     adopted: bool = False
-    """A copy that a restart found without its original: `origin` is its own offset."""
+    #: Physical offsets of the earlier copies that recovery has read.
     earlier: tuple[int, ...] = ()
-    """Physical offsets of the earlier copies that recovery has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +94,11 @@ class TransactionTable:
     """See above. Reading starts at `first_half` and `first_op`."""
 
     rules: CheckRules
+    #: The offset of the next record of the half queue.
     first_half: int = 0
-    """The offset of the next record of the half queue."""
     first_op: int = 0
+    #: Half offsets for the next op record, in the order in which they were done.
     buffer: list[int] = field(default_factory=list)
-    """Half offsets for the next op record, in the order in which they were done."""
     buffer_bytes: int = 0
     _open: dict[int, HalfMessage] = field(default_factory=dict)  # by `offset`
     _offsets: list[int] = field(

@@ -51,9 +51,8 @@ class TransactionReader:
         self._pump = pump
         self._table = table
         self._file = file
+        #: Later records are this leader's own: no commit of theirs can be missing from the table.
         self._certain_from = store.log_end
-        """Later records are this leader's own: no commit of theirs can be missing from the table.
-        """
         self._scheduled = False
         self._active = False
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+#: The group under which the progress in both queues is stored.
 GROUP = "CID_RMQ_SYS_TRANS"
-"""The group under which the progress in both queues is stored."""
 QUEUE = 0
 
 _REAL_TOPIC, _REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
@@ -49,12 +49,12 @@ _ID_PARTS = 3
 class TransactionId:
     """A transaction id: any node can find the transaction from it."""
 
+    #: The broker group that stored the half message; empty in an id that is only a message id.
     broker: str
-    """The broker group that stored the half message; empty in an id that is only a message id."""
+    #: Half queue offset of the half message as sent; -1 in a bare id.
     offset: int
-    """Half queue offset of the half message as sent; -1 in a bare id."""
+    #: The client's message id.
     key: str
-    """The client's message id."""
 
     def __str__(self) -> str:
         return f"{self.broker}:{self.offset}:{self.key}"
@@ -75,12 +75,12 @@ class HalfProperties:
     topic: str
     queue_id: int
     key: str
+    #: Number of checks before this copy was created.
     checks: int
-    """Number of checks before this copy was created."""
+    #: No check before this age; None: the broker's setting.
     immunity_ms: int | None
-    """No check before this age; None: the broker's setting."""
+    #: Half queue offset of the message that this copies, if given; else -1.
     copy_of: int
-    """Half queue offset of the message that this copies, if given; else -1."""
 
 
 def half_properties(properties: bytes) -> HalfProperties:

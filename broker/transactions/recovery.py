@@ -63,10 +63,10 @@ class Recovery:
         self._table = halves.table
         self._reader = reader
         self._on_complete = on_complete
+        #: Later records are this leader's own.
         self.log_end = store.log_end
-        """Later records are this leader's own."""
+        #: Set when the table is complete, or when this replica stops to lead.
         self.finished = asyncio.Event()
-        """Set when the table is complete, or when this replica stops to lead."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -105,8 +105,8 @@ class Transactions:
         self._system_topics = system_topics
         self._delayed = delayed
         self.stats = TransactionStats()
+        #: The recovery under way after a start; None once the table is complete.
         self.recovery: Recovery | None = None
-        """The recovery under way after a start; None once the table is complete."""
         self.file = CountsFile(
             store.config.root / "config" / _FILE,
             self._counts,

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from ..metrics.families import Families
     from .service import Transactions
 
+#: Buckets of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h.
 LATENCY_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
-"""Buckets of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h."""
 
 
 @dataclass(slots=True)
 class TransactionStats:
     """Totals since the start."""
 
+    #: By topic.
     committed: dict[str, int] = field(default_factory=dict)
-    """By topic."""
     rolled_back: dict[str, int] = field(default_factory=dict)
+    #: Commits by the seconds since their half message.
     latency: Buckets = field(default_factory=lambda: Buckets(LATENCY_BOUNDS_S))
-    """Commits by the seconds since their half message."""
     asked: int = 0
+    #: Checks for which there was no producer.
     unreachable: int = 0
-    """Checks for which there was no producer."""
     given_up: int = 0
 
     def ended(self, half: HalfMessage, outcome: Outcome, now_ms: int) -> None:

@@ -23,12 +23,18 @@ def endpoints(plans: Sequence[Plan]) -> str:
     return ";".join(f"{HOST}:{port}" for port in ports)
 
 
-def durability(plans: Sequence[Plan]) -> tuple[str, str]:
-    """Return (flush, replication) of the master, each sync or async."""
-    master = next(plan for plan in plans if plan.role == "master")
-    flush = "sync" if master.value("flush_disk_type") == "SYNC_FLUSH" else "async"
-    replication = "sync" if master.value("broker_role") == "SYNC_MASTER" else "async"
-    return flush, replication
+def nameservers(plans: Sequence[Plan]) -> str:
+    """Return the addresses of the nameservers."""
+    ports = [plan.ports["namesrv"] for plan in plans if "namesrv" in plan.ports]
+    return ";".join(f"{HOST}:{port}" for port in ports)
+
+
+def durability(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
+    """Describe what an OK of the leader with this state means; the policy is the one in force."""
+    flush, replication = state["flush"], state["replication"]
+    # One replica has none to wait for.
+    meaning = _MEANING[flush, replication if replicas_of(plans) > 1 else "async"]
+    return f"{flush} flush, {replication} replication; OK means: {meaning}"
 
 
 def replicas_of(plans: Sequence[Plan]) -> int:
@@ -37,14 +43,14 @@ def replicas_of(plans: Sequence[Plan]) -> int:
 
 
 def in_sync(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
-    """Describe the in-sync set of the group; "" while the state is unknown."""
-    if not state:
+    """Describe the in-sync set of the leader with this state; "" without a leader."""
+    if state.get("role") != "leader":
         return ""
     count, replicas = int(state["in_sync"]), replicas_of(plans)
     words = f"{count} of {replicas}"
     if state.get("write_refusal"):
         return f"{words}: writes are refused ({state['write_refusal']})"
-    if durability(plans)[1] == "sync" and count < replicas:
+    if state["replication"] == "sync" and count < replicas:
         return f"{words}: the master acknowledges alone until a slave has caught up"
     return words
 
@@ -59,26 +65,30 @@ def banner(
     data: str,
     seconds: float,
 ) -> str:
-    """Return the banner; `bound` and `state` are those of the master."""
-    flush, replication = durability(plans)
-    meaning = _MEANING[flush, replication]
+    """Return the banner; `bound` and `state` are those of the leader."""
     door = bound.get("door", "grpcio")
     rows = [("endpoints", endpoints(plans))]
     rows += [(plan.name, _addresses(plan, pids.get(plan.name, 0))) for plan in plans]
     rows.append(
         ("door", "native (TLS and plaintext)" if door == "native" else f"{door}, plaintext")
     )
-    rows.append(("durability", f"{flush} flush, {replication} replication; OK means: {meaning}"))
+    rows.append(("durability", durability(state, plans)))
     synced = in_sync(state, plans)
     if synced:
         rows.append(("in sync", synced))
-    rows.append(("security", f"listens on {HOST} only; signatures are accepted unchecked"))
+    rows.append(("security", f"listens on {HOST} only; {_security(plans)}"))
     rows.append(("data", data))
     lines = [f"CometMQ {version} is ready after {seconds:.1f} s.", ""]
     lines += [f"  {name:<11} {text}" for name, text in rows]
     lines += ["", *_how_to_connect(endpoints(plans), door), ""]
     lines.append("Press Ctrl-C to drain and stop the cluster.")
     return "\n".join(lines)
+
+
+def _security(plans: Sequence[Plan]) -> str:
+    if any(plan.flags.get("authentication_enabled") for plan in plans):
+        return "signatures and permissions are checked (keys: admin-credentials in the data)"
+    return "signatures are accepted unchecked"
 
 
 def _addresses(plan: Plan, pid: int) -> str:

@@ -6,8 +6,9 @@ Exit code 0 if the node is serving, 3 if it is not or does not answer: for conta
 import click
 import grpc
 
-from ..connection import CHANNEL_OPTIONS, target
+from ..connection import target
 from ..errors import Exit
+from ..links import channel
 from ..options import endpoint_option, output_option
 from ..output import show_json
 
@@ -39,8 +40,8 @@ def healthcheck(timeout: float, endpoint: str, output: str) -> int:
 def _state(endpoint: str, timeout: float) -> str:
     from grpc_health.v1 import health_pb2
 
-    with grpc.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS) as channel:
-        check = channel.unary_unary(
+    with channel(target(endpoint)) as link:
+        check = link.unary_unary(
             _CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
             response_deserializer=health_pb2.HealthCheckResponse.FromString,

@@ -1,10 +1,12 @@
 """The data directory of `cometmq up`: its lock, its secret and its files.
 
-DATA/up.lock              held (flock) while a supervisor runs; contains its process id DATA/up.sock
-the supervisor's control socket for `cometmq up restart` DATA/cluster-token        the secret of the
-cluster's internal calls, generated once, mode 0600 DATA/<name>/broker.conf   (or namesrv.conf)
-generated once, then edited by the user: missing keys are
-                          added, existing keys are never changed
+DATA/up.lock              held (flock) while a supervisor runs; contains its process id
+DATA/up.sock              the supervisor's control socket for `cometmq up restart`
+DATA/up.json              endpoints and processes of the running cluster, for the other commands
+DATA/cluster-token        the secret of the cluster's internal calls, generated once, mode 0600
+DATA/admin-credentials    access key and secret key of the first user (`--auth`), mode 0600
+DATA/<name>/broker.conf   (or namesrv.conf) generated once, then edited by the user: missing keys
+                          are added, existing keys are never changed
 DATA/<name>/store         the broker's store
 DATA/<name>/log           logs with bounded rotation
 """
@@ -14,8 +16,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from .. import private_file
 from ..config import properties
+from ..credentials import file_text, read_file
 from ..errors import CliError
+from ..local_cluster import ADDRESSES_FILE, CREDENTIALS_FILE, TOKEN_FILE
 
 _TOKEN_BYTES = 24
 _PRIVATE = 0o600
@@ -31,7 +36,9 @@ class DataDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(
-                self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+                self.path / "up.lock",
+                os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+                _PRIVATE,
             )
         except OSError as error:
             raise CliError(
@@ -61,15 +68,31 @@ class DataDirectory:
         """The path of the control socket."""
         return socket_path(self.path)
 
+    @property
+    def addresses(self) -> Path:
+        """The file with the endpoints and processes; it exists while the cluster runs."""
+        return self.path / ADDRESSES_FILE
+
     def token(self) -> str:
         """Return the cluster's secret; generate it if there is none."""
-        path = self.path / "cluster-token"
+        path = self.path / TOKEN_FILE
         try:
             return path.read_text(encoding="ascii").strip()
         except FileNotFoundError:
             token = os.urandom(_TOKEN_BYTES).hex()
-            _write_private(path, token + "\n")
+            private_file.replace(path, token + "\n")
             return token
+
+    def admin(self) -> tuple[str, str]:
+        """Return the access key and secret key of the first user; generate them if there are none.
+
+        Raises CliError if the file cannot be read.
+        """
+        path = self.path / CREDENTIALS_FILE
+        if not path.exists():
+            private_file.replace(path, file_text("admin", os.urandom(_TOKEN_BYTES).hex()))
+        found = read_file(path)
+        return found.access_key, found.secret_key
 
     def configure(self, file: Path, wanted: Mapping[str, str], title: str) -> dict[str, str]:
         """Add the missing keys of `wanted` to `file`; returns all its keys and values.
@@ -80,7 +103,7 @@ class DataDirectory:
             file.parent.mkdir(parents=True, exist_ok=True)
             text = file.read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
-            _write_private(file, properties.dump(wanted, [title, "You can edit this file."]))
+            private_file.replace(file, properties.dump(wanted, [title, "You can edit this file."]))
             return dict(wanted)
         except OSError as error:
             raise CliError(f"Cannot read {file}: {error.strerror}.") from None
@@ -92,19 +115,10 @@ class DataDirectory:
         if missing:
             added = properties.dump(missing, ["added by cometmq up"])
             joint = "" if not text or text.endswith("\n") else "\n"
-            _write_private(file, text + joint + added)
+            private_file.replace(file, text + joint + added)
         return {**missing, **found}
 
 
 def socket_path(data: Path) -> Path:
     """Return the path of the control socket in a data directory."""
     return data.absolute() / "up.sock"
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file that holds a secret: atomic, readable only by its owner."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE)
-    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-    temporary.replace(path)

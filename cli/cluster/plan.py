@@ -1,6 +1,7 @@
 """The processes of `cometmq up`, with their files and flags.
 
 Ports: clients 8081 and 8083, replication 10912 and 10914, metrics 5557 and 5559, nameserver 9876.
+`--port N` moves all of them into the block from N to N + 6, so that clusters run side by side.
 Options of the command line become flags of the processes and override their files; all other
 settings come from the files. With `--port 0` ports are passed only as flags, so that the files of a
 short-lived cluster do not fix port 0.
@@ -10,6 +11,7 @@ master; the slave's `brokerRole=SLAVE` then means "as the group's policy".
 `COMETMQ_ENABLE_CONTROLLER_MODE=false` and `--no-controller` give fixed roles.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,9 +22,8 @@ from .layout import DataDirectory
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8081
 _SLAVE_DISTANCE = 2
-_NAMESRV_PORT = 9876
-_HA_PORT = 10912
-_METRICS_PORT = 5557
+#: Ports of one `up --port N`, from N.
+PORTS = 7
 
 #: Flag of a process -> key of its file, for everything that `up` sets by flags.
 KEYS = {
@@ -44,8 +45,25 @@ class Options:
     single: bool
     replication: str | None
     flush: str | None
+    #: The nameserver elects the leader; without it roles are fixed.
     controller: bool = False
-    """The nameserver elects the leader; without it roles are fixed."""
+    #: Switch authentication and authorization on, with the user `admin`.
+    auth: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of a cluster; those of the slave are `_SLAVE_DISTANCE` higher."""
+
+    client: int = DEFAULT_PORT
+    namesrv: int = 9876
+    ha: int = 10912
+    metrics: int = 5557
+
+
+def _ports(first: int | None) -> Ports:
+    """Return the usual ports, or those of the block of `--port`."""
+    return Ports(first, first + 1, first + 3, first + 4) if first else Ports()
 
 
 @dataclass(slots=True)
@@ -117,11 +135,16 @@ def _namesrv_file(
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     file = home / "namesrv.conf"
     wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
-    flags = {"listen_port": "0"} if options.port == 0 else {}
+    port = _ports(options.port).namesrv
+    flags = {}
+    if options.port is not None:
+        flags["listen_port"] = str(port if options.port else 0)
     if options.controller:
         flags["controller"] = "true"
+    if options.auth:
+        flags["authentication_enabled"] = "true"
     if options.port != 0:
-        wanted["listenPort"] = str(_NAMESRV_PORT)
+        wanted["listenPort"] = str(port)
     found = data.configure(file, wanted, "The nameserver of `cometmq up`.")
     return file, found, flags
 
@@ -165,24 +188,33 @@ def _broker_file(
         "storePathRootDir": str(home / "store"),
         "clusterToken": token,
     }
+    chosen = _ports(options.port)
     ports = {
-        "grpc_server_port": (options.port or DEFAULT_PORT) + distance,
-        "ha_listen_port": _HA_PORT + distance,
-        "metrics_prom_exporter_port": _METRICS_PORT + distance,
+        "grpc_server_port": chosen.client + distance,
+        "ha_listen_port": chosen.ha + distance,
+        "metrics_prom_exporter_port": chosen.metrics + distance,
     }
+    namesrv = f"{HOST}:{chosen.namesrv}"
     flags: dict[str, str] = {}
     if options.port == 0:
         flags.update(dict.fromkeys(ports, "0"))
     else:
         wanted.update({KEYS[flag]: str(port) for flag, port in ports.items()})
-        wanted["namesrvAddr"] = f"{HOST}:{_NAMESRV_PORT}"
+        wanted["namesrvAddr"] = namesrv
     if options.port:
-        flags["grpc_server_port"] = str(ports["grpc_server_port"])
+        flags.update({flag: str(port) for flag, port in ports.items()})
+        flags["namesrv_addr"] = namesrv
     if options.replication:
         flags["broker_role"] = _role(options.replication, is_slave)
     # Not in the file: the option may change from one start to the next.
     if options.controller and not _set_by_environment():
         flags["enable_controller_mode"] = "true"
+    if options.auth:
+        access_key, secret_key = data.admin()
+        first = {"username": access_key, "password": secret_key}
+        wanted["initAuthenticationUser"] = json.dumps(first)
+        wanted["auditLogFile"] = str(home / "log" / "audit.log")
+        flags["authentication_enabled"] = flags["authorization_enabled"] = "true"
     if options.flush:
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
     file = home / "broker.conf"

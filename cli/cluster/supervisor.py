@@ -13,7 +13,7 @@
     the supervisor is killed      the children see the end of their stdin and stop
 
 The ready file is written when every child is serving and the leader accepts writes, and again with
-every new process id.
+every new process id; the addresses file of the directory with every child that is serving.
 """
 
 import asyncio
@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import private_file
 from ..errors import CliError, Exit
-from .banner import banner, endpoints, in_sync, replicas_of
+from .banner import banner, durability, endpoints, in_sync, nameservers, replicas_of
 from .child import Child, command_of
 from .control import ControlServer
 from .layout import DataDirectory
 from .plan import HOST
+from .policy import set_replication
 
 RESTART_AFTER_S = 1.0
 # Enough attempts for a port or directory that is released late.
@@ -41,6 +43,8 @@ GRACE_S = 5.0
 # After the grace time a child still flushes and closes; then it is killed. Acknowledged messages
 # are not lost.
 KILL_AFTER_S = GRACE_S + 3.0
+# Parts of the error of a process whose port another one has.
+_PORT_IN_USE = ("is in use by another process", "another process may use it")
 # SIGTERM before the child has installed its handlers ends it by the signal.
 _ORDERLY = (0, -signal.SIGTERM)
 
@@ -74,6 +78,7 @@ class Supervisor:
         children: Iterable[Child],
         *,
         restarts: bool,
+        replication: str | None,
         ready_file: Path | None,
         say: Callable[[str], None],
         version: str,
@@ -82,6 +87,9 @@ class Supervisor:
         self._data = data
         self._slots = {child.name: Slot(child) for child in children}
         self._restarts = restarts
+        #: Requested replication (sync, async), which the group has before it is ready.
+        self._replication = replication
+        self._policy_change: asyncio.Task[None] | None = None
         self._ready_file = ready_file
         self._say = say
         self._version = version
@@ -92,6 +100,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._banner_timer: asyncio.TimerHandle | None = None
         self._in_sync = ""
+        self._durability = ""
         self._leading = ""
 
     async def run(self) -> None:
@@ -111,7 +120,10 @@ class Supervisor:
                 self._say("Stopping: refusing new calls, finishing calls in flight.")
             await self._stop_all()
         finally:
+            if self._policy_change is not None:
+                self._policy_change.cancel()
             await control.stop()
+            self._data.addresses.unlink(missing_ok=True)
         if self._failure is not None:
             raise CliError(self._failure)
         self._say("Stopped.")
@@ -131,7 +143,7 @@ class Supervisor:
             self._on_serving(slot)
         if self._ready:
             self._show_state(slot)
-        elif self._accepts_sends():
+        elif self._accepts_sends() and self._has_requested_replication():
             self._on_ready()
 
     def _on_serving(self, slot: Slot) -> None:
@@ -143,15 +155,35 @@ class Supervisor:
             self._send_namesrv(f"{HOST}:{port}")
         if slot.waiter is not None and not slot.waiter.done():
             slot.waiter.set_result(None)
+        self._write_addresses()
         if self._ready:
-            self._write_ready_file()
             self._say(f"{slot.child.name} is serving again (process {slot.child.pid}).")
 
     def _accepts_sends(self) -> bool:
-        """Return True if all children are serving and the leader accepts writes."""
+        """Return True if all children are serving and a leader accepts writes."""
         state = self._leader().state
         served = all(slot.served for slot in self._slots.values())
-        return served and bool(state) and not state.get("write_refusal")
+        return served and state.get("role") == "leader" and not state["write_refusal"]
+
+    def _has_requested_replication(self) -> bool:
+        """Return True if the replication in force is the requested one; otherwise change it.
+
+        A group with a controller keeps its first policy; a later `brokerRole` does not change it.
+        """
+        if self._replication in (None, self._leader().state["replication"]):
+            return True
+        if self._policy_change is None:
+            change = self._change_replication(self._replication)
+            self._policy_change = asyncio.get_running_loop().create_task(change)
+        return False
+
+    async def _change_replication(self, replication: str) -> None:
+        self._say(f"Changing the replication of the group to {replication}.")
+        try:
+            await set_replication(self._data.path, replication)
+        except (CliError, OSError) as error:
+            self._failure = str(error)
+            self._stopping.set()
 
     def _leader(self) -> Child:
         """Return the child that reports to be leader, or else the initial master."""
@@ -172,7 +204,7 @@ class Supervisor:
     def _on_ready(self) -> None:
         """Write the ready file; the banner waits a moment longer for the slave to catch up."""
         self._ready = True
-        self._write_ready_file()
+        self._write_addresses()
         self._banner_timer = asyncio.get_running_loop().call_later(
             BANNER_AFTER_S, self._show_banner
         )
@@ -187,10 +219,15 @@ class Supervisor:
         if self._banner_timer is None or self._stopping.is_set():
             return
         self._banner_timer.cancel()
+        leader = self._leader()
+        if leader.state.get("role") != "leader":  # it has just stepped down
+            loop = asyncio.get_running_loop()
+            self._banner_timer = loop.call_later(BANNER_AFTER_S, self._show_banner)
+            return
         self._banner_timer = None
         children = [slot.child for slot in self._slots.values()]
         plans = [child.plan for child in children]
-        leader = self._leader()
+        self._durability = durability(leader.state, plans)
         self._in_sync = in_sync(leader.state, plans)
         self._leading = leader.name
         self._say(
@@ -206,7 +243,7 @@ class Supervisor:
         )
 
     def _show_state(self, slot: Slot) -> None:
-        """Print changes of the in-sync set, of the leader, and of refusals."""
+        """Print changes of the in-sync set, the leader, the durability, and of refusals."""
         refused = slot.child.state.get("refused", "")
         if refused != slot.refused:
             slot.refused = refused
@@ -218,9 +255,14 @@ class Supervisor:
             self._say(f"{slot.child.name} is the leader now.")
         plans = [other.child.plan for other in self._slots.values()]
         words = in_sync(slot.child.state, plans)
+        meaning = durability(slot.child.state, plans)
         if self._banner_timer is not None:
             self._show_banner_if_in_sync()
-        elif words and words != self._in_sync:
+            return
+        if meaning != self._durability:
+            self._durability = meaning
+            self._say(f"Durability: {meaning}.")
+        if words and words != self._in_sync:
             self._in_sync = words
             self._say(f"In sync: {words}.")
 
@@ -266,6 +308,8 @@ class Supervisor:
     def _on_failed_start(self, slot: Slot) -> None:
         why = f"{slot.child.name} cannot start: {slot.child.start_error()}"
         if not self._ready:
+            if any(words in why for words in _PORT_IN_USE):
+                why += " `cometmq up --port N` uses the ports N to N + 6 instead."
             self._failure = why
             self._stopping.set()
             return
@@ -366,13 +410,12 @@ class Supervisor:
                 slot.child.signal(signal.SIGKILL)
         await asyncio.wait(late)
 
-    def _write_ready_file(self) -> None:
-        """Replace the ready file atomically."""
-        if self._ready_file is None:
-            return
+    def _write_addresses(self) -> None:
+        """Replace the addresses file of the directory and, once ready, the ready file."""
         plans = [slot.child.plan for slot in self._slots.values()]
         document = {
             "endpoints": endpoints(plans),
+            "nameservers": nameservers(plans),
             "processes": [
                 {
                     "name": slot.child.name,
@@ -385,9 +428,11 @@ class Supervisor:
                 for slot in self._slots.values()
             ],
         }
-        temporary = self._ready_file.with_name(self._ready_file.name + ".tmp")
-        try:
-            temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-            temporary.replace(self._ready_file)
-        except OSError as error:
-            self._say(f"Cannot write the ready file {self._ready_file}: {error.strerror}.")
+        text = json.dumps(document, indent=2) + "\n"
+        for file in (self._data.addresses, self._ready_file if self._ready else None):
+            if file is None:
+                continue
+            try:
+                private_file.replace(file, text)
+            except OSError as error:
+                self._say(f"Cannot write {file}: {error.strerror}.")

@@ -5,15 +5,17 @@ only then the event loop and the supervisor are imported, while the children imp
 """
 
 import contextlib
+import os
 import time
 from pathlib import Path
 
 import click
 
-from ..errors import CliError
+from ..errors import CliError, Exit
+from ..private_file import PRIVATE_UMASK
 from .child import Child
 from .layout import DataDirectory, socket_path
-from .plan import Options, Plan, make_plans
+from .plan import PORTS, Options, Plan, make_plans
 
 _RESTART_TIMEOUT_S = 120.0
 
@@ -21,9 +23,12 @@ _RESTART_TIMEOUT_S = 120.0
 @click.group(invoke_without_command=True)
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_533),
-    help="Client port of the master; the slave uses this port plus 2 [default: 8081]. With 0 the"
-    " system chooses every port of every process (see --ready-file).",
+    type=click.IntRange(0, 65_536 - PORTS),
+    metavar="N",
+    help="Use the ports N to N + 6: clients N (master) and N + 2 (slave), nameserver N + 1,"
+    " replication N + 3 and N + 5, metrics N + 4 and N + 6. With 0 the system chooses every port of"
+    " every process (see --ready-file). [default: the ports of the files in DATA; of a new one"
+    " clients 8081 and 8083, nameserver 9876, replication 10912 and 10914, metrics 5557 and 5559]",
 )
 @click.option(
     "--data",
@@ -36,7 +41,8 @@ _RESTART_TIMEOUT_S = 120.0
 @click.option(
     "--replication",
     type=click.Choice(["sync", "async"]),
-    help="sync: an OK waits for the in-sync replicas [default: sync; with --single: async].",
+    help="sync: an OK waits for the in-sync replicas [default: that of the existing group; of a new"
+    " one sync, with --single async].",
 )
 @click.option(
     "--flush",
@@ -49,6 +55,12 @@ _RESTART_TIMEOUT_S = 120.0
     show_default=True,
     help="Elect another leader when the master fails; without a controller the slave serves"
     " only reads until the master is back.",
+)
+@click.option(
+    "--auth",
+    is_flag=True,
+    help="Accept only signed calls, and check permissions. The first user is `admin`; its keys are"
+    " in DATA/admin-credentials.",
 )
 @click.option("--no-restart", is_flag=True, help="Do not restart a process that has ended.")
 @click.option(
@@ -66,6 +78,7 @@ def up(
     replication: str | None,
     flush: str | None,
     controller: bool,
+    auth: bool,
     no_restart: bool,
     ready_file: Path | None,
 ) -> None:
@@ -73,11 +86,18 @@ def up(
     ctx.obj = data
     if ctx.invoked_subcommand is not None:
         return
+    if single and replication == "sync":
+        raise CliError(
+            "--single runs one replica: there is none to wait for. Omit --single or --replication.",
+            Exit.USAGE,
+        )
     started_s = time.monotonic()
+    os.umask(PRIVATE_UMASK)
     directory = DataDirectory(data)
+    directory.addresses.unlink(missing_ok=True)
     _clear(ready_file)
     plans = make_plans(
-        directory, Options(port, single, replication, flush, controller and not single)
+        directory, Options(port, single, replication, flush, controller and not single, auth)
     )
     for plan in plans:
         _warn_of_foreign_store(plan)
@@ -88,7 +108,12 @@ def up(
     except OSError as error:
         # Children that run already stop at the end of their stdin when this process exits.
         raise CliError(f"Cannot start a process: {error.strerror} ({error.filename}).") from None
-    _supervise(directory, children, ready_file, restarts=not no_restart, started_s=started_s)
+    _supervise(
+        *(directory, children, ready_file),
+        restarts=not no_restart,
+        replication=replication,
+        started_s=started_s,
+    )
 
 
 @up.command()
@@ -132,6 +157,7 @@ def _supervise(
     ready_file: Path | None,
     *,
     restarts: bool,
+    replication: str | None,
     started_s: float,
 ) -> None:
     import asyncio
@@ -144,6 +170,7 @@ def _supervise(
             directory,
             children,
             restarts=restarts,
+            replication=replication,
             ready_file=ready_file,
             say=_say,
             version=__version__,

@@ -22,7 +22,9 @@ from .rocketmq_keys import IGNORED
 
 ENVIRONMENT_PREFIX = "COMETMQ_"
 # Variables of the command line; not settings.
-_OTHER_VARIABLES = frozenset(("COMETMQ_ENDPOINT", "COMETMQ_TRACEBACK"))
+_OTHER_VARIABLES = frozenset(
+    ("COMETMQ_ENDPOINT", "COMETMQ_TRACEBACK", "COMETMQ_ACCESS_KEY", "COMETMQ_SECRET_KEY")
+)
 _TRUE_FALSE = {"true": True, "false": False}
 _HIDDEN = "********"
 
@@ -108,7 +110,7 @@ def schema(owners: Iterable[type]) -> dict[str, Setting]:
                 default=known.default if known else _default(field),
                 help=field.metadata.get("help", ""),
                 unit=field.metadata.get("unit", ""),
-                secret=bool(field.metadata.get("secret")) or "token" in field.name,
+                secret=bool(field.metadata.get("secret")) or field.name.endswith("token"),
                 owners=(*(known.owners if known else ()), owner),
             )
     return settings

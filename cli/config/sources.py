@@ -2,26 +2,29 @@
 
 
 def broker_owners() -> list[type]:
-    """Return the dataclasses of a broker: broker, store, replication, door."""
+    """Return the dataclasses of a broker: broker, store, replication, door, TLS."""
     from ...broker.config import BrokerConfig
     from ...front.config import DoorConfig
     from ...ha.config import HaConfig
+    from ...proto.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
 
-    return [BrokerConfig, StoreConfig, HaConfig, DoorConfig]
+    return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, TlsConfig]
 
 
 def namesrv_owners() -> list[type]:
-    """Return the dataclasses of a nameserver: nameserver, door."""
+    """Return the dataclasses of a nameserver: nameserver, door, TLS."""
     from ...front.config import DoorConfig
     from ...nameserver.config import NameserverConfig
+    from ...proto.tls_config import TlsConfig
 
-    return [NameserverConfig, DoorConfig]
+    return [NameserverConfig, DoorConfig, TlsConfig]
 
 
 def proxy_owners() -> list[type]:
-    """Return the dataclasses of a proxy: proxy, door."""
+    """Return the dataclasses of a proxy: proxy, door, TLS."""
     from ...broker.proxy.config import ProxyConfig
     from ...front.config import DoorConfig
+    from ...proto.tls_config import TlsConfig
 
-    return [ProxyConfig, DoorConfig]
+    return [ProxyConfig, DoorConfig, TlsConfig]

@@ -7,17 +7,31 @@ needs `--accept-loss`.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ...proto import paths, v1
 from ..errors import CliError, Exit
-from ..options import output_option
+from ..options import (
+    DEFAULT_NAMESERVER,
+    address_option,
+    data_option,
+    link_options,
+    output_option,
+)
 from ..output import print_table, show_fields, show_json, show_rows
 from .replay import replay
 from .replicas import Nameservers, Replica, find
-from .rows import group_fields, replica_rows, states
+from .rolling import (
+    BROKER_COMMAND,
+    NAMESERVER_COMMAND,
+    RestartCommands,
+    restart_script,
+    run_script,
+)
+from .rows import DRAINING, HEALTHY, group_fields, replica_rows, settled, states
 from .static_groups import PromotionRequest, StaticFailover
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,8 +41,9 @@ _RESEED_S = 30.0
 
 
 def where_options(command: F) -> F:
-    """Add `--namesrv`, `--group` and `--replica`."""
+    """Add `--namesrv`, `--data`, `--group`, `--replica` and those of `link_options`."""
     for option in (
+        link_options,
         click.option(
             "--replica",
             "named",
@@ -39,13 +54,14 @@ def where_options(command: F) -> F:
         click.option(
             "--group", default="", help="The broker group; optional if there is only one."
         ),
-        click.option(
+        data_option,
+        address_option(
             "--namesrv",
+            kind="nameservers",
+            default=DEFAULT_NAMESERVER,
             envvar="COMETMQ_NAMESRV_ADDR",
-            default="127.0.0.1:9876",
-            show_default=True,
             metavar="HOST:PORT;...",
-            help="Nameservers.",
+            what="Nameservers.",
         ),
     ):
         command = option(command)
@@ -87,10 +103,22 @@ def ha() -> None:
 
 @ha.command()
 @where_options
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0, 86_400),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait until every group is healthy, at most this long.",
+)
 @output_option
-def status(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
-    """Show leader, in-sync set and replicas of each group. Exit code 3: a group has no leader."""
-    found = states(namesrv, group, named)
+def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_s: float, output: str) -> int:
+    """Show health, leader, in-sync set and replicas of each group, within a second.
+
+    Exit code 3: a group is neither healthy nor draining. Unknown values are `unknown`, null in
+    JSON.
+    """
+    found = settled(lambda: states(namesrv, group, named), wait_s)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
     if output == "json":
         show_json(documents)
@@ -100,9 +128,60 @@ def status(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int
             show_fields(document, output)
             print_table(rows)
             click.echo()
-    return (
-        Exit.DONE if all(document["leader"] != "none" for document in documents) else Exit.UNHEALTHY
-    )
+    well = all(document["health"] in (HEALTHY, DRAINING) for document in documents)
+    return Exit.DONE if well else Exit.UNHEALTHY
+
+
+@ha.command("rolling-restart")
+@where_options
+@click.option("--plan", "only_plan", is_flag=True, help="Print the shell script; run nothing.")
+@click.option(
+    "--restart-broker",
+    "broker",
+    default=BROKER_COMMAND,
+    show_default=True,
+    metavar="COMMAND",
+    help="Command that restarts a broker and returns when its old process has ended.",
+)
+@click.option(
+    "--restart-nameserver",
+    "nameserver",
+    default=NAMESERVER_COMMAND,
+    show_default=True,
+    metavar="COMMAND",
+    help="The same for a nameserver; empty: leave the nameservers running.",
+)
+@click.option(
+    "--max-wait",
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait after each restart until the group is healthy.",
+)
+def rolling_restart(
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    only_plan: bool,
+    broker: str,
+    nameserver: str,
+    max_wait: float,
+) -> int:
+    """Restart all replicas of a group, then the nameservers, one after another.
+
+    Followers restart first; the leader hands over before its restart. After each restart the script
+    waits until the group is healthy again: every replica answers and is in sync, every nameserver
+    answers. It stops at the first command that fails. For an upgrade, --restart-broker installs the
+    new version as well: 'ssh {host} "upgrade && sudo systemctl restart cometmq-broker"'.
+    """
+    if named:
+        raise CliError("rolling-restart needs a group with a controller.", Exit.USAGE)
+    commands = RestartCommands(broker, nameserver, max_wait)
+    script = restart_script(namesrv, group, commands)
+    if only_plan:
+        click.echo(script, nl=False)
+        return Exit.DONE
+    return run_script(script, namesrv)
 
 
 @ha.command()
@@ -354,6 +433,26 @@ def diff(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
     rows = compare(replicas)
     show_rows(rows, output, empty="The sealed segments of all reachable replicas are identical.")
     return Exit.PROBLEMS if rows else Exit.DONE
+
+
+@ha.command()
+@click.option(
+    "-c", "--config", "file", type=click.Path(path_type=Path), help="The broker's configuration."
+)
+@output_option
+def exited(file: Path | None, output: str) -> None:
+    """Report that this host's broker process has ended (for ExecStopPost of systemd)."""
+    from .exited import report_exit
+
+    identity = report_exit(file)
+    show_fields(
+        {
+            "group": identity.group,
+            "broker_id": identity.broker_id,
+            "incarnation": identity.incarnation,
+        },
+        output,
+    )
 
 
 def _selected(replicas: list[Replica], broker_id: int | None) -> list[Replica]:

@@ -8,6 +8,7 @@ id (the promoted replica keeps its id until it restarts). A returning leader of 
 fenced and pointed to the new leader.
 """
 
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from pathlib import Path
 import click
 
 from ...proto import paths, v1
+from .. import private_file
 from ..errors import CliError, Exit
 from .command import where_options
 from .replicas import Replica, find
@@ -57,9 +59,8 @@ def rewrite(path: Path, changes: Mapping[str, str]) -> None:
         name = line.partition("=")[0].strip()
         lines.append(f"{name}={left.pop(name)}" if name in left else line)
     lines += [f"{name}={value}" for name, value in left.items()]
-    new = path.with_name(path.name + ".new")
-    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    new.replace(path)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    private_file.replace(path, "\n".join(lines) + "\n", mode)
 
 
 class Watch:

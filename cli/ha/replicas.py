@@ -1,8 +1,9 @@
 """Calls of `cometmq ha` to nameservers (controllers) and to the replicas' replication ports.
 
-Nameservers are called in turn; only the active controller's answer is authoritative. A group
-without a controller is static: its replicas come from the nameservers' routes (or `--replica`), and
-`static_groups.py` changes its leader (docs/formats/ha.md, section 6.3).
+Nameservers are called at the same time; only the active controller's answer is authoritative, so
+calls to others end when it has answered. A group without a controller is static: its replicas come
+from the nameservers' routes (or `--replica`), and `static_groups.py` changes its leader
+(docs/formats/ha.md, section 6.3).
 """
 
 import socket
@@ -14,8 +15,10 @@ from typing import Any
 import grpc
 
 from ...proto import paths, v1
-from ..connection import Connection, failure
+from ..connection import Connection
 from ..errors import CliError, Exit
+from ..links import list_addresses
+from .parallel import Calls
 
 #: Timeout of a call: short, because a paused or disconnected replica delays the others.
 CALL_S = 3.0
@@ -37,6 +40,8 @@ class Replica:
     known_confirm: int = 0
     status: v1.ReplicaStatus | None = None
     error: str = ""
+    heartbeat_age_ms: int | None = None  # according to the controller; -1: never
+    overdue: bool = False
     #: Its ports refuse connections: the process has ended.
     is_gone: bool = False
 
@@ -58,12 +63,17 @@ class Replica:
         """Read the replica's status; set `error` if it does not answer."""
         self.status, self.error, self.is_gone = None, "", False
         try:
-            self.status = self.call(paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
+            found = self.call(paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
         except CliError as error:
             self.error = str(error)
             self.is_gone = all(refuses(address) for address in (self.ha, self.client) if address)
             return
-        own = self.status.beat.replica
+        self.take(found)
+
+    def take(self, status: v1.ReplicaStatus) -> None:
+        """Enter the replica's own status."""
+        self.status, self.error, self.is_gone = status, "", False
+        own = status.beat.replica
         self.broker_id, self.uuid = int(own.broker_id), own.replica_uuid
         self.incarnation = int(own.incarnation)
         self.group = own.group or self.group
@@ -91,19 +101,12 @@ class Nameservers:
 
     def groups(self, group: str = "") -> list[v1.GroupReport]:
         """Return the controllers' reports: for each group the active one's, or else the newest."""
-        best: dict[str, v1.GroupReport] = {}
-        for _, answer in self._each(paths.GET_GROUPS, v1.GetGroupRequest(group=group)):
-            for report in answer.groups:
-                name = report.state.group
-                old = best.get(name)
-                if old is None or _weight(report) > _weight(old):
-                    best[name] = report
-        return [best[name] for name in sorted(best) if group in ("", name)]
+        return newest_reports(dict(self._reports(group)), group)
 
     def active(self, group: str) -> str:
         """Return the nameserver with the active controller. Raises CliError."""
         inactive = []
-        for address, answer in self._each(paths.GET_GROUPS, v1.GetGroupRequest(group=group)):
+        for address, answer in self._reports(group):
             if any(report.active for report in answer.groups):
                 return address
             inactive.append(address)
@@ -121,20 +124,13 @@ class Nameservers:
             return answer
 
     def replicas(self, group: str = "") -> list[Replica]:
-        """Return the members known to the first reachable nameserver. Raises CliError."""
-        failed: CliError | None = None
-        for address in self.addresses:
-            with Connection(address) as connection:
-                method = connection.method(paths.GET_CLUSTER, v1.GetClusterResponse)
-                try:
-                    answer = method(
-                        v1.GetClusterRequest(), timeout=CALL_S, metadata=connection.metadata
-                    )
-                except grpc.RpcError as error:
-                    failed = failure(error, address)
-                    continue
-            return list(_members(answer, group))
-        raise failed or CliError("No nameserver is reachable.")
+        """Return the members known to the first nameserver that answers. Raises CliError."""
+        request = v1.GetClusterRequest()
+        with Calls(self.addresses, paths.GET_CLUSTER, request, v1.GetClusterResponse) as calls:
+            calls.wait(CALL_S, lambda _: True)
+            for address, answer in calls.answers.items():
+                return list(members(address, answer, group))
+            raise next(iter(calls.errors.values()))
 
     def notify(self, path: str, request: object, answer: type[Any]) -> None:
         """Call every nameserver; errors are ignored."""
@@ -144,25 +140,42 @@ class Nameservers:
                     request, timeout=CALL_S, metadata=connection.metadata
                 )
 
-    def _each(self, path: str, request: object) -> Iterator[tuple[str, v1.GroupsResponse]]:
-        """Yield the answer of every nameserver that is a controller."""
-        for address in self.addresses:
-            with Connection(address) as connection:
-                try:
-                    answer = connection.call(path, request, v1.GroupsResponse, CALL_S)
-                except CliError:
-                    continue  # unreachable, or not a controller
-            yield address, answer
+    def _reports(self, group: str) -> Iterator[tuple[str, v1.GroupsResponse]]:
+        """Yield the answers of controllers: of all that answered before the active one did."""
+        request = v1.GetGroupRequest(group=group)
+        with Calls(self.addresses, paths.GET_GROUPS, request, v1.GroupsResponse) as calls:
+            calls.wait(CALL_S, decides)
+            yield from calls.answers.items()
+
+
+def decides(answer: v1.GroupsResponse) -> bool:
+    """Return whether an answer is that of the active controller."""
+    return any(report.active for report in answer.groups)
+
+
+def newest_reports(answers: dict[str, v1.GroupsResponse], group: str) -> list[v1.GroupReport]:
+    """Return the best report of each group, with the address that sent it as its controller."""
+    best: dict[str, v1.GroupReport] = {}
+    for address, answer in answers.items():
+        for report in answer.groups:
+            name = report.state.group
+            old = best.get(name)
+            if old is None or _weight(report) > _weight(old):
+                report.controller = address
+                best[name] = report
+    return [best[name] for name in sorted(best) if group in ("", name)]
 
 
 def _weight(report: v1.GroupReport) -> tuple[bool, int]:
     return report.active, report.state.version
 
 
-def _members(answer: v1.GetClusterResponse, group: str) -> Iterator[Replica]:
+def members(address: str, answer: v1.GetClusterResponse, group: str) -> Iterator[Replica]:
+    """Yield the replicas of the routes of the nameserver at an address."""
     for route in answer.groups:
         if group not in ("", route.group):
             continue
+        list_addresses(address, (member.addresses.ha for member in route.members))
         for member in route.members:
             yield Replica(
                 group=route.group,
@@ -178,7 +191,8 @@ def _members(answer: v1.GetClusterResponse, group: str) -> Iterator[Replica]:
 
 
 def from_report(report: v1.GroupReport) -> list[Replica]:
-    """Return the replicas of a controller's report."""
+    """Return the replicas of a report of `newest_reports`."""
+    list_addresses(report.controller, (one.addresses.ha for one in report.replicas))
     return [
         Replica(
             group=report.state.group,
@@ -187,6 +201,8 @@ def from_report(report: v1.GroupReport) -> list[Replica]:
             client=one.addresses.client,
             uuid=one.replica.replica_uuid,
             incarnation=int(one.replica.incarnation),
+            heartbeat_age_ms=int(one.silent_ms) if report.active else None,
+            overdue=one.overdue,
         )
         for one in report.replicas
     ]

@@ -8,6 +8,7 @@ import click
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import show_fields, show_json
+from .start import Start, past_ms, start_position
 
 
 @click.group()
@@ -64,13 +65,13 @@ def send(
         priority=priority,
         lite_topic=lite_topic,
     )
-    result = send_all(endpoint, draft, count)
+    result = send_all(endpoint, draft, count, locate=output == "json" or count == 1)
     if output == "json":
         show_json(result.document())
-    elif count == 1 and not result.failures:
+    elif count == 1 and result.receipts:
         show_fields(result.document()["messages"][0], output)
     else:
-        click.echo(f"Sent {len(result.receipts)} of {count} messages in {result.seconds:.2f} s.")
+        click.echo(result.sentence(count))
     for sentence, times in result.failures.items():
         click.echo(f"cometmq: {times} not acknowledged: {sentence}", err=True)
     return result.exit_code()
@@ -91,10 +92,12 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["beginning", "end"]),
+    type=start_position,
+    metavar="beginning|end|TIME|OFFSET",
     default="end",
     show_default=True,
-    help="Start position in each queue.",
+    help="Start position in each queue. TIME: 2026-11-22T10:00 (local time, or with a zone), -1h,"
+    " or milliseconds since 1970 (13 digits); OFFSET: a number with at most 12 digits.",
 )
 @click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
 @click.option(
@@ -105,9 +108,18 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
 @endpoint_option
 @output_option
 def tail(
-    *, topic: str, start: str, count: int | None, timeout: float | None, endpoint: str, output: str
+    *,
+    topic: str,
+    start: Start,
+    count: int | None,
+    timeout: float | None,
+    endpoint: str,
+    output: str,
 ) -> None:
-    """Show the messages of TOPIC as they arrive, without a consumer group."""
+    """Show the messages of TOPIC as they arrive, without a consumer group.
+
+    The first line, on stderr, names the start position.
+    """
     from .tailing import tail_topic
 
     asyncio.run(
@@ -136,9 +148,13 @@ def tail(
     help="Return at most this number, the newest (default: the broker's limit).",
 )
 @click.option(
-    "--begin", type=click.IntRange(0), default=0, help="Earliest store time (ms since 1970)."
+    "--begin",
+    type=past_ms,
+    default="0",
+    metavar="TIME",
+    help="Earliest store time: 2026-11-22T10:00, -1h, or milliseconds since 1970.",
 )
-@click.option("--end", type=click.IntRange(0), default=0, help="Latest store time (ms since 1970).")
+@click.option("--end", type=past_ms, default="0", metavar="TIME", help="Latest store time.")
 @endpoint_option
 @output_option
 def query(

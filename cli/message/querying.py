@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from ...proto import paths, v1, v2
 from ..connection import Connection
 from ..errors import CliError, Exit
-from ..output import show_json, show_rows
+from ..output import show_json, show_rows, timed
 from .tailing import message_document
 
 _BODY_CHARS_MAX = 60
@@ -29,7 +29,7 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
     if output == "json":
         show_json(documents)
     elif documents:
-        show_rows([_row(document) for document in documents], output, empty="")
+        show_rows([timed(_row(document)) for document in documents], output, empty="")
     if not documents:
         raise CliError("No message found.", Exit.NOT_FOUND)
 

@@ -2,21 +2,26 @@
 
 Message ids have the format of 5.x clients (docs/formats/grpc-api.md, section 6.2): "01", six bytes
 that identify the sender, the process id, seconds since 2021 and a counter. Nothing is retried; a
-message that was not acknowledged is reported with the broker's error.
+message that was not acknowledged is reported with the broker's error. Ctrl-C sends nothing more and
+waits half a second for the calls in flight. The broker chooses the queue of a message and does not
+answer it, so the queue is read from the index.
 """
 
 import os
 import secrets
+import signal
 import socket
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
-from ...proto import paths, v2
+from ...proto import paths, v1, v2
 from ..connection import Connection, failure, refusal
 from ..errors import CliError, Exit
 
@@ -24,6 +29,13 @@ from ..errors import CliError, Exit
 _IN_FLIGHT = 64
 _TIMEOUT_S = 10.0
 _EPOCH_2021_S = 1_609_459_200
+# After Ctrl-C: time for the answers of calls in flight.
+_LAST_ANSWERS_S = 0.5
+# An answer is awaited in steps, so that Ctrl-C is noticed.
+_STEP_S = 0.1
+# Longest wait for the index, and the period of its queries.
+_INDEX_S, _INDEX_PERIOD_S = 1.0, 0.05
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,16 @@ class Draft:
     priority: int | None = None
     lite_topic: str | None = None
 
+    def kind(self) -> v2.MessageType.ValueType:
+        """Return the message type of the options."""
+        if self.group is not None:
+            return v2.FIFO
+        if self.delay_s is not None:
+            return v2.DELAY
+        if self.priority is not None:
+            return v2.PRIORITY
+        return v2.LITE if self.lite_topic is not None else v2.NORMAL
+
 
 @dataclass(slots=True)
 class Result:
@@ -50,6 +72,9 @@ class Result:
     failures: Counter[str] = field(default_factory=Counter)
     codes: set[Exit] = field(default_factory=set)
     seconds: float = 0.0
+    interrupted: bool = False
+    #: After Ctrl-C: calls without an answer, whose outcome is unknown.
+    unknown: int = 0
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -57,12 +82,24 @@ class Result:
             "topic": self.topic,
             "sent": len(self.receipts),
             "failed": sum(self.failures.values()),
+            "unknown": self.unknown,
             "seconds": round(self.seconds, 3),
             "messages": self.receipts,
         }
 
-    def exit_code(self) -> Exit:
-        """Return 0 only if every message was acknowledged."""
+    def sentence(self, count: int) -> str:
+        """Describe how many of `count` messages were sent."""
+        text = f"Sent {len(self.receipts)} of {count} messages in {self.seconds:.2f} s"
+        if self.interrupted:
+            text += "; interrupted"
+        if self.unknown:
+            text += f", {self.unknown} in flight were not answered"
+        return text + "."
+
+    def exit_code(self) -> int:
+        """Return 0 only if every message was acknowledged; 130 after Ctrl-C."""
+        if self.interrupted:
+            return _INTERRUPTED
         if not self.failures:
             return Exit.DONE
         return Exit.NOT_FOUND if self.codes == {Exit.NOT_FOUND} else Exit.FAILED
@@ -73,57 +110,167 @@ class Result:
         self.codes.add(error.code)
 
 
-def send_all(endpoint: str, draft: Draft, count: int) -> Result:
-    """Send `count` messages, spread over the topic's queues. Raises CliError without a route."""
+class _Interruption:
+    """Ctrl-C during the sends: `began_s` is its time, or None.
+
+    The signal does not raise KeyboardInterrupt: that would end grpcio's code at any line, and
+    closing the channel could then wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self.began_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True when calls in flight are not awaited any more."""
+        return self.began_s is not None and time.monotonic() > self.began_s + _LAST_ANSWERS_S
+
+
+@contextmanager
+def _interruption() -> Iterator[_Interruption]:
+    """Note Ctrl-C instead of raising. Does nothing outside the main thread."""
+    noted = _Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(_number: int, _frame: object) -> None:
+        noted.began_s = noted.began_s or time.monotonic()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def send_all(endpoint: str, draft: Draft, count: int, *, locate: bool) -> Result:
+    """Send `count` messages, until Ctrl-C; with `locate` receipts name the queue.
+
+    Raises CliError without a route.
+    """
     with Connection(endpoint) as connection:
-        route = connection.call(
-            paths.QUERY_ROUTE,
-            v2.QueryRouteRequest(
-                topic=v2.Resource(name=draft.topic), endpoints=_endpoints(endpoint)
-            ),
-            v2.QueryRouteResponse,
-        )
-        kind = _message_type(draft, route)
-        queues = [queue.id for queue in route.message_queues]
-        method: Any = connection.method(paths.SEND_MESSAGE, v2.SendMessageResponse)
-        start = method.future
+        kind = _message_type(draft, _route(connection, draft))
         result = Result(draft.topic)
-        in_flight: deque[tuple[str, int, grpc.Future]] = deque()
         started = time.monotonic()
-        for message_id, at in zip(_message_ids(), range(count), strict=False):
-            queue = queues[at % len(queues)]
-            request = v2.SendMessageRequest(messages=[_message(draft, kind, queue, message_id)])
-            future = start(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
-            in_flight.append((message_id, queue, future))
-            # A message group keeps its order only if one message is in flight at a time.
-            while len(in_flight) >= (1 if draft.group else _IN_FLIGHT):
-                _settle(in_flight.popleft(), connection.endpoint, result)
-        while in_flight:
-            _settle(in_flight.popleft(), connection.endpoint, result)
-        result.seconds = time.monotonic() - started
+        with _interruption() as interruption:
+            _send(
+                *(connection, draft),
+                kind=kind,
+                count=count,
+                result=result,
+                interruption=interruption,
+            )
+            result.seconds = time.monotonic() - started
+            result.interrupted = interruption.began_s is not None
+        if locate and not result.interrupted:
+            _add_queues(connection, result)
     return result
 
 
-def _settle(sent: tuple[str, int, grpc.Future], endpoint: str, result: Result) -> None:
-    message_id, queue, future = sent
+def _route(connection: Connection, draft: Draft) -> v2.QueryRouteResponse:
+    """Return the topic's route. Raises CliError; for a missing topic it advises its type."""
+    topic, endpoints = v2.Resource(name=draft.topic), _endpoints(connection.endpoint)
+    request = v2.QueryRouteRequest(topic=topic, endpoints=endpoints)
     try:
-        answer: v2.SendMessageResponse = future.result()
-    except grpc.RpcError as error:
-        result.failed(failure(error, endpoint))
-        return
+        return connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
+    except CliError as error:
+        kind = draft.kind()
+        if error.code is not Exit.NOT_FOUND or kind == v2.NORMAL:
+            raise
+        advice = f"topic create {draft.topic}"
+        name = v2.MessageType.Name(kind).lower()
+        raise CliError(str(error).replace(advice, f"{advice} --type {name}"), error.code) from None
+
+
+def _send(
+    connection: Connection,
+    draft: Draft,
+    *,
+    kind: v2.MessageType.ValueType,
+    count: int,
+    result: Result,
+    interruption: _Interruption,
+) -> None:
+    method: Any = connection.method(paths.SEND_MESSAGE, v2.SendMessageResponse)
+    in_flight: deque[tuple[str, grpc.Future]] = deque()
+    # A message group keeps its order only if one message is in flight at a time.
+    most = 1 if draft.group else _IN_FLIGHT
+    for message_id, _ in zip(_message_ids(), range(count), strict=False):
+        if interruption.began_s is not None:
+            break
+        request = v2.SendMessageRequest(messages=[_message(draft, kind, message_id)])
+        future = method.future(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
+        in_flight.append((message_id, future))
+        while len(in_flight) >= most:
+            _settle(*in_flight.popleft(), connection.endpoint, result, interruption)
+    while in_flight:
+        _settle(*in_flight.popleft(), connection.endpoint, result, interruption)
+
+
+def _settle(
+    message_id: str,
+    future: grpc.Future,
+    endpoint: str,
+    result: Result,
+    interruption: _Interruption,
+) -> None:
+    while True:
+        try:
+            answer: v2.SendMessageResponse = future.result(timeout=_STEP_S)
+            break
+        except grpc.FutureTimeoutError:
+            if interruption.is_over:
+                future.cancel()
+                result.unknown += 1
+                return
+        except grpc.RpcError as error:
+            result.failed(failure(error, endpoint))
+            return
     entry = answer.entries[0] if answer.entries else None
     status = entry.status if entry is not None else answer.status
     if status.code != v2.OK or entry is None:
         result.failed(refusal(status.code or answer.status.code, status.message))
         return
     result.receipts.append(
-        {"message_id": entry.message_id or message_id, "queue": queue, "offset": entry.offset}
+        {"message_id": entry.message_id or message_id, "queue": None, "offset": entry.offset}
     )
 
 
-def _message(
-    draft: Draft, kind: v2.MessageType.ValueType, queue: int, message_id: str
-) -> v2.Message:
+def _add_queues(connection: Connection, result: Result) -> None:
+    """Add the queue to each receipt; it stays unknown if the index does not have the message."""
+    method: Any = connection.method(paths.QUERY_MESSAGES, v1.QueryMessagesResponse)
+    for first in range(0, len(result.receipts), _IN_FLIGHT):
+        missing: Sequence[dict[str, Any]] = result.receipts[first : first + _IN_FLIGHT]
+        end = time.monotonic() + _INDEX_S
+        while missing and time.monotonic() < end:
+            futures = []
+            for receipt in missing:
+                request = v1.QueryMessagesRequest(
+                    topic=result.topic, unique_key=receipt["message_id"]
+                )
+                call = method.future(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
+                futures.append((receipt, call))
+            missing = [receipt for receipt, call in futures if _waits_for_index(receipt, call)]
+            if missing:
+                time.sleep(_INDEX_PERIOD_S)
+
+
+def _waits_for_index(receipt: dict[str, Any], call: grpc.Future) -> bool:
+    """Enter the queue of a message; return True if the index does not have the message yet."""
+    try:
+        answer: v1.QueryMessagesResponse = call.result()
+    except grpc.RpcError:
+        return False  # the message is sent; without the permission to query its queue is unknown
+    for found in answer.messages:
+        properties = v2.Message.FromString(found.message).system_properties
+        if properties.queue_offset == receipt["offset"]:
+            receipt["queue"] = properties.queue_id
+            return False
+    return answer.index_behind > 0
+
+
+def _message(draft: Draft, kind: v2.MessageType.ValueType, message_id: str) -> v2.Message:
     now_ms = time.time_ns() // 1_000_000
     properties = v2.SystemProperties(
         keys=draft.keys,
@@ -131,7 +278,6 @@ def _message(
         body_encoding=v2.IDENTITY,
         message_type=kind,
         born_host=socket.gethostname(),
-        queue_id=queue,
     )
     properties.born_timestamp.FromMilliseconds(now_ms)
     if draft.tag is not None:
@@ -155,15 +301,7 @@ def _message(
 def _message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.ValueType:
     """Return the message type of the options. Raises CliError if the topic does not accept it."""
     accepted = list(route.message_queues[0].accept_message_types)
-    kind: v2.MessageType.ValueType = v2.NORMAL
-    if draft.group is not None:
-        kind = v2.FIFO
-    elif draft.delay_s is not None:
-        kind = v2.DELAY
-    elif draft.priority is not None:
-        kind = v2.PRIORITY
-    elif draft.lite_topic is not None:
-        kind = v2.LITE
+    kind = draft.kind()
     if kind in accepted or not accepted:
         return kind
     wanted = {

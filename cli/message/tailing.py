@@ -14,11 +14,13 @@ import grpc
 import grpc.aio
 
 from ...proto import paths, v1, v2
-from ..connection import CHANNEL_OPTIONS, checked, failure, metadata, refusal, target
+from ..connection import Caller, checked, failure, refusal, target
 from ..errors import CliError
+from ..links import async_channel
+from .start import Start
 
-# PullMessage requires a group name; no offset is committed for it.
-_GROUP = "cometmq-cli-tail"
+# PullMessage requires a group name; brokers create none for RocketMQ's group of tools.
+_GROUP = "TOOLS_CONSUMER"
 _BATCH = 32
 _POLL_S = 10.0
 _MARGIN_S = 5.0
@@ -34,17 +36,19 @@ class _Tail:
         self.topic = topic
         self.left = count
         self.output = output
-        self.metadata = metadata()
+        self.caller = Caller(endpoint)
         self.done = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.channel: Any = grpc.aio.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
+        self.channel: Any = async_channel(target(endpoint))
 
     async def call(self, path: str, request: Any, answer: Any) -> Any:
         """Make one unary call. Raises CliError."""
         method = self.channel.unary_unary(path, response_deserializer=answer.FromString)
         try:
             return checked(
-                await method(request.SerializeToString(), timeout=_POLL_S, metadata=self.metadata)
+                await method(
+                    request.SerializeToString(), timeout=_POLL_S, metadata=self.caller.metadata()
+                )
             )
         except grpc.aio.AioRpcError as error:
             raise failure(error, self.endpoint) from None
@@ -62,10 +66,13 @@ class _Tail:
             for queue in answer.queues
         ]
 
-    async def first_offset(self, queue: v2.MessageQueue, start: str) -> int:
+    async def first_offset(self, queue: v2.MessageQueue, start: Start) -> int:
         """Return the start offset of a queue."""
-        policy = v2.BEGINNING if start == "beginning" else v2.END
-        request = v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
+        if start.offset is not None:
+            return start.offset
+        request = v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=start.policy)
+        if start.policy == v2.TIMESTAMP:
+            request.timestamp.FromMilliseconds(start.at_ms)
         answer = await self.call(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse)
         return int(answer.offset)
 
@@ -93,7 +100,9 @@ class _Tail:
             paths.PULL_MESSAGE, response_deserializer=v2.PullMessageResponse.FromString
         )
         stream = method(
-            request.SerializeToString(), timeout=_POLL_S + _MARGIN_S, metadata=self.metadata
+            request.SerializeToString(),
+            timeout=_POLL_S + _MARGIN_S,
+            metadata=self.caller.metadata(),
         )
         async for answer in stream:
             content = answer.WhichOneof("content")
@@ -136,7 +145,7 @@ async def tail_topic(
     *,
     endpoint: str,
     topic: str,
-    start: str,
+    start: Start,
     count: int | None,
     timeout_s: float | None,
     output: str,
@@ -152,6 +161,7 @@ async def tail_topic(
         ]
         if not tasks:
             raise CliError(f"Topic {topic} has no queues.")
+        click.echo(_first_line(topic, len(queues), start), err=True)
         if timeout_s is not None:
             tasks.append(asyncio.create_task(tail.stop_when_silent(timeout_s)))
         tasks.append(asyncio.create_task(_wait(tail.done)))
@@ -163,6 +173,13 @@ async def tail_topic(
             task.result()
     finally:
         await tail.channel.close()
+
+
+def _first_line(topic: str, queues: int, start: Start) -> str:
+    text = f"Following topic {topic} ({queues} queue{'s' * (queues != 1)}) from {start.words}."
+    if start.policy == v2.END and start.offset is None:
+        text += " Use `--from beginning` for the messages that are stored already."
+    return text
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -2,10 +2,12 @@
 
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from ..credentials import access_for
 from ..errors import CliError, Exit
 from ..options import output_option
 from ..output import show_json
@@ -93,6 +95,7 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         split_bytes=said["split_bytes"],
         on_corrupt=said["on_corrupt"],
         gate=said["gate"],
+        **access_for(said["gate"]),
     )
     require_directories(store=said["store"])
     with failures(), spark_session("archive", SessionOptions(master, memory, settings)) as spark:
@@ -102,8 +105,6 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
 def _rounds(
     spark: Any, plan: Any, age_ms: int | None, pause_ms: int | None, said: dict[str, Any]
 ) -> int:
-    from dataclasses import replace
-
     from ...pipeline.jobs.archive import archive as run
 
     known = 0

@@ -1,8 +1,12 @@
 """`cometmq pipeline`: the table of Spark jobs."""
 
+from typing import Any
+
 import click
 
+from ..errors import CliError
 from ..lazy_group import LazyGroup, Table
+from .session import MISSING
 
 COMMANDS: Table = {
     "archive": (
@@ -34,6 +38,22 @@ COMMANDS: Table = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+#: Packages of the extra `spark`.
+_EXTRA = ("numpy", "pandas", "pyarrow", "pyspark")
+
+
+class _Jobs(LazyGroup):
+    """Replaces the error of a missing package of the extra by how to install it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRA:
+                raise
+            raise CliError(f"{MISSING} ({error})") from None
+
+
+@click.group(cls=_Jobs, table=COMMANDS)
 def pipeline() -> None:
     """Run Spark jobs, in an embedded session or on a cluster (--master)."""

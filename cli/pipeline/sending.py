@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from ..confirm import go_on, plan_options
+from ..credentials import access_for
 from ..errors import CliError, Exit
-from ..options import DEFAULT_ENDPOINT, output_option
+from ..options import DEFAULT_ENDPOINT, address_option, data_option, output_option
 from .session import (
     SessionOptions,
     failures,
@@ -19,6 +20,15 @@ from .session import (
     spark_session,
 )
 
+_target = address_option(
+    "--endpoint",
+    kind="endpoints",
+    default=DEFAULT_ENDPOINT,
+    envvar="COMETMQ_ENDPOINT",
+    metavar="HOST:PORT",
+    what="Target cluster.",
+)
+
 
 @click.command()
 @click.argument("directory", metavar="[STORE]", default="")
@@ -26,9 +36,8 @@ from .session import (
 @click.option("--store", default="", metavar="DIR", help="Replay from this store (same as STORE).")
 @click.option("--topic", required=True, help="Topic of the messages.")
 @click.option("--to", required=True, metavar="TOPIC", help="Target topic.")
-@click.option(
-    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Target cluster, HOST:PORT."
-)
+@_target
+@data_option
 @click.option("--broker", default="", help="Only messages of this broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only messages of this queue.")
 @click.option("--start", metavar="TIME", help="Only messages stored at this time or later.")
@@ -70,6 +79,7 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
         rate=said["rate"],
         keep_order=said["keep_order"],
         identity=said["identity"],
+        **access_for(said["endpoint"]),
     )
     with failures(), spark_session("replay", SessionOptions(master, memory, settings)) as spark:
         tasks = spark.sparkContext.defaultParallelism
@@ -110,9 +120,8 @@ def _one_source(said: dict[str, Any]) -> None:
     metavar="TOPIC",
     help="With --resend: target topic instead of the original one.",
 )
-@click.option(
-    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Target cluster, HOST:PORT."
-)
+@_target
+@data_option
 @click.option("--rate", type=float, default=0, help="Maximum messages per second; 0: no limit.")
 @plan_options
 @spark_options
@@ -152,6 +161,7 @@ def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int
         said["endpoint"],
         said["to"],
         said["rate"],
+        **access_for(said["endpoint"]),
     )
     now_ms = time.time_ns() // 1_000_000
     with failures(), spark_session("dlq", SessionOptions(master, memory, settings)) as spark:

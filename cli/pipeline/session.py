@@ -28,7 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _POLL_S = 0.2
 #: Set by spark-submit, which has already started the JVM.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-_MISSING = (
+#: How to install the extra.
+MISSING = (
     "The pipeline requires Spark: pip install 'cometmq[spark]' (without Java also 'cometmq[java]')."
 )
 
@@ -79,7 +80,7 @@ def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]
 
         from ...pipeline.pyspark_rocketmq import configure, register
     except ImportError as error:
-        raise CliError(f"{_MISSING} ({error})") from None
+        raise CliError(f"{MISSING} ({error})") from None
     said = _settings(options)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "spark.pyspark.python" in said:

@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ...front.process import raise_descriptor_limit
+from ...proto.addresses import is_loopback
 from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
-from ..errors import Exit
+from ..errors import CliError, Exit
+from ..private_file import PRIVATE_UMASK, restrict
 from .process import Supervision, configure_logging, logger, run_server, start_or_explain
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,10 +92,12 @@ class Process:
         """Import the modules, wait for the supervisor's flags, create and run the server."""
 
         def body() -> None:
+            os.umask(PRIVATE_UMASK)
             configure_logging(self.log_dir, self.name, self.log_level)
             for module in modules:
                 importlib.import_module(f"...{module}", __package__)
             self.flags.update(self.supervision.late_flags())
+            logger.info("process.descriptors limit=%d", raise_descriptor_limit())
             run_server(make(self), self.supervision, self.grace_s)
 
         start_or_explain(self.name, self.supervision, body, _expected_errors)
@@ -102,6 +107,8 @@ class Process:
         fields = {setting.field for setting in schema(owners).values()}
         flags = {name: text for name, text in self.flags.items() if name in fields}
         loaded = load(owners, file=file, flags=flags, strict=self.strict, elsewhere=elsewhere)
+        for config in loaded.configs.values():
+            _check_open(config)
         for sentence in loaded.warnings:
             logger.warning("config.unknown %s", sentence)
         # `single` runs both servers, so no setting belongs to another process.
@@ -109,6 +116,20 @@ class Process:
         for sentence in (*loaded.notices, *foreign):
             logger.info("config.ignored %s", sentence)
         return loaded
+
+
+def _check_open(config: Any) -> None:
+    """Raise CliError if a server would serve everyone on other machines without a decision."""
+    address = getattr(config, "bind_address", None)
+    if address is None or config.authentication_enabled or config.allow_anonymous:
+        return
+    if not is_loopback(address):
+        raise CliError(
+            f"bindAddress={address} with authentication off lets everyone who reaches this machine "
+            "read and change everything: set authenticationEnabled=true, or "
+            "bindAddress=127.0.0.1, or allowAnonymous=true.",
+            Exit.USAGE,
+        )
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
@@ -160,12 +181,14 @@ class _Namesrv:
         from ...front.config import DoorConfig
         from ...nameserver.config import NameserverConfig
         from ...nameserver.server import NameserverServer
+        from ...proto.tls_config import TlsConfig
 
         loaded = process.load(namesrv_owners(), broker_owners(), file or process.file)
         config = loaded.config(NameserverConfig)
-        self._token: str = config.cluster_token
         self._bound = ""
-        self.server = NameserverServer(config, door=loaded.config(DoorConfig))
+        self.server = NameserverServer(
+            config, door=loaded.config(DoorConfig), tls=loaded.config(TlsConfig)
+        )
 
     async def start(self) -> Mapping[str, Any]:
         self._bound = await self.server.start()
@@ -181,7 +204,7 @@ class _Namesrv:
         """Report to the controller that a broker's process has ended: it elects at once."""
         from .exit_notice import report_exit
 
-        await report_exit(self._bound, self._token, event)
+        await report_exit(self._bound, self.server.links, event)
 
 
 class _Broker:
@@ -192,16 +215,21 @@ class _Broker:
         from ...broker.server import BrokerServer
         from ...front.config import DoorConfig
         from ...ha.config import HaConfig
+        from ...proto.tls_config import TlsConfig
         from ...store.config.store_config import StoreConfig
 
         loaded = process.load(broker_owners(), namesrv_owners(), process.file)
+        store = loaded.config(StoreConfig)
+        os.umask(store.umask)
+        restrict((store.root, *store.commit_log_directories), store.umask)
         ha = loaded.config(HaConfig)
         self._elected: bool = ha.enable_controller_mode
         self.server = BrokerServer(
             loaded.config(BrokerConfig),
-            loaded.config(StoreConfig),
+            store,
             ha,
             loaded.config(DoorConfig),
+            tls=loaded.config(TlsConfig),
             origins={key: value.origin for key, value in loaded.values.items()},
             on_fatal=_end_process,
         )
@@ -239,6 +267,8 @@ class _Broker:
             "role": "leader",
             "replica": me,
             "in_sync": sum(row.in_sync for row in rows),
+            "replication": "sync" if node.replication.policy.sync else "async",
+            "flush": "sync" if node.leadership.policy.sync_flush else "async",
             "write_refusal": node.leadership.write_refusal() or "",
         }
 

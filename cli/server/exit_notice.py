@@ -6,22 +6,23 @@ the supervisor itself imports no gRPC (docs/formats/ha.md, sections 6.4 and 6.8 
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...proto.node_links import NodeLinks
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 2.0
 
 
-async def report_exit(address: str, token: str, event: Mapping[str, Any]) -> None:
+async def report_exit(address: str, links: "NodeLinks", event: Mapping[str, Any]) -> None:
     """Report `{"exited": {...replica...}, "status": "signal 9"}` to the controller at `address`.
 
     A failure is only logged: the election then waits for the end of the lease.
     """
-    import grpc
     import grpc.aio
 
-    from ...front.context import TOKEN
     from ...proto import paths, v1
 
     replica = event["exited"]
@@ -34,10 +35,12 @@ async def report_exit(address: str, token: str, event: Mapping[str, Any]) -> Non
         ),
         status=str(event.get("status", "")),
     )
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with links.channel(address) as channel:
         call = channel.unary_unary(paths.PROCESS_EXITED)
         try:
-            await call(request.SerializeToString(), metadata=((TOKEN, token),), timeout=_TIMEOUT_S)
+            await call(
+                request.SerializeToString(), metadata=links.metadata(address), timeout=_TIMEOUT_S
+            )
         except grpc.aio.AioRpcError as error:
             # A nameserver that is not a controller does not have the method.
             logger.info("exit_notice.failed code=%s group=%s", error.code().name, replica["group"])

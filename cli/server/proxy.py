@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from .. import private_file
 from ..config.sources import broker_owners, proxy_owners
 from ..errors import CliError
 from .command import Process, process_options, settings_options
@@ -39,10 +40,14 @@ class _Proxy:
         from ...broker.proxy.config import ProxyConfig
         from ...broker.proxy.server import ProxyServer
         from ...front.config import DoorConfig
+        from ...proto.node_links import NodeLinks
+        from ...proto.tls_config import TlsConfig
 
         loaded = process.load(proxy_owners(), broker_owners(), process.file)
         self._ready_file = ready_file
-        self._server = ProxyServer(loaded.config(ProxyConfig), loaded.config(DoorConfig))
+        config = loaded.config(ProxyConfig)
+        links = NodeLinks(config.cluster_token, loaded.config(TlsConfig))
+        self._server = ProxyServer(config, loaded.config(DoorConfig), links=links)
 
     async def start(self) -> Mapping[str, Any]:
         bound = await self._server.start()
@@ -71,11 +76,8 @@ def _write_ready(file: Path, client: str, metrics: str) -> None:
         "data": "",
         "command": [sys.executable, "-P", "-m", "cometmq.cli.main", *sys.argv[1:]],
     }
-    temporary = file.with_name(file.name + ".tmp")
+    document = {"endpoints": client, "processes": [one]}
     try:
-        temporary.write_text(
-            json.dumps({"endpoints": client, "processes": [one]}, indent=2) + "\n", encoding="utf-8"
-        )
-        temporary.replace(file)
+        private_file.replace(file, json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise CliError(f"Cannot write the ready file {file}: {error.strerror}.") from None

@@ -1,5 +1,6 @@
 """`cometmq store repair`: rebuilds derived files from the log and keeps the originals."""
 
+import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -54,6 +55,7 @@ def repair(
     from ...store.format.errors import StoreError
     from ...store.store_lock import StoreLock
 
+    os.umask(0o777 & ~layout.root.stat().st_mode)  # new files are as private as the store
     disk = Disk()
     ownership = StoreLock(layout.root, disk)
     try:

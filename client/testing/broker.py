@@ -31,6 +31,7 @@ from typing import Any, Self
 import grpc
 
 from ...proto import paths, v1, v2
+from .. import clock
 from ..clock import steady_s
 from ..errors import CometError, refused
 
@@ -41,8 +42,15 @@ _READY_POLL_S = 0.02
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _ANY_RPC = "*"
+#: An address on which nothing listens: a privileged port without a service.
 UNREACHABLE = "127.0.0.1:1"
-"""An address on which nothing listens: a privileged port without a service."""
+#: Port in the ready file -> environment variable.
+_PORT_VARIABLES = {
+    "client": "COMETMQ_GRPC_SERVER_PORT",
+    "ha": "COMETMQ_HA_LISTEN_PORT",
+    "metrics": "COMETMQ_METRICS_PROM_EXPORTER_PORT",
+    "namesrv": "COMETMQ_LISTEN_PORT",
+}
 # Small segments: the broker preallocates three of them, and a test writes little.
 _SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}
 
@@ -64,7 +72,11 @@ def duration_ms(text: str | float | timedelta) -> int:
 
 
 class VirtualClock:
-    """The broker's wall clock. Delays, retries, invisible times and transaction checks use it."""
+    """The broker's wall clock. Delays, retries, invisible times and transaction checks use it.
+
+    Push consumers of this process, which retry the messages of FIFO groups by themselves, follow
+    it when it moves forward.
+    """
 
     def __init__(self, broker: TestBroker) -> None:
         self._broker = broker
@@ -76,12 +88,17 @@ class VirtualClock:
     def advance(self, by: str | float | timedelta) -> datetime:
         """Advance the clock; due events happen immediately. Return the new time."""
         request = v1.AdvanceClockRequest(ms=duration_ms(by))
-        return self._moment(self._broker.call(paths.ADVANCE_CLOCK, request))
+        now = self._moment(self._broker.call(paths.ADVANCE_CLOCK, request))
+        clock.skip(request.ms / 1_000)
+        return now
 
     def set(self, to: datetime) -> datetime:
         """Set the clock. Return the new time."""
+        before = self.now()
         request = v1.SetClockRequest(wall_ms=int(to.timestamp() * 1000))
-        return self._moment(self._broker.call(paths.SET_CLOCK, request))
+        now = self._moment(self._broker.call(paths.SET_CLOCK, request))
+        clock.skip(max(0.0, (now - before).total_seconds()))
+        return now
 
     @staticmethod
     def _moment(raw: bytes) -> datetime:
@@ -105,23 +122,25 @@ class TestBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: grpc.Channel | None = None
         self._endpoints = ""
+        #: Environment variables with the ports of the first start.
+        self._ports: dict[str, str] = {}
 
     # Start and stop.
 
     def start(self) -> Self:
-        """Start the broker; a restart keeps the files and the port. Raises BrokerFailed."""
+        """Start the broker; a restart keeps the files and the ports. Raises BrokerFailed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
-        port = self._endpoints.rpartition(":")[2] or "0"
-        environment = {**os.environ, "COMETMQ_TEST_HOOKS": "true"}
+        environment = {**os.environ, "COMETMQ_TEST_HOOKS": "true", **self._ports}
         for key, value in self._settings.items():
             environment[f"COMETMQ_{_snake(key)}"] = value
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "cometmq.cli.main", "up", "--single"),
-                    *("--port", port, "--no-restart", "--data", str(self.directory / "data")),
+                    *(() if self._ports else ("--port", "0")),
+                    *("--no-restart", "--data", str(self.directory / "data")),
                     *("--ready-file", str(ready)),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -136,7 +155,10 @@ class TestBroker:
                 self.kill()
                 raise BrokerFailed(f"the broker did not start:\n{self.log()}")
             pause.wait(_READY_POLL_S)
-        self._endpoints = str(json.loads(ready.read_text())["endpoints"])
+        found = json.loads(ready.read_text())
+        self._endpoints = str(found["endpoints"])
+        (process,) = found["processes"]
+        self._ports = {_PORT_VARIABLES[name]: str(port) for name, port in process["ports"].items()}
         self._channel = grpc.insecure_channel(
             self._endpoints, options=(("grpc.enable_retries", 0),)
         )

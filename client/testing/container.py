@@ -42,6 +42,7 @@ class CometMQContainer(DockerContainer):
         super().__init__(image, command="broker", **more)
         self.with_exposed_ports(PORT, _HEALTH_PORT)
         self.with_env("COMETMQ_ADVERTISE", "echo")
+        self.with_env("COMETMQ_ALLOW_ANONYMOUS", "true")  # the tests of the container's creator
         self.with_env("COMETMQ_STORE_PATH_ROOT_DIR", "/data/store")
         for key, value in {**_SETTINGS, **(settings or {})}.items():
             self.with_env("COMETMQ_" + _SNAKE.sub(r"\1_", key).upper(), value)

@@ -30,8 +30,8 @@ except ImportError:  # not installed, or a version without the client
 
 Metadata = Sequence[tuple[str, str]]
 CallFuture: TypeAlias = "asyncio.Future[tuple[int, str, list[bytes]]]"
+#: CallFuture calls processed in one turn of the loop.
 _TAKE_MAX = 1_024
-"""CallFuture calls processed in one turn of the loop."""
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+#: Protocol version of this client; servers compare it as text.
 _VERSION = "5.1.2"
-"""Protocol version of this client; servers compare it as text."""
 
 Metadata = tuple[tuple[str, str], ...]
 

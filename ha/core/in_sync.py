@@ -138,6 +138,17 @@ class InSyncSet:
             return None
         return min((member.echo_ns for member in self._seat_holders), default=0) or None
 
+    @property
+    def lacks_quorum(self) -> bool:
+        """Whether fewer in-sync replicas than the minimum are connected, this one included."""
+        if not self.limits.is_sync:
+            return False
+        connected = sum(
+            member.state is MemberState.IN_SYNC and member.verified
+            for member in self.members.values()
+        )
+        return 1 + connected < self.limits.min_in_sync
+
     def on_event(self, event: Event, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
         match event:
@@ -239,6 +250,8 @@ class InSyncSet:
             self._try_join(member, now_ns, effects)
         elif self.limits.decides_alone and position < self.replicated:
             self._leave(member, "acknowledged less than before", effects)
+        elif self.limits.decides_alone and member.leaving:
+            self._leave(member, "is stopping", effects)
         elif member.removal_reason and now_ns - member.caught_up_ns < self.limits.lag_limit_ns:
             member.removal_reason = ""
             self._propose(now_ns, effects)
@@ -249,7 +262,7 @@ class InSyncSet:
     # --- membership -------------------------------------------------------------------------------
 
     def _try_join(self, member: Member, now_ns: int, effects: list[Effect]) -> None:
-        if member.learner:
+        if member.learner or member.leaving:
             return
         if member.state is MemberState.CATCHUP:
             # Close to the end and moving: a follower that stalls just below the end (a stuck disk)

@@ -61,6 +61,7 @@ class Acked:
     sent_end: int  #: end of what was sent on this stream: upper limit of a valid acknowledgement
     #: time stamp of the newest frame of this leader that it had read; 0: not reported
     echo_ns: int = 0
+    leaving: bool = False  #: the follower stops
 
 
 @dataclass(slots=True)

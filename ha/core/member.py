@@ -54,6 +54,7 @@ class Member:
     no_join_before_ns: int = 0  #: pause after a join that did not arrive
     earlier_written_end: int = 0  #: what its earlier incarnations had acknowledged
     earlier_flushed_end: int = 0
+    leaving: bool = False  #: announced on this stream that it stops
     suspect: bool = False  #: this incarnation may lack what earlier ones acknowledged
     #: this incarnation has acknowledged all of that, and everything replicated
     returned: bool = False
@@ -79,12 +80,13 @@ class Member:
         self.written_end = min(self.written_end, event.written_end)
         self.flushed_end = min(self.flushed_end, event.flushed_end, self.written_end)
         self.session = event.session
-        self.verified = False
+        self.verified = self.leaving = False
         self.heard_ns = self.opened_ns = now_ns
         self.mark_end, self.mark_ns = own_end, now_ns
 
     def ack(self, event: Acked, now_ns: int) -> None:
         self.verified = True
+        self.leaving = self.leaving or event.leaving
         self.heard_ns = now_ns
         if self.opened_ns <= event.echo_ns <= now_ns:  # else of another leader's clock
             self.echo_ns = max(self.echo_ns, event.echo_ns)

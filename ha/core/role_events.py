@@ -37,6 +37,7 @@ class DirectiveArrived:
     order: Order = Order.NONE
     old_leader_is_dead: bool = False
     detail: str = ""
+    wait_ns: int = 0  #: PROMOTE: leases of former leaders have ended after this time
     drain_ns: int = 0  #: STEP_DOWN: time for the followers to catch up first
     next: Ref | None = None  #: STEP_DOWN: the next leader
 

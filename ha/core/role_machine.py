@@ -239,9 +239,8 @@ class RoleMachine:
             return
         if self.role is Role.LEADER:
             return
-        self.lease.write_after_ns = (
-            now_ns if event.old_leader_is_dead else self._former_permission_ends_ns(state)
-        )
+        ends_ns = max(self._former_permission_ends_ns(state), now_ns + event.wait_ns)
+        self.lease.write_after_ns = now_ns if event.old_leader_is_dead else ends_ns
         self.proven = event.old_leader_is_dead
         self.following = None
         self.promoted = False

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ...store.format.disk import NO_SPACE, Disk
 from ...store.format.errors import DiskFullError
+from ...store.format.layout import check_name
 from ...store.log.commit_log import CommitLog
 from ..errors import DamagedStateError
 from ..state import documents
@@ -81,10 +82,11 @@ def _tail_of(path: Path, content: dict[str, Any]) -> DivergedTail:
     known = {each.name for each in fields(DivergedTail)}
     values = {name: value for name, value in content.items() if name in known}
     try:
+        check_name(content["file_id"], "name of a tail")
         for name in ("sample_ids", "unsent"):
             values[name] = tuple(values.get(name) or ())
         return DivergedTail(**values)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise DamagedStateError(f"{path} is not a valid description of a tail: {error}.") from None
 
 

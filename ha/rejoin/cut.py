@@ -251,7 +251,11 @@ class _Cut:
             for name in ("physic", "logics", "index"):
                 key = f"{name}_msg_timestamp_ms"
                 setattr(checkpoint, key, min(getattr(checkpoint, key), stored_ms))
-            for key in ("logics_physical_offset", "confirm_physical_offset"):
+            for key in (
+                "logics_physical_offset",
+                "confirm_physical_offset",
+                "queued_offset",
+            ):
                 if getattr(checkpoint, key) >= at:
                     setattr(
                         checkpoint,

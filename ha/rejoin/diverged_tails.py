@@ -19,10 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from ...proto import paths, v1, v2
 from ...proto.channels import cancel_requests
+from ...proto.node_links import NodeLinks
 from ...store.format.disk import Disk
 from . import archive
 from .archive import DivergedTail
@@ -189,14 +188,14 @@ def _is_wanted(tail: DivergedTail, file_id: str) -> bool:
     return tail.file_id == file_id if file_id else not tail.replayed
 
 
-def send_to(address: Callable[[], str]) -> Send:
+def send_to(address: Callable[[], str], links: NodeLinks) -> Send:
     """Return a `Send` to the current `address` (host:port of a client port; "": unknown)."""
 
     async def send(request: v2.SendMessageRequest) -> v2.SendMessageResponse:
         target = address()
         if not target:
             raise ConnectionError("the group has no leader")
-        async with grpc.aio.insecure_channel(target) as channel:
+        async with links.channel(target) as channel:
             call = channel.unary_unary(
                 paths.SEND_MESSAGE,
                 request_serializer=v2.SendMessageRequest.SerializeToString,

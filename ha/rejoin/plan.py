@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...store.format.disk import Disk
+from ...store.format.layout import check_name
 from ..errors import DamagedStateError
 from ..state import documents
 
@@ -50,6 +51,7 @@ class Plan:
     def __post_init__(self) -> None:
         if self.kind not in (CUT, RESEED):
             raise ValueError(f"a plan is {CUT!r} or {RESEED!r}, not {self.kind!r}")
+        check_name(self.plan_id, "plan id")
         if self.to < 0:
             raise ValueError(f"the log cannot be cut to {self.to}")
         object.__setattr__(self, "epochs", _pairs(self.epochs))

@@ -34,7 +34,6 @@ from ..rejoin import archive
 from ..state.replica import Replica
 from ..state.state_codec import ref_from, ref_message, state_from
 from ..stream.channel import is_stream_end
-from ..stream.token import token_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +99,10 @@ class _Session:
             ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
         ]
         answered = False
-        async with grpc.aio.insecure_channel(self.address, options=options) as channel:
+        async with link.links.channel(self.address, options) as channel:
             self.channel = channel
-            call = channel.stream_stream(paths.CONTROLLER_SESSION)(metadata=link.metadata)
+            token = link.links.metadata(self.address)
+            call = channel.stream_stream(paths.CONTROLLER_SESSION)(metadata=token)
             self._first = True
             self._sent.clear()
             writer = asyncio.get_running_loop().create_task(self._write_heartbeats(call))
@@ -142,6 +142,8 @@ class _Session:
             self.active = directive.active
             logger.info("ha.controller active=%s address=%s", self.active, self.address)
         link = self._link
+        if directive.active:
+            link.heard_ns = link.replica.steady_ns()
         if directive.active and directive.lease_for_seq:
             for seq, sent_ns in self._sent:
                 if seq == directive.lease_for_seq:
@@ -157,6 +159,7 @@ class _Session:
             order,
             old_leader_is_dead=directive.old_leader_is_dead and directive.active,
             detail=directive.detail,
+            wait_ns=directive.wait_ms * 1_000_000,
             drain_ns=directive.drain_ms * 1_000_000,
             next=ref_from(directive.next) if directive.HasField("next") else None,
         )
@@ -177,11 +180,12 @@ class ControllerLink:
         self.replica = replica
         self.owner = owner
         self.interval_s = replica.config.controller_beat_interval_ms / 1000
-        self.metadata = token_metadata(replica.config.cluster_token)
+        self.links = replica.links
         self._sessions = [_Session(self, address) for address in nameservers]
         self._tasks: list[asyncio.Task[None]] = []
         self._proposal: ProposeIsr | None = None
         self._proposed = asyncio.Event()
+        self.heard_ns = 0  #: time of the last directive of an active nameserver
         self._seq = 0
         self._reported_empty = False
 
@@ -276,7 +280,9 @@ class ControllerLink:
         asked_to_end = cancel_requests()
         try:
             raw = await channel.unary_unary(path)(
-                request.SerializeToString(), metadata=self.metadata, timeout=_CALL_TIMEOUT_S
+                request.SerializeToString(),
+                metadata=self.links.metadata(session.address),
+                timeout=_CALL_TIMEOUT_S,
             )
             return kind.FromString(raw)
         except (grpc.RpcError, asyncio.InvalidStateError, DecodeError) as error:

@@ -52,6 +52,10 @@ def heartbeat(
         priority=replica.config.ha_priority,
         drained=roles.drained,
         no_room=bool(getattr(log, "paused", False)),
+        leaving=roles.leaving,
+        leader_refused=roles.follower is not None and roles.follower.leader_refused,
+        process=replica.process,
+        lacks_quorum=roles.leader is not None and roles.leader.core.lacks_quorum,
     )
 
 

@@ -15,6 +15,7 @@ from ...proto import v1
 from ..core import (
     role_machine as core,
 )
+from ..core.departure import has_left
 from ..core.follower_events import State
 from ..core.group_state import GroupState, Policy, Ref
 from ..core.in_sync_events import ProposeIsr
@@ -31,6 +32,10 @@ from .plan_writer import PlanWriter
 
 logger = logging.getLogger(__name__)
 
+_LEAVE_POLL_S = 0.005
+#: Longest wait of a replica that has left for the confirmation of what it received: a round trip.
+_CONFIRM_WAIT_NS = 500_000_000
+
 
 class RoleDriver:
     def __init__(self, replica: Replica, hooks: Hooks) -> None:
@@ -41,6 +46,8 @@ class RoleDriver:
         self.follower: FollowerSide | None = None
         self.draining = False
         self.drained = False  #: stepped down as ordered, and the next leader has everything
+        self.leaving = False  #: this process stops
+        self._departed = False  #: the group does not count on it any more
         self.counts = replica.counts
         #: A change that the controller should receive soon.
         self.on_change: Callable[[], None] = lambda: None
@@ -205,6 +212,8 @@ class RoleDriver:
             logger.warning("ha.state.not_saved version=%d error=%s", state.version, error)
         if self.leader is not None:
             self.leader.state_seen(state)
+        elif self._departed:
+            pass  # the leader would count it again
         elif self.follower is not None and self.machine.following is not None:
             self.follower.set_leader(self._address_of_leader())
             self.follower.reconnect_now()
@@ -218,6 +227,8 @@ class RoleDriver:
         return "" if member is None else member.addresses.ha
 
     def _follow(self, effect: core.Follow) -> None:
+        if self._departed:
+            return
         if self.follower is None or self.follower.stopped:
             self._make_new_follower()
         assert self.follower is not None
@@ -231,6 +242,8 @@ class RoleDriver:
             confirm = self.confirm
         self.follower = make_follower(self.replica, self.hooks, self, confirm)
         self.leader = None
+        if self.leaving:
+            self.follower.leave()
         if self._started:
             self.follower.start()
 
@@ -337,6 +350,9 @@ class RoleDriver:
     def hold(self, reason: str) -> None:
         self.feed(core.HoldNeeded(reason))
 
+    def leader_refused(self) -> None:
+        self.on_change()
+
     def suspect_cleared(self) -> None:
         try:
             self.replica.meta.set_suspect(False)
@@ -345,6 +361,45 @@ class RoleDriver:
             return
         logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
         self.on_change()
+
+    # --- departure --------------------------------------------------------------------------------
+
+    async def leave(self, seconds: float, is_decided: Callable[[], bool]) -> bool:
+        """Leave the in-sync set, and hand over first if this replica leads.
+
+        Returns whether that is done; False after `seconds`, or while `is_decided` returns that no
+        controller decides. A static leader cannot hand over. A follower ends its stream then.
+        """
+        deadline_ns = self.replica.steady_ns() + int(seconds * 1e9)
+        self.leaving = True
+        self.on_change()
+        if self.follower is not None:
+            self.follower.leave()
+        while not self._has_left():
+            is_over = self.replica.steady_ns() >= deadline_ns
+            if is_over or not (self.is_static or is_decided()):
+                return False
+            await asyncio.sleep(_LEAVE_POLL_S)
+        self._departed = True
+        if self.follower is not None:
+            await self._await_confirm(self.follower, deadline_ns)
+        return True
+
+    def _has_left(self) -> bool:
+        if not self.is_static:
+            return has_left(self.machine)
+        return self.follower is None or self.follower.core.state is not State.IN_SYNC
+
+    async def _await_confirm(self, side: FollowerSide, deadline_ns: int) -> None:
+        """Wait until everything received is confirmed, then end the stream."""
+        side.freeze()
+        end_ns = min(deadline_ns, self.replica.steady_ns() + _CONFIRM_WAIT_NS)
+        core = side.core
+        while core.leader_alive and core.confirm < core.log_end:
+            if self.replica.steady_ns() >= end_ns:
+                break
+            await asyncio.sleep(_LEAVE_POLL_S)
+        side.set_leader("")
 
     # --- planned step-down ------------------------------------------------------------------------
 

@@ -4,19 +4,26 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...store.blocks import BlockAccess
+from ...store.index.service import IndexService
 
 
 class ScrubbedStore(Protocol):
-    """The part of a store that the scrub needs (`store/block_api.py`)."""
+    """The part of a store that the scrub needs (`store/message_store.py`)."""
 
     @property
     def blocks(self) -> BlockAccess: ...
+
+    @property
+    def index(self) -> IndexService: ...
 
     @property
     def log_start(self) -> int: ...
 
     @property
     def log_end(self) -> int: ...
+
+    @property
+    def dispatched_offset(self) -> int: ...
 
     def read_log(self, offset: int, max_bytes: int) -> bytes: ...
 

@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 from zlib import crc32
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from ...proto import paths, v1
 from ...proto.channels import cancel_requests
+from ...proto.node_links import NodeLinks
 from ..stream.channel import is_stream_end
-from ..stream.token import TOKEN_KEY
 
 __all__ = ["Peer", "PeerError"]
 
@@ -29,9 +28,10 @@ class PeerError(Exception):
 class Peer:
     """One replica at its replication address."""
 
-    def __init__(self, address: str, token: str = "") -> None:
+    def __init__(self, address: str, links: NodeLinks) -> None:
         self.address = address
-        self._metadata = ((TOKEN_KEY, token),) if token else ()
+        self._links = links
+        self._metadata = links.metadata(address)
 
     async def digests(self, start: int, end: int) -> AsyncIterator[v1.BlockDigest]:
         """Yield its recorded digests of finished blocks in the range. Raises PeerError."""
@@ -57,7 +57,7 @@ class Peer:
         """Return its status. Raises PeerError."""
         asked_to_end = cancel_requests()
         try:
-            async with grpc.aio.insecure_channel(self.address) as channel:
+            async with self._links.channel(self.address) as channel:
                 call = channel.unary_unary(paths.REPLICA_STATUS)
                 raw = v1.StatusRequest().SerializeToString()
                 answer = await call(raw, timeout=_STATUS_TIMEOUT_S, metadata=self._metadata)
@@ -76,7 +76,7 @@ class Peer:
     ) -> AsyncIterator[Any]:
         asked_to_end = cancel_requests()
         try:
-            async with grpc.aio.insecure_channel(self.address) as channel:
+            async with self._links.channel(self.address) as channel:
                 call = channel.unary_stream(path)
                 raw = request.SerializeToString()
                 async for answer in call(raw, timeout=timeout_s, metadata=self._metadata):

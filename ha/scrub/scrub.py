@@ -6,6 +6,8 @@ blocks.
         own blocks against their digests     mismatch: damaged, readers wait until it is repaired
         digests against other replicas'      different: the side with damaged records is wrong
         damaged -> ReadRange from peers -> bytes that match the digest -> write, flush, read again
+    at the start and every hour: consume queue units against the log (store/queue/unit_check.py),
+    full index files against their digests (store/digests.py)
 
 Damage never causes a cut. A block is only overwritten with bytes that match the digest taken when
 it was intact (or, if that was taken too late, that make its damaged records whole). While a replica
@@ -19,12 +21,15 @@ import asyncio
 import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ...proto import v1
+from ...store.digests import digest_of
 from ...store.format.disk import Disk
 from ...store.format.errors import CorruptLogError
+from ...store.queue.unit_repair import CHECK_BYTES as UNITS_BYTES
 from ..state import digests
 from ..state.digests import BLOCK_BYTES, SegmentDigest
 from .api import Options, Result, ScrubbedStore
@@ -41,6 +46,8 @@ logger = logging.getLogger(__name__)
 _SEAL_EVERY_S: Final = 0.05
 #: Pause before a failed save of a digest is retried.
 _SEAL_RETRY_S: Final = 1.0
+#: Units are checked on the event loop, at this fraction of the rate: a few percent of its time.
+_UNITS_SHARE: Final = 16
 #: Pause between the detection of damage and the next round.
 _SOON_S: Final = 0.2
 
@@ -84,7 +91,8 @@ class Scrub:
         self._blocks.on_damaged_record = self._on_damaged_record
         self._blocks.before_raw_read = self._check_before_sending
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._seal_on()), loop.create_task(self._scrub_on())]
+        steps = (self._seal_on(), self._scrub_on(), self._check_derived_on())
+        self._tasks = [loop.create_task(step) for step in steps]
 
     async def stop(self) -> None:
         """Stop; call it before the store closes."""
@@ -117,6 +125,38 @@ class Scrub:
                 await self.run_once()
             except OSError as error:
                 logger.error("scrub.failed error=%s", error)
+
+    async def _check_derived_on(self) -> None:
+        """Check queues and index at the start, then as often as the log."""
+        while True:
+            await asyncio.sleep(_SOON_S)
+            try:
+                await self.check_units()
+                await self.check_index()
+            except OSError as error:
+                logger.error("scrub.derived_failed error=%s", error)
+            if not self._options.interval_s:
+                return
+            await asyncio.sleep(self._options.interval_s)
+
+    async def check_units(self) -> None:
+        """Compare all consume queue units with the log, and write damaged ones again. Raises
+        OSError."""
+        check = self._blocks.unit_check()
+        rate = self._options.bytes_per_second // _UNITS_SHARE
+        pause_s = UNITS_BYTES / rate if rate else 0
+        while check.step(self._store.dispatched_offset):  # noqa: ASYNC110 - a rate limit
+            await asyncio.sleep(pause_s)
+
+    async def check_index(self) -> None:
+        """Compare the index files that are not written any more with their digests; damaged ones
+        are rebuilt. Raises OSError."""
+        index = self._store.index
+        for path in index.full_files():
+            with suppress(FileNotFoundError):  # deleted by retention
+                digest = await asyncio.to_thread(digest_of, path)
+                index.compare(path, digest)
+            await asyncio.sleep(0)
 
     # --- digests ----------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Positions:
 
 def _map(path: Path) -> mmap.mmap:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         if os.fstat(descriptor).st_size < _ANSWERED.size:
             # no hole in the file: a store to a mapped page must not fault on a full disk

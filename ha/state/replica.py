@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from ...proto.node_links import NodeLinks
 from ...store.format.disk import Disk
 from ..config import HaConfig
 from ..core.epochs import EpochHistory, EpochStart
@@ -19,6 +20,7 @@ from ..core.replicated_log import ReplicatedLog
 from ..errors import DamagedStateError
 from . import epochs_file
 from .group_state_file import GroupStateFile
+from .host_process import this_process
 from .positions import Positions
 from .replica_meta import Identity, ReplicaMeta, start_replica
 
@@ -39,11 +41,13 @@ class Replica:
         directory: Path,
         segment_size: int,
         sync_flush: bool,
+        links: NodeLinks,
         disk: Disk | None = None,
     ) -> None:
         """Open the files and count a start. Raises WrongReplicaError, DamagedStateError and
         OSError."""
         self.config = config
+        self.links = links
         self.identity = identity
         self.log = log
         self.steady_ns = steady_ns
@@ -54,6 +58,7 @@ class Replica:
         self.counts: Counter[str] = Counter()
         self.meta: ReplicaMeta = start_replica(directory, identity, disk, sync_flush=sync_flush)
         self.ref = Ref(identity.broker_id, self.meta.incarnation)
+        self.process = this_process()
         self._disk = disk
         self._state_file = GroupStateFile(directory, disk)
         self.positions = Positions(directory)

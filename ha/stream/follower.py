@@ -25,10 +25,11 @@ from ..state.replica import Replica
 from . import frames
 from .channel import channel_options, is_stream_end, raise_status, read_to_end
 from .follower_api import PASSING, FollowerContext, first_frames, hello, log_follower_refusal
-from .token import token_metadata
+from .probe import refuses
 
 logger = logging.getLogger(__name__)
 
+_STREAMING = (events.State.CATCHUP, events.State.IN_SYNC)
 #: A NACK is the last frame; the leader has this long to read it and close the stream.
 _COMPLAINT_TIMEOUT_S = 1.0
 
@@ -58,6 +59,8 @@ class FollowerSide:
         self._nack: bytes | None = None
         self._joiner = frames.MetaJoiner()
         self._append_error = ""
+        self._leaving = self._frozen = False
+        self.leader_refused = False  #: the leader's port refused a connection after the last frame
 
     # --- events from the engine -------------------------------------------------------------------
 
@@ -79,6 +82,7 @@ class FollowerSide:
             return
         logger.info("ha.leader.address address=%s", address or "unknown")
         self.address = address
+        self.leader_refused = False
         self._end_attempt("the leader's address changed")
         self._reconnect.set()
 
@@ -91,6 +95,20 @@ class FollowerSide:
         self._run(self.core.on_event(events.Promised(epoch), 0))
         if self._drop is not None:
             self._end_attempt(self._drop)
+
+    def leave(self) -> None:
+        """Announce to the leader that this replica stops."""
+        self._leaving = True
+        if self.core.state in _STREAMING:
+            self._ack_wanted.set()
+
+    def freeze(self) -> None:
+        """Append and acknowledge nothing more; only the confirm offset of frames counts.
+
+        The leader does not count this replica any more. It waits for the confirm offset to reach
+        its log end, so that everything is dispatched when the store closes.
+        """
+        self._frozen = True
 
     def flushed(self) -> None:
         self._run(self.core.on_event(events.Flushed(self.replica.log.flushed_offset), 0))
@@ -143,6 +161,19 @@ class FollowerSide:
         if self._drop is not None:
             logger.info("ha.stream.dropped address=%s reason=%s", self.address, self._drop)
         self._run(self.core.on_event(events.StreamEnded(goodbye), self.replica.steady_ns()))
+        if self._drop is None and not goodbye:
+            await self._probe()
+
+    async def _probe(self) -> None:
+        """Check whether the leader's process is gone, and report a change to the controller."""
+        address = self.address
+        if not address or not self.replica.config.enable_controller_mode:
+            return
+        is_refused = await refuses(address)
+        if address == self.address and is_refused is not self.leader_refused:
+            self.leader_refused = is_refused
+            logger.info("ha.leader.probed address=%s refused=%s", address, is_refused)
+            self.owner.leader_refused()
 
     def _on_failure(self, error: Exception) -> None:
         denied = grpc.StatusCode.PERMISSION_DENIED
@@ -161,10 +192,9 @@ class FollowerSide:
         """Run the stream; returns whether the leader sent a goodbye."""
         config = self.replica.config
         options = channel_options(config.ha_window_size)
-        async with grpc.aio.insecure_channel(self.address, options=options) as channel:
-            call = channel.stream_stream(paths.HA_REPLICATE)(
-                metadata=token_metadata(config.cluster_token)
-            )
+        links = self.replica.links
+        async with links.channel(self.address, options) as channel:
+            call = channel.stream_stream(paths.HA_REPLICATE)(metadata=links.metadata(self.address))
             try:
                 return await self._run_stream(call)
             finally:
@@ -210,7 +240,12 @@ class FollowerSide:
             core = self.core
             await call.write(
                 frames.ack(
-                    core.epoch, core.log_end, core.flushed_end, core.received_end, self._echo_ts
+                    core.epoch,
+                    core.log_end,
+                    core.flushed_end,
+                    core.received_end,
+                    self._echo_ts,
+                    leaving=self._leaving,
                 )
             )
 
@@ -219,6 +254,7 @@ class FollowerSide:
     def _on_frame(self, raw: bytes) -> bool:
         """Handle a frame; returns whether it was a goodbye."""
         self.frame_ns = now_ns = self.replica.steady_ns()
+        self.leader_refused = False
         try:
             frame = v1.LeaderFrame.FromString(raw)
         except DecodeError:
@@ -227,6 +263,9 @@ class FollowerSide:
         kind = frame.WhichOneof("frame")
         if kind == "chunk":
             chunk = frame.chunk
+            if self._frozen:
+                self._on_confirm(chunk.epoch, chunk.offset + len(chunk.data), chunk.confirm)
+                return False
             self._data = data = chunk.data
             self._offset, self._echo_ts = chunk.offset, chunk.ts
             crc_ok = zlib.crc32(data) == chunk.crc32
@@ -256,6 +295,11 @@ class FollowerSide:
             self._drop = f"a frame of kind {kind} is not expected here"
         return False
 
+    def _on_confirm(self, epoch: int, leader_end: int, confirm: int) -> None:
+        """Handle only the confirm offset of a frame."""
+        arrived = events.HeartbeatArrived(epoch, leader_end, confirm, in_sync=False)
+        self._run(self.core.on_event(arrived, self.frame_ns))
+
     def _on_meta(self, meta: v1.Meta) -> None:
         payload = self._joiner.add(meta)
         if payload is None:
@@ -278,7 +322,7 @@ class FollowerSide:
         if state is not None:
             self.owner.state_seen(state)
         if not reply.accept:
-            code, may_reseed = v1.RejectCode.Name(reply.reject_code), self.owner.may_reseed()
+            code, may_reseed = frames.reject_name(reply.reject_code), self.owner.may_reseed()
             self._run(core.on_event(events.Refused(code, reply.detail, may_reseed), now_ns))
             return
         verify = reply.verify
@@ -334,7 +378,8 @@ class FollowerSide:
                 case events.Reseed():
                     self.owner.reseed(effect.reason)
                 case events.SendAck():
-                    self._ack_wanted.set()
+                    if not self._frozen:
+                        self._ack_wanted.set()
                 case events.ConfirmMoved():
                     self.hooks.on_confirm()
                 case events.SendNack():

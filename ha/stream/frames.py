@@ -62,7 +62,15 @@ def bye(reason: "v1.ByeReason.ValueType", hint_leader: str = "") -> bytes:
     return v1.LeaderFrame(bye=v1.Bye(reason=reason, hint_leader=hint_leader)).SerializeToString()
 
 
-def ack(epoch: int, written_end: int, flushed_end: int, received_end: int, echo_ts: int) -> bytes:
+def ack(
+    epoch: int,
+    written_end: int,
+    flushed_end: int,
+    received_end: int,
+    echo_ts: int,
+    *,
+    leaving: bool = False,
+) -> bytes:
     frame = v1.FollowerFrame()
     body = frame.ack
     body.epoch = epoch
@@ -70,6 +78,7 @@ def ack(epoch: int, written_end: int, flushed_end: int, received_end: int, echo_
     body.flushed_end = flushed_end
     body.received_end = received_end
     body.echo_ts = echo_ts
+    body.leaving = leaving
     return frame.SerializeToString()
 
 
@@ -158,6 +167,12 @@ def kind_name(kind: int) -> str:
 def nack_name(code: int) -> str:
     """Return `nack_gap`, ..., also for an unknown code."""
     return _NACK_NAMES.get(code, "nack_unknown")
+
+
+def reject_name(code: int) -> str:
+    """Return the protobuf name of a refusal's code, also for one of a later version."""
+    known = v1.RejectCode.DESCRIPTOR.values_by_number.get(code)
+    return known.name if known else f"REJECT_CODE_{code}"
 
 
 class MetaJoiner:

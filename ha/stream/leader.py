@@ -95,8 +95,12 @@ class LeaderSide:
         member = self.core.members.get(broker_id)
         return member is not None and member.state is in_sync.MemberState.IN_SYNC
 
-    def on_ack(self, session: Session, written_end: int, flushed_end: int, echo_ns: int) -> None:
-        event = in_sync.Acked(session.number, written_end, flushed_end, session.sent_end, echo_ns)
+    def on_ack(
+        self, session: Session, written_end: int, flushed_end: int, echo_ns: int, *, leaving: bool
+    ) -> None:
+        event = in_sync.Acked(
+            session.number, written_end, flushed_end, session.sent_end, echo_ns, leaving
+        )
         self._run(self.core.on_event(event, self.replica.steady_ns()))
 
     def on_meta(self, kind: int, payload: bytes) -> None:

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from ...proto.channels import PEER_OPTIONS, cancel_requests
+from ...proto.node_links import NodeLinks
 
 #: Calls on a replaced channel are cut off this long after their time limit.
 _CLOSE_LATE_S = 1.0
@@ -26,8 +27,11 @@ _CLOSE_LATE_S = 1.0
 class RedialedChannel:
     """Channel to one `host:port`; used on one event loop."""
 
-    def __init__(self, target: str, options: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self, target: str, links: NodeLinks, options: Sequence[tuple[str, int]] = ()
+    ) -> None:
         self._target = target
+        self._links = links
         self._options = (*PEER_OPTIONS, *options)
         self._channel: Any = None
         self._longest_s = 0.0  #: of any call
@@ -36,7 +40,7 @@ class RedialedChannel:
     async def call(self, path: str, request: bytes, metadata: Any, timeout_s: float) -> bytes:
         """Call once. Raises grpc.aio.AioRpcError; then the next call reconnects."""
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._target, options=self._options)
+            self._channel = self._links.channel(self._target, self._options)
         channel = self._channel
         self._longest_s = max(self._longest_s, timeout_s)
         asked_to_end = cancel_requests()

@@ -34,7 +34,13 @@ class SenderContext(Protocol):
     def confirm(self) -> int: ...
     def is_in_sync(self, broker_id: int) -> bool: ...
     def on_ack(
-        self, session: "Session", written_end: int, flushed_end: int, echo_ns: int
+        self,
+        session: "Session",
+        written_end: int,
+        flushed_end: int,
+        echo_ns: int,
+        *,
+        leaving: bool,
     ) -> None: ...
     def on_nack(self, session: "Session", nack: v1.Nack) -> None: ...
     def on_cut_done(self, session: "Session", done: v1.CutDone) -> None: ...
@@ -235,7 +241,9 @@ class Session:
             if not self.received_end <= ack.received_end <= self.sent_end:
                 raise SessionEndedError(f"the follower claims to have received {ack.received_end}")
             self.received_end = ack.received_end
-            self._owner.on_ack(self, ack.written_end, ack.flushed_end, ack.echo_ts)
+            self._owner.on_ack(
+                self, ack.written_end, ack.flushed_end, ack.echo_ts, leaving=ack.leaving
+            )
             if self.sent_end < self._replica.log.log_end:
                 self._wake.set()  # the window may have been full
         elif kind == "meta":

@@ -1,13 +1,11 @@
-"""Cluster token: admission to the cluster's internal services (replication, registration).
+"""Admission to the replication port: nodes of the cluster, and operators with its token.
 
-The metadata `x-cometmq-token` must equal `clusterToken`. Without a configured token only this
-machine may call: a cluster over a network has to set a secret first.
+The rule is that of `proto/node_links.py`; this module reads what it needs from a gRPC call.
 """
 
-import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-TOKEN_KEY = "x-cometmq-token"
+from ...proto.node_links import TOKEN_KEY, NodeLinks
 
 #: gRPC formats peers as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` (also percent-encoded),
 #: `unix:...`.
@@ -19,19 +17,20 @@ _LOCAL_PEERS = (
     "ipv6:%5B::ffff:127.",
     "unix:",
 )
+#: Name in gRPC's authentication context of the certificate that it verified.
+_CERTIFICATE = "x509_pem_cert"
 
 
-def is_admitted(token: str, metadata: Iterable[tuple[str, str | bytes]] | None, peer: str) -> bool:
-    """Return whether a caller with this metadata and address is admitted."""
-    if not token:
-        return peer.startswith(_LOCAL_PEERS)
-    shown = ""
+def is_admitted(
+    links: NodeLinks,
+    metadata: Iterable[tuple[str, str | bytes]] | None,
+    peer: str,
+    verified: Mapping[str, Iterable[bytes]],
+) -> bool:
+    """Return whether the caller is a node; `verified` is the authentication context of the call."""
+    token = ""
     for key, value in metadata or ():
         if key == TOKEN_KEY and isinstance(value, str):
-            shown = value
-    return hmac.compare_digest(shown.encode(), token.encode())
-
-
-def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that carries the token."""
-    return ((TOKEN_KEY, token),) if token else ()
+            token = value
+    certificate = next(iter(verified.get(_CERTIFICATE, ())), b"")
+    return links.admits(token, certificate, local=peer.startswith(_LOCAL_PEERS))

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 
@@ -36,6 +36,7 @@ pub struct Tolerant<S> {
     skip: usize,
     ended: bool,
     greeted: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
 }
 
 impl<S> Tolerant<S> {
@@ -48,7 +49,20 @@ impl<S> Tolerant<S> {
             skip: PREFACE_BYTES,
             ended: false,
             greeted: Arc::default(),
+            written: Arc::default(),
         }
+    }
+
+    /// The number of bytes that the socket has accepted.
+    pub fn written(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.written)
+    }
+
+    fn count(&self, write: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(size)) = &write {
+            self.written.fetch_add(*size as u64, Ordering::AcqRel);
+        }
+        write
     }
 
     /// Set when the client has sent its preface and started a frame.
@@ -116,7 +130,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tolerant<S> {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, data)
+        let write = Pin::new(&mut self.inner).poll_write(context, data);
+        self.count(write)
     }
 
     fn poll_write_vectored(
@@ -124,7 +139,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tolerant<S> {
         context: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(context, data)
+        let write = Pin::new(&mut self.inner).poll_write_vectored(context, data);
+        self.count(write)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -68,7 +68,7 @@ pub struct GrpcBody {
     live: Option<Arc<Shared>>,
     deadline: Option<Pin<Box<Sleep>>>,
     ending: Option<Ending>,
-    active: Option<Active>,
+    _active: Option<Active>,
 }
 
 impl GrpcBody {
@@ -80,7 +80,7 @@ impl GrpcBody {
             live: None,
             deadline: None,
             ending: None,
-            active: None,
+            _active: None,
         }
     }
 
@@ -97,7 +97,7 @@ impl GrpcBody {
             live: Some(call),
             deadline,
             ending: Some(ending),
-            active: Some(active),
+            _active: Some(active),
         }
     }
 
@@ -116,16 +116,10 @@ impl GrpcBody {
             }
             Out::End(status) => self.end = Some(status),
         }
-        if let Some(active) = &self.active {
-            active.0.unread(self.data.len());
-        }
     }
 
     fn piece(&mut self) -> Frame<Bytes> {
         let piece = self.data.split_to(self.data.len().min(PIECE_BYTES));
-        if let Some(active) = &self.active {
-            active.0.read(piece.len());
-        }
         if let (Some(call), Some(ending)) = (&self.live, &self.ending) {
             if call.written(piece.len()) {
                 ending.inbox.push(Event::Drained(call.id));
@@ -146,14 +140,6 @@ impl GrpcBody {
             }
         }
         Frame::trailers(trailers)
-    }
-}
-
-impl Drop for GrpcBody {
-    fn drop(&mut self) {
-        if let Some(active) = &self.active {
-            active.0.read(self.data.len());
-        }
     }
 }
 

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::budget::{counted, Share};
 use crate::frame;
 use crate::status::Status;
 
@@ -49,6 +50,7 @@ pub struct Shared {
     watched: AtomicBool,
     taken: AtomicBool,
     unseen: Arc<AtomicUsize>,
+    unread: Arc<Share>,
     /// Messages that the client may send before Python has processed the last ones.
     pub inbound: Semaphore,
     /// Notifies the reader of the client's messages that the call has ended.
@@ -56,12 +58,14 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Create a call; `unseen` counts the calls of its connection that Python has not taken.
-    pub fn new(id: u64, unseen: Arc<AtomicUsize>) -> Self {
+    /// Create a call; `unseen` counts the calls of its connection that Python has not taken, and
+    /// `unread` the bytes of answers that it has not read.
+    pub fn new(id: u64, unseen: Arc<AtomicUsize>, unread: Arc<Share>) -> Self {
         unseen.fetch_add(1, Ordering::AcqRel);
         Self {
             id,
             unseen,
+            unread,
             waiting: Mutex::default(),
             gone: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
@@ -194,12 +198,13 @@ impl Call {
         Self { shared, outbox }
     }
 
-    fn order(&self, out: Out) -> bool {
+    fn order(&self, mut out: Out) -> bool {
         if self.shared.gone.load(Ordering::Acquire) {
             return false;
         }
-        if let Out::Data(data) | Out::Whole(data) = &out {
+        if let Out::Data(data) | Out::Whole(data) = &mut out {
             self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
+            *data = counted(&self.shared.unread, std::mem::take(data));
         }
         self.outbox.put(Order::Send(Arc::clone(&self.shared), out));
         true

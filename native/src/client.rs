@@ -38,13 +38,19 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("cometmq-native/", env!("CARGO_PKG_VERSION")));
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// Time limit for connecting to one address.
+/// Time limit for connecting to the last address, and to one that others follow.
 const DIAL: Duration = Duration::from_secs(3);
+const DIAL_NEXT: Duration = Duration::from_secs(1);
 /// After all addresses failed, calls fail at once for this time; doubled with each round.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_ANSWER: Duration = Duration::from_secs(10);
+/// Interval of TCP keepalive probes, and the time without an acknowledgement after which the kernel
+/// closes the connection (TCP_USER_TIMEOUT). They detect a host that vanished; servers of other
+/// makers refuse HTTP/2 pings as frequent as this.
+const PROBE: Duration = Duration::from_secs(1);
+const UNACKNOWLEDGED_MS: u32 = 2_000;
 /// Flow-control windows: of a stream, and of the connection.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
@@ -321,8 +327,9 @@ impl Channel {
             return Err(status.clone());
         }
         let mut last = String::new();
-        for address in &self.addresses {
-            match dial(address).await {
+        for (index, address) in self.addresses.iter().enumerate() {
+            let is_last = index + 1 == self.addresses.len();
+            match dial(address, if is_last { DIAL } else { DIAL_NEXT }).await {
                 Ok(sender) => {
                     *state = State {
                         sender: Some(sender.clone()),
@@ -346,13 +353,27 @@ impl Channel {
     }
 }
 
-async fn dial(address: &str) -> Result<http2::SendRequest<Said>, String> {
-    let stream = timeout(DIAL, TcpStream::connect(address)).await;
+/// Let the kernel close the connection when the peer's host stops acknowledging.
+fn detect_lost_host(stream: &TcpStream) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE)?;
+    #[cfg(target_os = "linux")]
+    sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS)?;
+    #[cfg(not(target_os = "linux"))]
+    sockopt::set_tcp_keepcnt(stream, UNACKNOWLEDGED_MS / 1_000)?;
+    Ok(())
+}
+
+async fn dial(address: &str, limit: Duration) -> Result<http2::SendRequest<Said>, String> {
+    let stream = timeout(limit, TcpStream::connect(address)).await;
     let stream = stream
         .map_err(|_| "no answer")?
         .map_err(|error| error.to_string())?;
     stream
         .set_nodelay(true)
+        .and_then(|()| detect_lost_host(&stream))
         .map_err(|error| error.to_string())?;
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

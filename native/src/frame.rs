@@ -11,8 +11,10 @@ use crate::status::{Status, INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIM
 
 /// Length of the prefix of a message.
 pub const PREFIX: usize = 5;
-/// Memory for a message is allocated in steps of this size: its length field may be false.
+/// Memory for a message is allocated in steps of at most this size.
 const RESERVE_MAX: usize = 1 << 20;
+/// First pieces below this size are copied.
+const COPIED_MAX: usize = 4 << 10;
 
 /// Append one uncompressed message with its prefix.
 pub fn put(buffer: &mut BytesMut, message: &[u8]) {
@@ -64,6 +66,16 @@ impl Deframer {
         }
     }
 
+    /// Largest message.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes of partial messages.
+    pub fn len(&self) -> usize {
+        self.data.len() + self.whole.len()
+    }
+
     /// True if no partial message is left.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.whole.is_empty()
@@ -71,6 +83,15 @@ impl Deframer {
 
     /// Return the next message, or `None` if more data is needed.
     pub fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        match self.next_packed()? {
+            Some(Packed { data, gzip: false }) => Ok(Some(data)),
+            Some(packed) => packed.inflate(self.limit).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same, without decompression, which may take long.
+    pub fn next_packed(&mut self) -> Result<Option<Packed>, Status> {
         let head = if self.whole.is_empty() {
             &self.data[..]
         } else {
@@ -90,14 +111,13 @@ impl Deframer {
         }
         let held = head.len();
         if held < PREFIX + length {
-            let missing = PREFIX + length - held;
-            self.data.reserve(missing.min(RESERVE_MAX));
+            self.keep(PREFIX + length - held);
             return Ok(None);
         }
-        let message = self.cut(length);
+        let data = self.cut(length);
         match (flag, self.encoding) {
-            (0, _) => Ok(Some(message)),
-            (1, Encoding::Gzip) => self.inflate(&message).map(Some),
+            (0, _) => Ok(Some(Packed { data, gzip: false })),
+            (1, Encoding::Gzip) => Ok(Some(Packed { data, gzip: true })),
             (1, Encoding::Identity) => Err(Status::new(
                 INTERNAL,
                 "a message is marked as compressed, but grpc-encoding names no compression",
@@ -106,6 +126,19 @@ impl Deframer {
                 INVALID_ARGUMENT,
                 format!("{flag} is not a compression flag"),
             )),
+        }
+    }
+
+    /// Prepare for the rest of a message. Its length field may be false, so that memory grows with
+    /// what has arrived; and a small piece is copied, as it may be a part of a larger buffer.
+    fn keep(&mut self, missing: usize) {
+        if !self.whole.is_empty() && self.whole.len() < COPIED_MAX {
+            let first = std::mem::take(&mut self.whole);
+            self.data.extend_from_slice(&first);
+        }
+        let step = self.len().clamp(COPIED_MAX, RESERVE_MAX);
+        if self.whole.is_empty() {
+            self.data.reserve(missing.min(step));
         }
     }
 
@@ -118,12 +151,22 @@ impl Deframer {
             self.whole.split_to(length)
         }
     }
+}
 
-    fn inflate(&self, message: &[u8]) -> Result<Bytes, Status> {
+/// A message as it was received.
+pub struct Packed {
+    /// Its bytes.
+    pub data: Bytes,
+    /// They are compressed.
+    pub gzip: bool,
+}
+
+impl Packed {
+    /// Decompress to at most `limit` bytes.
+    pub fn inflate(&self, limit: usize) -> Result<Bytes, Status> {
         let mut plain = Vec::new();
-        let limit = self.limit as u64;
-        flate2::read::MultiGzDecoder::new(message)
-            .take(limit + 1)
+        flate2::read::MultiGzDecoder::new(&self.data[..])
+            .take(limit as u64 + 1)
             .read_to_end(&mut plain)
             .map_err(|error| {
                 Status::new(
@@ -131,8 +174,8 @@ impl Deframer {
                     format!("cannot decompress a gzip message: {error}"),
                 )
             })?;
-        if plain.len() > self.limit {
-            let text = format!("a message decompresses to more than {} bytes", self.limit);
+        if plain.len() > limit {
+            let text = format!("a message decompresses to more than {limit} bytes");
             return Err(Status::new(RESOURCE_EXHAUSTED, text));
         }
         Ok(Bytes::from(plain))
@@ -157,7 +200,7 @@ pub fn encoding(name: Option<&[u8]>) -> Result<Encoding, Status> {
 /// Parse `grpc-timeout` (at most eight digits and a unit) to nanoseconds.
 pub fn timeout_ns(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
-    if digits.is_empty() || digits.len() > 8 {
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
@@ -241,12 +284,80 @@ mod tests {
         assert_eq!(deframer.next().unwrap_err().code, INTERNAL);
     }
 
+    /// Read all messages of the pieces; the last element may be the code of an error.
+    fn read(pieces: &[&[u8]], limit: usize) -> Vec<Result<Bytes, u16>> {
+        let mut deframer = Deframer::new(limit, Encoding::Gzip);
+        let mut found = Vec::new();
+        for piece in pieces {
+            deframer.push(Bytes::copy_from_slice(piece));
+            loop {
+                match deframer.next() {
+                    Ok(None) => break,
+                    Ok(Some(message)) => found.push(Ok(message)),
+                    Err(status) => {
+                        found.push(Err(status.code));
+                        return found;
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn any_bytes_give_the_same_messages_in_any_pieces() {
+        use crate::chance::{rounds, Chance};
+        use std::io::Write;
+        const LIMIT: usize = 3_000;
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let mut data = Vec::new();
+            for _ in 0..chance.below(4) {
+                let mut message = chance.bytes(200);
+                if chance.below(2) == 0 {
+                    let mut encoder =
+                        flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                    encoder.write_all(&message.repeat(20)).unwrap();
+                    message = encoder.finish().unwrap();
+                    data.push(1);
+                } else {
+                    data.push(0);
+                }
+                data.extend((message.len() as u32).to_be_bytes());
+                data.extend(message);
+            }
+            chance.mutate(&mut data);
+            let whole = read(&[&data], LIMIT);
+            let step = 1 + chance.below(data.len() + 1);
+            let pieces: Vec<&[u8]> = data.chunks(step).collect();
+            assert_eq!(whole, read(&pieces, LIMIT), "seed {seed}");
+            for message in whole.into_iter().flatten() {
+                assert!(message.len() <= LIMIT, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_timeout_or_not() {
+        use crate::chance::{rounds, Chance};
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let mut text = b"99999999S".to_vec();
+            chance.mutate(&mut text);
+            if timeout_ns(&text).is_some() {
+                let digits = &text[..text.len() - 1];
+                assert!(digits.len() <= 8, "seed {seed}");
+                assert!(digits.iter().all(u8::is_ascii_digit), "seed {seed}");
+            }
+        }
+    }
+
     #[test]
     fn timeouts_are_read_and_nonsense_is_not() {
         assert_eq!(timeout_ns(b"1500m"), Some(1_500_000_000));
         assert_eq!(timeout_ns(b"2S"), Some(2_000_000_000));
         assert_eq!(timeout_ns(b"99999999H"), Some(u64::MAX));
-        for nonsense in [&b""[..], b"S", b"123456789n", b"-1S", b"1x", b"1 S"] {
+        for nonsense in [&b""[..], b"S", b"123456789n", b"-1S", b"+1S", b"1x", b"1 S"] {
             assert_eq!(timeout_ns(nonsense), None);
         }
     }

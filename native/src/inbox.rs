@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use crossbeam_queue::SegQueue;
 
+use crate::budget::Held;
 use crate::call::Shared;
 use crate::metadata::Metadata;
 
@@ -33,9 +34,11 @@ pub enum Event {
         metadata: Arc<Metadata>,
         /// Nanoseconds until the deadline.
         timeout_ns: Option<u64>,
+        /// The request's part of the budget.
+        held: Option<Held>,
     },
-    /// A message of a bidirectional stream.
-    Message(u64, Bytes),
+    /// A message of a bidirectional stream, and its part of the budget.
+    Message(u64, Bytes, Held),
     /// The client has sent its last message.
     HalfClosed(u64),
     /// The client left, or its deadline passed, before the answer was passed to the connection.

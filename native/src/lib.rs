@@ -10,6 +10,7 @@
 //! | `server` | the Python class of the server; the listener and its thread |
 //! | `service` | one connection, one call: requests to events |
 //! | `body` | the body of an answer |
+//! | `budget` | bytes of unfinished requests and unread answers |
 //! | `call` | orders of Python for a call |
 //! | `client` | outgoing calls to servers, for the SDK |
 //! | `inbox` | events for Python, one wake-up for many |
@@ -21,7 +22,10 @@
 
 mod authority;
 mod body;
+mod budget;
 mod call;
+#[cfg(test)]
+mod chance;
 mod client;
 mod frame;
 mod inbox;

@@ -120,4 +120,36 @@ mod tests {
         assert_eq!(second.values[1].as_ref().unwrap(), "2");
         assert!(first.values[1].is_none());
     }
+
+    #[test]
+    fn any_headers_are_picked_as_sent() {
+        use crate::chance::{rounds, Chance};
+        let names = [
+            HeaderName::from_static("x-a"),
+            HeaderName::from_static("x-b"),
+        ];
+        let remembered = Remembered::new(Peer {
+            address: "1.2.3.4:5".into(),
+            tls: false,
+            certificate: None,
+        });
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let mut headers = HeaderMap::new();
+            for _ in 0..chance.below(4) {
+                let name = &names[chance.below(2)];
+                if let Ok(value) = HeaderValue::from_bytes(&chance.bytes(3)) {
+                    if chance.below(2) == 0 {
+                        headers.insert(name, value);
+                    } else {
+                        headers.append(name, value);
+                    }
+                }
+            }
+            let found = remembered.of(&headers, &names);
+            for (name, value) in names.iter().zip(&found.values) {
+                assert_eq!(headers.get(name), value.as_ref(), "seed {seed}");
+            }
+        }
+    }
 }

@@ -14,16 +14,17 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
-use tokio::sync::watch;
+use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::budget::Pool;
 use crate::call::{Call, Outbox};
 use crate::inbox::{Event, Inbox};
 use crate::metadata::Peer;
 use crate::options::{Counters, Options};
-use crate::service::{serve, Door, Route};
-use crate::tls::{Spoken, Tls};
+use crate::service::{serve, Door, Route, INFLATING_MAX};
+use crate::tls::{ClientAuthority, Spoken, Tls};
 
 /// Backlog of connections that are not accepted yet.
 const BACKLOG: i32 = 4096;
@@ -52,16 +53,17 @@ impl Server {
         prepare: Py<PyAny>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
+        let options = Options::from_python(options)?;
         let routes = routes.into_iter().enumerate();
         let routes: HashMap<_, _> = routes
             .map(|(index, (path, bidirectional))| {
-                (
-                    path,
-                    Route {
-                        index,
-                        bidirectional,
-                    },
-                )
+                let own = options.method_bytes.get(&path).copied();
+                let route = Route {
+                    index,
+                    bidirectional,
+                    message_bytes: own.unwrap_or(options.message_bytes),
+                };
+                (path, route)
             })
             .collect();
         let names = names
@@ -73,7 +75,10 @@ impl Server {
             door: Arc::new(Door {
                 routes,
                 names,
-                options: Options::from_python(options)?,
+                unfinished: Arc::new(Pool::new(options.unfinished.1)),
+                unread: Arc::new(Pool::new(options.unread.1)),
+                inflating: Semaphore::new(INFLATING_MAX),
+                options,
                 counters: Counters::default(),
                 inbox: Arc::new(Inbox::new()?),
                 ids: AtomicU64::new(1),
@@ -136,15 +141,34 @@ impl Server {
 
     /// Return all counters as a dict.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.door.counters.to_python(py)
+        let counters = self.door.counters.to_python(py)?;
+        counters.set_item("unfinished_bytes", self.door.unfinished.used())?;
+        counters.set_item("unread_bytes", self.door.unread.used())?;
+        Ok(counters)
     }
 
-    /// Enable TLS with this certificate chain and key (PEM). Raises ValueError.
-    #[pyo3(signature = (chain, key, client_ca=None))]
-    fn set_tls(&self, chain: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> PyResult<()> {
+    /// Enable TLS with this certificate chain and key (PEM). With `client_ca` (PEM) clients need a
+    /// certificate signed by it; with `client_optional` they may also have none. Raises ValueError.
+    #[pyo3(signature = (chain, key, client_ca=None, client_optional=false))]
+    fn set_tls(
+        &self,
+        chain: &[u8],
+        key: &[u8],
+        client_ca: Option<&[u8]>,
+        client_optional: bool,
+    ) -> PyResult<()> {
+        let clients = client_ca.map(|certificates| ClientAuthority {
+            certificates,
+            required: !client_optional,
+        });
         self.tls
-            .replace(chain, key, client_ca)
+            .replace(chain, key, clients)
             .map_err(PyValueError::new_err)
+    }
+
+    /// Close connections in plaintext from now on.
+    fn refuse_plaintext(&self) {
+        self.tls.refuse_plaintext();
     }
 }
 
@@ -167,8 +191,10 @@ impl Server {
                 request,
                 metadata,
                 timeout_ns,
+                held,
             } => {
                 call.take();
+                drop(held);
                 let call = Call::new(call, Arc::clone(&self.outbox));
                 let request = request.map(|request| PyBytes::new(py, &request));
                 let timeout = timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX));
@@ -182,7 +208,10 @@ impl Server {
                 )
                     .into_pyobject(py)
             }
-            Event::Message(id, message) => (1u8, id, PyBytes::new(py, &message)).into_pyobject(py),
+            Event::Message(id, message, held) => {
+                drop(held);
+                (1u8, id, PyBytes::new(py, &message)).into_pyobject(py)
+            }
             Event::HalfClosed(id) => (2u8, id).into_pyobject(py),
             Event::Gone(id) => (3u8, id).into_pyobject(py),
             Event::Delivered(id) => (4u8, id).into_pyobject(py),

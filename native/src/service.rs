@@ -21,13 +21,14 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{watch, Notify};
-use tokio::time::{interval, sleep, Instant, Sleep};
+use tokio::sync::{watch, Notify, Semaphore};
+use tokio::time::{interval, sleep, timeout, timeout_at, Instant, Sleep};
 
 use crate::authority::Tolerant;
 use crate::body::{Ending, GrpcBody};
+use crate::budget::{Held, Pool, Share};
 use crate::call::{Out, Shared};
-use crate::frame::{self, Deframer, Encoding};
+use crate::frame::{self, Deframer, Encoding, Packed};
 use crate::inbox::{Event, Inbox};
 use crate::metadata::{Peer, Remembered};
 use crate::options::{Counters, Options};
@@ -49,6 +50,14 @@ const SEND_BUFFER: usize = 256 << 10;
 const SHARE: usize = 4;
 /// Shortest interval between checks of a connection.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
+/// Bytes that a client with unread answers must read in `Options::stalled`.
+const READ_MIN: u64 = 16 << 10;
+/// While unread answers exceed the budget of the process, a connection is closed when it has at
+/// least `CROWDED_BYTES` of them and has read less than `READ_MIN` bytes for `CROWDED_STALL`.
+const CROWDED_STALL: Duration = Duration::from_secs(1);
+const CROWDED_BYTES: usize = 64 << 10;
+/// Messages decompressed at once: each may hold the largest message, and they share the cores.
+pub const INFLATING_MAX: usize = 2;
 /// Number of empty data frames in a row that a client may send.
 const EMPTY_PIECES_MAX: usize = 1_000;
 
@@ -59,6 +68,8 @@ pub struct Route {
     pub index: usize,
     /// Requests are a stream, too.
     pub bidirectional: bool,
+    /// Largest message of a client.
+    pub message_bytes: usize,
 }
 
 /// State shared by all connections.
@@ -71,10 +82,47 @@ pub struct Door {
     pub options: Options,
     /// Counters.
     pub counters: Counters,
+    /// Bytes of unfinished requests.
+    pub unfinished: Arc<Pool>,
+    /// Bytes of unread answers.
+    pub unread: Arc<Pool>,
+    /// Messages that may be decompressed at once.
+    pub inflating: Semaphore,
     /// Events for Python.
     pub inbox: Arc<Inbox<Event>>,
     /// Id of the next call.
     pub ids: AtomicU64,
+}
+
+fn share(pool: &Arc<Pool>, limit: usize) -> Arc<Share> {
+    Arc::new(Share::new(Arc::clone(pool), limit))
+}
+
+/// How fast a connection reads: it must read `READ_MIN` bytes in the time that it has, or all.
+struct Reading {
+    written: Arc<AtomicU64>,
+    mark: u64,
+    since: Instant,
+}
+
+impl Reading {
+    fn new(written: Arc<AtomicU64>) -> Self {
+        Self {
+            written,
+            mark: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// Return for how long it has read less than `READ_MIN` bytes of `unread` ones.
+    fn stalled(&mut self, unread: usize) -> Duration {
+        let written = self.written.load(Ordering::Acquire);
+        if unread == 0 || written - self.mark >= READ_MIN {
+            self.mark = written;
+            self.since = Instant::now();
+        }
+        self.since.elapsed()
+    }
 }
 
 /// State shared by the calls of one connection.
@@ -82,8 +130,8 @@ pub struct Connection {
     calls: AtomicUsize,
     last: Mutex<Instant>,
     remembered: Remembered,
-    unread: AtomicUsize,
-    progress: Mutex<Instant>,
+    unfinished: Arc<Share>,
+    unread: Arc<Share>,
     wasted: AtomicUsize,
     wasted_max: usize,
     too_much: Notify,
@@ -91,42 +139,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Add bytes of answers that wait for the client.
-    pub fn unread(&self, size: usize) {
-        if self.unread.fetch_add(size, Ordering::AcqRel) == 0 {
-            self.moved();
-        }
-    }
-
-    /// Subtract bytes that were written or dropped.
-    pub fn read(&self, size: usize) {
-        self.unread.fetch_sub(size, Ordering::AcqRel);
-        self.moved();
-    }
-
     /// Count a call that was reset before it was processed. Many in a row are an attack (rapid
     /// reset) that would fill the queue shared by all clients.
     pub fn wasted(&self) {
         if self.wasted.fetch_add(1, Ordering::AcqRel) == self.wasted_max {
             self.too_much.notify_one();
         }
-    }
-
-    fn moved(&self) {
-        *self
-            .progress
-            .lock()
-            .expect("a thread panicked while it held this lock") = Instant::now();
-    }
-
-    fn stalled(&self) -> Duration {
-        if self.unread.load(Ordering::Acquire) == 0 {
-            return Duration::ZERO;
-        }
-        self.progress
-            .lock()
-            .expect("a thread panicked while it held this lock")
-            .elapsed()
     }
 
     fn idle(&self) -> Duration {
@@ -171,8 +189,8 @@ where
         calls: AtomicUsize::new(0),
         last: Mutex::new(Instant::now()),
         remembered: Remembered::new(peer),
-        unread: AtomicUsize::new(0),
-        progress: Mutex::new(Instant::now()),
+        unfinished: share(&door.unfinished, door.options.unfinished.0),
+        unread: share(&door.unread, door.options.unread.0),
         wasted: AtomicUsize::new(0),
         wasted_max: door.options.resets,
         too_much: Notify::new(),
@@ -188,6 +206,7 @@ where
     };
     let stream = Tolerant::new(stream);
     let greeted = stream.greeted();
+    let mut reading = Reading::new(stream.written());
     let mut http = pin!(builder(&door.options).serve_connection(TokioIo::new(stream), service));
     let (begun, handshake) = (Instant::now(), door.options.handshake);
     let mut tick = interval((idle.min(patience).min(handshake) / 4).max(SHORTEST_TICK));
@@ -208,10 +227,20 @@ where
                 door.counters.connections_wasteful.up();
                 return;
             }
+            () = connection.unread.exceeded.notified() => {
+                door.counters.connections_unread.up();
+                return;
+            }
             _ = tick.tick() => {
                 connection.wasted.store(0, Ordering::Release);
-                if connection.stalled() >= patience {
+                let unread = connection.unread.used();
+                let stalled = reading.stalled(unread);
+                if stalled >= patience {
                     door.counters.connections_stalled.up();
+                    return;
+                }
+                if door.unread.exceeds(1) && unread >= CROWDED_BYTES && stalled >= CROWDED_STALL {
+                    door.counters.connections_unread.up();
                     return;
                 }
                 if !greeted.load(Ordering::Acquire) && begun.elapsed() >= handshake {
@@ -267,25 +296,28 @@ async fn answer(
     drop(head);
     let active = Active::new(&connection);
     let deadline: Deadline = timeout_ns.map(|ns| Box::pin(sleep(Duration::from_nanos(ns))));
-    let deframer = Deframer::new(door.options.message_bytes, encoding);
+    let deframer = Deframer::new(route.message_bytes, encoding);
     let id = door.ids.fetch_add(1, Ordering::Relaxed);
-    let call = Arc::new(Shared::new(id, Arc::clone(&connection.unseen)));
-    let open = |request| Event::Open {
+    let unread = Arc::clone(&connection.unread);
+    let call = Arc::new(Shared::new(id, Arc::clone(&connection.unseen), unread));
+    let open = |request, held| Event::Open {
         call: Arc::clone(&call),
         method: route.index,
         request,
         metadata,
         timeout_ns,
+        held,
     };
     if route.bidirectional {
-        door.begin(open(None));
+        door.begin(open(None, None));
+        let unfinished = Arc::clone(&connection.unfinished);
         let ending = Ending::new(Arc::clone(&call), connection, Arc::clone(&door.inbox));
-        tokio::spawn(read_all(
-            Arc::clone(&door),
+        let messages = Messages {
             body,
             deframer,
-            Arc::clone(&call),
-        ));
+            unfinished,
+        };
+        tokio::spawn(read_all(Arc::clone(&door), messages, Arc::clone(&call)));
         return respond(GrpcBody::live(call, ending, deadline, active));
     }
     one_request(&door, body, deframer, deadline, active, &call, open).await
@@ -298,20 +330,19 @@ async fn one_request(
     mut deadline: Deadline,
     active: Active,
     call: &Arc<Shared>,
-    open: impl FnOnce(Option<Bytes>) -> Event,
+    open: impl FnOnce(Option<Bytes>, Option<Held>) -> Event,
 ) -> Response<GrpcBody> {
-    let read = read_one(&mut body, &mut deframer);
-    let message = match within(&mut deadline, read).await {
-        Some(Ok(message)) => message,
-        Some(Err(status)) => {
-            door.counters.requests_broken.up();
-            return status_only(&status);
-        }
+    let mut held = Held::new(&active.0.unfinished);
+    let read = read_one(door, &mut body, &mut deframer, &mut held);
+    let message = match within(&mut deadline, timeout(door.options.request, read)).await {
+        Some(Ok(Ok(message))) => message,
+        Some(Ok(Err(failure))) => return status_only(&door.count(failure)),
+        Some(Err(_)) => return status_only(&door.count(Failure::Slow)),
         None => return status_only(&late()),
     };
     // Further data is not read: the library then drops it instead of buffering it.
     drop(body);
-    door.begin(open(Some(message)));
+    door.begin(open(Some(message), Some(held)));
     let mut ending = Ending::new(
         Arc::clone(call),
         Arc::clone(&active.0),
@@ -334,6 +365,52 @@ impl Door {
     fn begin(&self, open: Event) {
         self.counters.calls.up();
         self.inbox.push(open);
+    }
+
+    /// Decompress a message, on another thread and a few at a time: one may take half a second.
+    async fn unpack(
+        &self,
+        packed: Packed,
+        limit: usize,
+        held: &mut Held,
+    ) -> Result<Bytes, Failure> {
+        if !packed.gzip {
+            within_budget(held, packed.data.len())?;
+            return Ok(packed.data);
+        }
+        // Neither closes before the calls do.
+        let permit = self.inflating.acquire().await.map_err(|_| Failure::Gone)?;
+        let work = tokio::task::spawn_blocking(move || packed.inflate(limit));
+        let message = work.await.map_err(|_| Failure::Gone)?;
+        drop(permit);
+        let message = message.map_err(Failure::Broken)?;
+        within_budget(held, message.len())?;
+        Ok(message)
+    }
+
+    /// Count a request that is refused; return its status.
+    fn count(&self, failure: Failure) -> Status {
+        match failure {
+            Failure::Broken(status) => {
+                self.counters.requests_broken.up();
+                status
+            }
+            Failure::Gone => {
+                self.counters.requests_broken.up();
+                cut_short()
+            }
+            Failure::OverBudget => {
+                self.counters.requests_over_budget.up();
+                let text = "unfinished requests hold too many bytes; try again later";
+                Status::new(RESOURCE_EXHAUSTED, text)
+            }
+            Failure::Slow => {
+                self.counters.requests_slow.up();
+                let limit = self.options.request.as_millis();
+                let text = format!("the request was not complete within {limit} ms");
+                Status::new(DEADLINE_EXCEEDED, text)
+            }
+        }
     }
 
     /// Return the requested method, or the answer that refuses the request.
@@ -446,53 +523,115 @@ fn cut_short() -> Status {
     )
 }
 
-async fn read_one(body: &mut Incoming, deframer: &mut Deframer) -> Result<Bytes, Status> {
+/// Why a request is refused before Python gets it.
+enum Failure {
+    /// It cannot be decoded.
+    Broken(Status),
+    /// It, and others, hold too many bytes.
+    OverBudget,
+    /// It was not complete in time.
+    Slow,
+    /// Its stream was reset, which the answering side reports.
+    Gone,
+}
+
+fn within_budget(held: &mut Held, size: usize) -> Result<(), Failure> {
+    if held.set(size) {
+        Ok(())
+    } else {
+        Err(Failure::OverBudget)
+    }
+}
+
+async fn read_one(
+    door: &Door,
+    body: &mut Incoming,
+    deframer: &mut Deframer,
+    held: &mut Held,
+) -> Result<Bytes, Failure> {
     loop {
-        if let Some(message) = deframer.next()? {
-            return Ok(message);
+        if let Some(packed) = deframer.next_packed().map_err(Failure::Broken)? {
+            return door.unpack(packed, deframer.limit(), held).await;
         }
         match data(body).await {
             Ok(Some(chunk)) => deframer.push(chunk),
-            Ok(None) | Err(_) => return Err(cut_short()),
+            Ok(None) => return Err(Failure::Broken(cut_short())),
+            Err(_) => return Err(Failure::Gone),
+        }
+        within_budget(held, deframer.len())?;
+    }
+}
+
+/// The messages of a client's stream.
+struct Messages {
+    body: Incoming,
+    deframer: Deframer,
+    unfinished: Arc<Share>,
+}
+
+impl Messages {
+    /// Return the next message; `None` at the end of the stream.
+    async fn next(&mut self, door: &Door) -> Result<Option<(Bytes, Held)>, Failure> {
+        let limit = door.options.request;
+        // Between messages a stream holds no budget and has no time limit.
+        let mut begun: Option<(Instant, Held)> = None;
+        loop {
+            if let Some(packed) = self.deframer.next_packed().map_err(Failure::Broken)? {
+                let mut held = match begun {
+                    Some((_, held)) => held,
+                    None => Held::new(&self.unfinished),
+                };
+                let size = self.deframer.limit();
+                let message = door.unpack(packed, size, &mut held).await?;
+                return Ok(Some((message, held)));
+            }
+            if !self.deframer.is_empty() {
+                let (_, held) =
+                    begun.get_or_insert_with(|| (Instant::now(), Held::new(&self.unfinished)));
+                within_budget(held, self.deframer.len())?;
+            }
+            let more = data(&mut self.body);
+            let more = match &begun {
+                None => more.await,
+                Some((since, _)) => timeout_at(*since + limit, more)
+                    .await
+                    .map_err(|_| Failure::Slow)?,
+            };
+            match more {
+                Ok(Some(chunk)) => self.deframer.push(chunk),
+                Ok(None) if self.deframer.is_empty() => return Ok(None),
+                Ok(None) => return Err(Failure::Broken(cut_short())),
+                Err(_) => return Err(Failure::Gone),
+            }
         }
     }
 }
 
 /// Pass the messages of a stream to Python, one at a time, as it processes them.
-async fn read_all(door: Arc<Door>, body: Incoming, deframer: Deframer, call: Arc<Shared>) {
+async fn read_all(door: Arc<Door>, messages: Messages, call: Arc<Shared>) {
     tokio::select! {
-        () = messages(&door, body, deframer, &call) => {}
+        () = pass_on(&door, messages, &call) => {}
         () = call.left.notified() => {}
     }
 }
 
-async fn messages(door: &Door, mut body: Incoming, mut deframer: Deframer, call: &Shared) {
+async fn pass_on(door: &Door, mut messages: Messages, call: &Shared) {
     loop {
         let Ok(permit) = call.inbound.acquire().await else {
             return;
         };
         permit.forget();
-        let message = loop {
-            match deframer.next() {
-                Ok(Some(message)) => break message,
-                Ok(None) => {}
-                Err(status) => return broken(door, call, status),
+        match messages.next(door).await {
+            Ok(Some((message, held))) => {
+                door.inbox.push(Event::Message(call.id, message, held));
             }
-            match data(&mut body).await {
-                Ok(Some(chunk)) => deframer.push(chunk),
-                Ok(None) if deframer.is_empty() => {
-                    return door.inbox.push(Event::HalfClosed(call.id));
-                }
-                Ok(None) => return broken(door, call, cut_short()),
-                Err(_) => return, // reported by the answering side
+            Ok(None) => return door.inbox.push(Event::HalfClosed(call.id)),
+            Err(Failure::Gone) => return,
+            Err(failure) => {
+                let status = door.count(failure);
+                let event = Event::Broken(call.id, status.code, status.message);
+                return door.inbox.push(event);
             }
-        };
-        door.inbox.push(Event::Message(call.id, message));
+        }
     }
-}
-
-fn broken(door: &Door, call: &Shared, status: Status) {
-    door.counters.requests_broken.up();
-    door.inbox
-        .push(Event::Broken(call.id, status.code, status.message));
 }

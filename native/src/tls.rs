@@ -1,8 +1,9 @@
-//! Plaintext and TLS on one port, distinguished by the first byte of a connection.
+//! Plaintext and TLS on one port, distinguished by the first byte of a connection, or TLS alone.
 //!
 //! Certificates can be replaced while the server runs; open connections keep the old one.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -33,25 +34,40 @@ pub enum Spoken {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// The certificate authorities of clients.
+pub struct ClientAuthority<'a> {
+    /// Their certificates (PEM).
+    pub certificates: &'a [u8],
+    /// Refuse clients without a certificate. A certificate of another authority is always refused.
+    pub required: bool,
+}
+
 /// The certificate in use, if there is one.
 #[derive(Default)]
-pub struct Tls(RwLock<Option<Arc<ServerConfig>>>);
+pub struct Tls {
+    config: RwLock<Option<Arc<ServerConfig>>>,
+    only: AtomicBool,
+}
 
 impl Tls {
-    /// Use this certificate chain and key (PEM) for new connections; with `client_ca` clients need
-    /// a certificate signed by it.
+    /// Use this certificate chain and key (PEM) for new connections.
     pub fn replace(
         &self,
         chain: &[u8],
         key: &[u8],
-        client_ca: Option<&[u8]>,
+        clients: Option<ClientAuthority<'_>>,
     ) -> Result<(), String> {
-        let config = configuration(chain, key, client_ca).map_err(|error| error.to_string())?;
+        let config = configuration(chain, key, clients).map_err(|error| error.to_string())?;
         *self
-            .0
+            .config
             .write()
             .expect("a thread panicked while it held this lock") = Some(Arc::new(config));
         Ok(())
+    }
+
+    /// Close connections in plaintext from now on.
+    pub fn refuse_plaintext(&self) {
+        self.only.store(true, Ordering::Relaxed);
     }
 
     /// Detect the transport and do the handshake, within `patience`.
@@ -65,10 +81,16 @@ impl Tls {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if first[0] != TLS_HANDSHAKE {
+            if self.only.load(Ordering::Relaxed) {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "plaintext is not accepted",
+                ));
+            }
             return Ok(Spoken::Plain(stream));
         }
         let config = self
-            .0
+            .config
             .read()
             .expect("a thread panicked while it held this lock")
             .clone();
@@ -88,23 +110,26 @@ impl Tls {
 fn configuration(
     chain: &[u8],
     key: &[u8],
-    client_ca: Option<&[u8]>,
+    clients: Option<ClientAuthority<'_>>,
 ) -> Result<ServerConfig, Box<dyn std::error::Error>> {
     let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()?;
-    let builder = match client_ca {
+    let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some(ca) => {
+        Some(authority) => {
             let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(ca) {
+            for certificate in CertificateDer::pem_slice_iter(authority.certificates) {
                 roots.add(certificate?)?;
             }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-            builder.with_client_cert_verifier(verifier)
+            let mut verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            if !authority.required {
+                verifier = verifier.allow_unauthenticated();
+            }
+            builder.with_client_cert_verifier(verifier.build()?)
         }
     };
     let mut config = builder.with_single_cert(chain, key)?;

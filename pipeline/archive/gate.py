@@ -14,7 +14,7 @@ import grpc
 
 from ...client.clock import local_date_time
 from ...client.identity import client_id
-from ...client.transport.credentials import Caller
+from ...client.transport.credentials import Caller, Credentials
 from ...proto import paths, v1, v2
 from ..errors import PipelineError
 
@@ -31,25 +31,26 @@ class Mark:
     log_end: int
 
 
-def get_watermark(endpoint: str) -> Mark:
+def get_watermark(endpoint: str, keys: Credentials | None = None) -> Mark:
     """Return the archive watermark of the broker at HOST:PORT. Raises PipelineError."""
     request = v1.GetArchiveWatermarkRequest()
     path, answer = paths.GET_ARCHIVE_WATERMARK, v1.GetArchiveWatermarkResponse
-    found = _call(endpoint, path, request, answer)
+    found = _call(endpoint, path, request, answer, keys)
     return Mark(found.watermark, found.gate, found.log_start, found.log_end)
 
 
-def set_watermark(endpoint: str, watermark: int) -> bool:
+def set_watermark(endpoint: str, watermark: int, keys: Credentials | None = None) -> bool:
     """Set the broker's archive watermark; durable on return. Raises PipelineError.
 
     Return whether the broker's retention honours the watermark.
     """
     request = v1.SetArchiveWatermarkRequest(watermark=watermark)
-    found = _call(endpoint, paths.SET_ARCHIVE_WATERMARK, request, v1.SetArchiveWatermarkResponse)
+    path, answer = paths.SET_ARCHIVE_WATERMARK, v1.SetArchiveWatermarkResponse
+    found = _call(endpoint, path, request, answer, keys)
     return bool(found.gate)
 
 
-def _call(endpoint: str, path: str, request: Any, answer: Any) -> Any:
+def _call(endpoint: str, path: str, request: Any, answer: Any, keys: Credentials | None) -> Any:
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.insecure_channel(endpoint, options=options) as channel:
         method = channel.unary_unary(
@@ -57,7 +58,7 @@ def _call(endpoint: str, path: str, request: Any, answer: Any) -> Any:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
-        caller = Caller(client_id(), None, "", local_date_time)
+        caller = Caller(client_id(), keys, "", local_date_time)
         try:
             found = method(request, timeout=_TIMEOUT_S, metadata=caller.metadata())
         except grpc.RpcError as error:

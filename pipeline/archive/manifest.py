@@ -24,8 +24,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from ...store.format.layout import check_name
 from .errors import ArchiveError
-from .names import ATTEMPT_MARK, MANIFESTS, SETTINGS, STAGING, manifest_path, sync_folder
+from .names import (
+    ATTEMPT_MARK,
+    MANIFESTS,
+    SETTINGS,
+    STAGING,
+    check_relative,
+    manifest_path,
+    sync_folder,
+)
 
 FORMAT: Final = 1
 
@@ -73,7 +82,14 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
                 f"{path} has format {document['format']}; this version supports format {FORMAT}."
             )
         files = tuple(FileEntry(**one) for one in document["files"])
-        return Manifest(document["name"], files, tuple(document["removes"]), document["about"])
+        for file in files:
+            check_relative(file.path)
+            check_relative(file.staged)
+        removes = tuple(check_relative(one) for one in document["removes"])
+        name = check_name(document["name"], "name of a unit of work")
+        if os.path.basename(path) != os.path.basename(manifest_path("", name)):
+            raise ValueError(f"it is the record of {name!r}")
+        return Manifest(name, files, removes, document["about"])
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(f"{path} is not a commit record of an archive: {error}.") from error
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from ...store.format.layout import check_name
+
 MANIFESTS: Final = "_manifest"
 STAGING: Final = "_staging"
 SETTINGS: Final = "archive.json"
@@ -62,6 +64,13 @@ def split_name(broker: str, base: int, position: int) -> str:
 def manifest_path(root: str, name: str) -> str:
     """Return the path of a unit's commit record."""
     return os.path.join(root, MANIFESTS, f"{name}.json")
+
+
+def check_relative(path: str) -> str:
+    """Return a path of a commit record. Raises ValueError for one that leaves the archive."""
+    for part in path.split("/"):
+        check_name(part, f"part of the path {path[:80]!r}")
+    return path
 
 
 def staging_folder(name: str, token: str) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .checksum import crc32
+from ...store.format.checksum import crc32
 from .manifest import FileEntry
 
 CODECS: Final = ("zstd", "snappy", "lz4", "gzip", "none")

@@ -85,7 +85,7 @@ def only_writer(root: str, what: str) -> Iterator[None]:
     Raises ArchiveError if another process holds it.
     """
     path = os.path.join(root, MANIFESTS, f"{LOCK}-{what}")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

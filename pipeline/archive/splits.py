@@ -10,10 +10,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ...store.format.checksum import crc32
 from ..decode import Decoder, open_split
 from ..schema import COLUMNS
 from ..splits import Split
-from .checksum import crc32
 from .manifest import Manifest, commit, finish_one, load, new_token
 from .names import escaped, split_name, staging_folder
 from .row_file import FileFormat

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...client.transport.credentials import Credentials
 from ..archive.checking import check_unit, is_another_log
 from ..archive.coverage import Range, covered_to, left_to_do, ranges_of
 from ..archive.gate import get_watermark, set_watermark
@@ -50,6 +51,8 @@ class ArchivePlan:
     split_bytes: int | None = None
     on_corrupt: Literal["fail", "skip", "permissive"] = "fail"
     gate: str = ""  #: HOST:PORT of the broker whose watermark is set
+    access_key: str = ""  #: with `secret_key`: signs the calls to `gate`
+    secret_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,10 @@ def archive(
         if plan.gate:
             _advance(spark, plan, store, report)
         return report
+
+
+def _keys(plan: ArchivePlan) -> Credentials | None:
+    return Credentials(plan.access_key, plan.secret_key) if plan.access_key else None
 
 
 def _choice(plan: ArchivePlan) -> dict[str, Any]:
@@ -152,7 +159,7 @@ def _advance(
     spark: SparkSession | None, plan: ArchivePlan, store: StoreSnapshot, report: Report
 ) -> None:
     """Check the units between the watermark and its target, then set it."""
-    state = get_watermark(plan.gate)
+    state = get_watermark(plan.gate, _keys(plan))
     if not state.gate:
         text = f"archiveGate is off at {plan.gate}: the broker's retention ignores the watermark."
         report.problems.append(text)
@@ -191,7 +198,7 @@ def _advance(
     report.summary["checked"] = len(units)
     right_to = max(right_to, target)
     if right_to > state.watermark:
-        set_watermark(plan.gate, right_to)
+        set_watermark(plan.gate, right_to, _keys(plan))
     report.summary["watermark"] = max(right_to, state.watermark)
 
 

@@ -29,6 +29,7 @@ from ...store.format.index_file import (
 from ...store.format.index_keys import Entries
 from ...store.format.layout import INDEX_FOLDER, QUEUE_FOLDER, is_file_name
 from ...store.format.queue_unit import FILLER_SIZE
+from ...store.format.topic_names import is_queue_name, queue_path
 from .queue_files import UNIT, UNIT_BYTES, QueueSizes, write_units
 
 #: Units and entries per read.
@@ -46,7 +47,7 @@ def known_queues(store: str) -> list[tuple[str, int]]:
     return sorted(
         (folder.parent.name, int(folder.name))
         for folder in (Path(store) / QUEUE_FOLDER).glob("*/*")
-        if is_file_name(folder.name)
+        if is_file_name(folder.name) and is_queue_name(folder.parent.name, int(folder.name))
     )
 
 
@@ -103,7 +104,7 @@ def _old_range(store: str, key: tuple[str, int], log_start: int, stop: int) -> t
 
 def _chunks(store: str, key: tuple[str, int]) -> Iterator[tuple[int, Any]]:
     """Yield the units of a queue's files in parts, with the number of each part's first unit."""
-    folder = os.path.join(store, QUEUE_FOLDER, key[0], str(key[1]))
+    folder = queue_path(store, *key)
     try:
         names = [name for name in os.listdir(folder) if is_file_name(name)]
     except FileNotFoundError:

@@ -73,6 +73,8 @@ class DlqPlan:
     endpoints: str = ""
     to: str = ""  #: destination instead of the original topic
     rate: float = 0.0
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def dlq(
 
 
 def _parts(plan: DlqPlan, now_ms: int, dry_run: bool) -> list[DlqPart]:
-    target = SendTarget(plan.endpoints)
+    target = SendTarget(plan.endpoints, plan.access_key, plan.secret_key)
     if plan.store:
         return [
             DlqPart(plan, split, "", (), target, now_ms, dry_run)

@@ -16,6 +16,7 @@ import numpy as np
 from ...store.format.layout import QUEUE_EXT_FOLDER, QUEUE_FOLDER, file_name
 from ...store.format.queue_unit import FILLER
 from ...store.format.queue_unit import UNIT as UNIT_STRUCT
+from ...store.format.topic_names import queue_path
 
 UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 UNIT_BYTES: Final = UNIT_STRUCT.size
@@ -53,8 +54,8 @@ def _first_size(folder: Path) -> int:
 
 
 def write_units(out: str, sizes: QueueSizes, key: tuple[str, int], first: int, units: Any) -> None:
-    """Write units from number `first` on. Raises OSError."""
-    folder = os.path.join(out, QUEUE_FOLDER, key[0], str(key[1]))
+    """Write units from number `first` on. Raises OSError; ValueError for an invalid topic."""
+    folder = queue_path(out, *key)
     os.makedirs(folder, exist_ok=True)
     size = sizes.file_bytes
     position = first * UNIT_BYTES
@@ -62,7 +63,7 @@ def write_units(out: str, sizes: QueueSizes, key: tuple[str, int], first: int, u
     while data:
         start = position - position % size
         part = data[: start + size - position]
-        descriptor = os.open(os.path.join(folder, file_name(start)), os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(os.path.join(folder, file_name(start)), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < size:
                 os.ftruncate(descriptor, size)

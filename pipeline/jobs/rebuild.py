@@ -22,7 +22,7 @@ import numpy as np
 from ...store.format.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
 from ...store.format.layout import INDEX_FOLDER
 from ...store.scan.lmq import lmq_rows
-from ...store.scan.properties import TagsCodes, by_queue
+from ...store.scan.properties import TagsCodes
 from ...store.scan.walk import Columns
 from ..archive.planning import StoreSnapshot, grid_splits, snapshot
 from ..errors import PipelineError
@@ -32,7 +32,7 @@ from .index_files import IndexSizes, index_sizes, merge_index, save_entries
 from .queue_files import UNIT, QueueSizes, fill_front, queue_sizes, write_units
 from .queue_order import UnitRun, write_in_order
 from .running import Report, run_parts
-from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queued
+from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queue_rows, queued, unnamed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,14 +81,15 @@ def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
         raise PipelineError(f"{out} is inside the store. Use a folder outside it.")
     if os.path.isdir(out) and os.listdir(out):
         raise PipelineError(f"{out} is not empty. Use a new folder.")
-    os.makedirs(out, exist_ok=True)
+    os.makedirs(out, 0o700, exist_ok=True)
     queue_size = queue_sizes(store.root, plan.queue_file_bytes)
     index_size = index_sizes(store.root, plan.index_slots, plan.index_entries)
     splits = grid_splits(store, plan.split_bytes, live=True)
     parts = [RebuildPart(split, out, queue_size, plan.queues, plan.index) for split in splits]
     done = run_parts(spark, parts, rebuild_part, "rebuild")
     report = Report("rebuild", {"store": store.root, "out": out, "splits": len(parts)})
-    report.problems += gaps(splits, [one.bounds for one in done])
+    all_bounds = [one.bounds for one in done]
+    report.problems += gaps(splits, all_bounds) + unnamed(all_bounds)
     report.summary["records"] = sum(one.bounds.records for one in done)
     if plan.queues:
         _finish_queues(store, out, queue_size, done, report)
@@ -136,8 +137,7 @@ def _units(part: RebuildPart, rows: RecordColumns, codes: TagsCodes, done: Rebui
     for row, name, number in lmq_rows(rows.raw, columns, rows.topics):
         at = np.array([row])
         done.unit_runs.append(_unit_run((name, 0, True), np.array([number]), columns, found, at))
-    for topic_id, queue_id, which in by_queue(columns):
-        name = rows.topics.names[topic_id]
+    for (name, queue_id), which in queue_rows(rows, columns, done.bounds):
         numbers = columns.queue_offset[which]
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         for run in np.split(np.arange(len(which)), breaks):

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...store.format.layout import ABORT_FILE, QUEUE_FOLDER, file_name
+from ...store.format.layout import ABORT_FILE, file_name
 from ...store.format.queue_ext import is_address
 from ...store.format.queue_unit import FILLER_SIZE
-from ...store.scan.properties import TagsCodes, by_queue
+from ...store.format.topic_names import queue_path
+from ...store.scan.properties import TagsCodes
 from ..archive.planning import StoreSnapshot, grid_splits, snapshot
 from ..splits import SPLIT_BYTES, Split
 from .queue_files import UNIT, UNIT_BYTES, queue_sizes
 from .running import Report, run_parts
-from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queued
+from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queue_rows, queued, unnamed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +88,7 @@ def verify(
         "records": sum(bounds.records for bounds in all_bounds),
         "lost_bytes": sum(one.end - one.begin for bounds in all_bounds for one in bounds.lost),
     }
-    report.problems += gaps(splits, all_bounds)
+    report.problems += gaps(splits, all_bounds) + unnamed(all_bounds)
     if queues:
         _report_queues(store, size, done, report)
     return report
@@ -107,8 +108,7 @@ def verify_part(part: VerifyPart) -> VerifyDone:
 def _compare(part: VerifyPart, rows: RecordColumns, codes: TagsCodes, done: VerifyDone) -> None:
     columns = queued(rows.columns)
     tags = codes.of(rows.raw, columns, rows.topics)
-    for topic_id, queue_id, which in by_queue(columns):
-        key = (rows.topics.names[topic_id], queue_id)
+    for key, which in queue_rows(rows, columns, done.bounds):
         numbers = columns.queue_offset[which]
         found = done.queues.setdefault(key, QueueFound(first=int(numbers[0])))
         found.records += len(which)
@@ -133,7 +133,7 @@ def _compare(part: VerifyPart, rows: RecordColumns, codes: TagsCodes, done: Veri
 
 def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -> Any:
     """Return the units with these numbers; zeros for missing ones."""
-    folder = os.path.join(root, QUEUE_FOLDER, key[0], str(key[1]))
+    folder = queue_path(root, *key)
     found = np.zeros(len(numbers), UNIT)
     positions = numbers * UNIT_BYTES
     starts = positions - positions % file_bytes

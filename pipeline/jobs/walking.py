@@ -4,6 +4,7 @@ A walk begins at the split's first valid record. Its bounds let the driver check
 all splits are contiguous: bytes between two walks belong to no valid record.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,10 @@ import numpy as np
 
 from ...store.format.queue_unit import UNQUEUED
 from ...store.format.record import TRANSACTION_MASK
+from ...store.format.topic_names import is_queue_name
 from ...store.scan.files import open_bytes
+from ...store.scan.properties import by_queue
+from ...store.scan.raw import Integers
 from ...store.scan.walk import Columns, LostRange, RawBytes, StopReason, TopicTable, sync, walk
 from ..splits import Split
 
@@ -30,6 +34,8 @@ class SplitBounds:
     blank: bool = False  #: the walk ended at the segment's blank
     records: int = 0
     lost: list[LostRange] = field(default_factory=list)
+    #: Records whose topic or queue id cannot name a queue, by both.
+    unnamed: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -79,6 +85,31 @@ class SplitWalk:
 def queued(columns: Columns) -> Columns:
     """Return the records with a unit in their queue: not prepared or rolled-back ones."""
     return columns.take(~np.isin(columns.sys_flag & TRANSACTION_MASK, UNQUEUED))
+
+
+def queue_rows(
+    rows: RecordColumns, columns: Columns, bounds: SplitBounds
+) -> Iterator[tuple[tuple[str, int], Integers]]:
+    """Yield topic and queue id with the rows of that queue. Count records of other names: a topic
+    becomes the name of a folder, and a log can hold any."""
+    for topic_id, queue_id, which in by_queue(columns):
+        key = (rows.topics.names[topic_id], queue_id)
+        if is_queue_name(*key):
+            yield key, which
+        else:
+            bounds.unnamed[key] += len(which)
+
+
+def unnamed(all_bounds: list[SplitBounds]) -> list[str]:
+    """Return sentences about records whose topic or queue id cannot name a queue."""
+    counts: Counter[tuple[str, int]] = Counter()
+    for bounds in all_bounds:
+        counts += bounds.unnamed
+    return [
+        f"{count} records have the topic {topic[:80]!r} and the queue id {queue_id}, which cannot "
+        "name a queue."
+        for (topic, queue_id), count in sorted(counts.items())
+    ]
 
 
 def gaps(splits: list[Split], all_bounds: list[SplitBounds]) -> list[str]:

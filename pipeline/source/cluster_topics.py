@@ -26,9 +26,14 @@ def topic_exists(wire: Channel, topic: str) -> bool:
 
 def topic_names(wire: Channel) -> list[str]:
     """Return the topics of the access point's broker; empty without an Admin service."""
-    try:
-        request = v1.ListTopicsRequest(include_system=True)
-        answer = wire.call(paths.LIST_TOPICS, request, v1.ListTopicsResponse)
-    except PipelineError:
-        return []
-    return [one.name for one in answer.topics]
+    request = v1.ListTopicsRequest(include_system=True)
+    names: list[str] = []
+    while True:
+        try:
+            answer = wire.call(paths.LIST_TOPICS, request, v1.ListTopicsResponse)
+        except PipelineError:
+            return []
+        names += [one.name for one in answer.topics]
+        if not (answer.more and answer.topics):
+            return names
+        request.after = names[-1]

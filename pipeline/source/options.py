@@ -41,7 +41,7 @@ OPTIONS: Final = {
     "columns": "columns of the row, separated by ','; fewer columns are cheaper",
     "properties": "map, string or none: type of the column properties",
     "decompressBody": "false: return bodies as stored",
-    "verifyCrc": "true: verify every body's checksum",
+    "verifyCrc": "false: do not verify the checksums of selected bodies; true: also without bodies",
     "onCorrupt": "fail, skip or permissive: handling of damaged records",
     "startingOffsets": "earliest, latest or JSON; default: latest (stream), earliest (batch)",
     "startingTimestamp": "ms: start at the first message stored at or after this time",
@@ -94,7 +94,7 @@ class SourceOptions:
     columns: tuple[str, ...] = COLUMNS
     properties: PropertiesForm = "map"
     decompress: bool = True
-    verify_crc: bool = False
+    verify_crc: bool | None = None  # None: if bodies are selected
     on_corrupt: OnCorrupt = "fail"
     starting: OffsetSpec | None = None
     ending: OffsetSpec | None = None
@@ -143,7 +143,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         columns=_columns(given.text("columns")),
         properties=given.one_of("properties", get_args(PropertiesForm), "map"),
         decompress=given.flag("decompressBody", True),
-        verify_crc=given.flag("verifyCrc", False),
+        verify_crc=given.flag("verifyCrc") if given.text("verifyCrc") else None,
         on_corrupt=given.one_of("onCorrupt", get_args(OnCorrupt), "fail"),
         starting=_offset_spec(given, "starting"),
         ending=_offset_spec(given, "ending"),
@@ -171,7 +171,7 @@ class _OptionReader:
     def text(self, name: str) -> str:
         return self._options.get(name, "").strip()
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool = False) -> bool:
         text = self.text(name).lower()
         if text not in ("", "true", "false"):
             raise OptionError(f"{name} must be true or false, not {text!r}.")

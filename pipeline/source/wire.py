@@ -24,7 +24,7 @@ from .pulled import PulledLog
 
 #: Bytes of one response; larger ones are not faster and need more memory.
 _FRAME_BYTES: Final = 2 << 20
-_PLACES_MAX: Final = 50_000
+_PLACES_MAX: Final = 4_000
 
 
 def open_wire(options: SourceOptions) -> Log:

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from ..format.json_file import ConfigSyntaxError, loads
 
+#: Yields the problems of a value at a path, as sentences.
 Check = Callable[[Any, str], Iterator[str]]
-"""Yields the problems of a value at a path, as sentences."""
 
 _WHOLE_NUMBER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 #: fastjson escapes these; raw ones are damage.

@@ -4,6 +4,7 @@ Names, keys, units and defaults are RocketMQ's (docs/formats/store-format.md, se
 the help has "ours". The key in `broker.conf` is the camelCase of the field name.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +47,12 @@ class StoreConfig:
         "",
         "directory of the commit log, or several separated by commas, used in turn; empty "
         "means <storePathRootDir>/commitlog",
+    )
+    store_file_mode: str = _setting(
+        "0600",
+        "ours: permissions of new files, in octal digits; directories also get x where r is set. "
+        "0640 lets the group read (Spark as another user), 0660 lets it write (Apache's broker as "
+        "another user). The process sets its umask to this",
     )
     read_only_commit_log_store_paths: str = _setting(
         "", "directories of the commit log, separated by commas, that get no new segments"
@@ -294,10 +301,20 @@ class StoreConfig:
         self._check_positive("flush_commit_log_least_pages", "flush_consume_queue_least_pages")
         if self.sync_flush_gather_max < 0:
             raise ValueError("syncFlushGatherMax is negative: use 0 or more milliseconds.")
+        self._check_mode()
         self._check_memory()
         self._check_retention()
         self._check_index()
         self._check_timers()
+
+    def _check_mode(self) -> None:
+        text = self.store_file_mode
+        mode = int(text, 8) if re.fullmatch("0?[0-7]{3}", text) else 0
+        if mode & 0o600 != 0o600 or mode & 0o113:
+            raise ValueError(
+                f"storeFileMode is {text!r}: use octal digits with rw for the owner, without x "
+                "and without w for others, like 0600 or 0640."
+            )
 
     def _check_memory(self) -> None:
         self._check_positive("transient_store_pool_size", "commit_interval_commit_log")
@@ -363,6 +380,12 @@ class StoreConfig:
         for name in names:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{_key(name)} is {getattr(self, name)}: use a number above 0.")
+
+    @property
+    def umask(self) -> int:
+        """The umask for `storeFileMode`."""
+        mode = int(self.store_file_mode, 8)
+        return 0o777 & ~(mode | (mode & 0o444) >> 2)
 
     @property
     def root(self) -> Path:

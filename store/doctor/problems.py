@@ -25,9 +25,12 @@ class Finding:
     what: str
     kind: str
     severity: str = PROBLEM
+    record: int = -1  #: physical offset of the record that disagrees with derived data
 
     def document(self) -> dict[str, Any]:
-        return asdict(self)
+        document = asdict(self)
+        del document["record"]
+        return document
 
 
 class Findings:
@@ -39,13 +42,21 @@ class Findings:
         self.left_out = 0
 
     def add(
-        self, file: str, begin: int, end: int, what: str, kind: str, *, severity: str = PROBLEM
+        self,
+        file: str,
+        begin: int,
+        end: int,
+        what: str,
+        kind: str,
+        *,
+        severity: str = PROBLEM,
+        record: int = -1,
     ) -> None:
         found = self.problems if severity == PROBLEM else self.notes
         if len(found) >= FINDINGS_MAX:
             self.left_out += 1
             return
-        found.append(Finding(file, begin, end, what, kind, severity))
+        found.append(Finding(file, begin, end, what, kind, severity, record))
 
     def demote(self, applies: Callable[[Finding], bool]) -> None:
         """Turn the problems for which `applies` is true into notes."""

@@ -6,7 +6,6 @@ Files are sparse: only ranges with data are read; holes and missing files read a
 (docs/formats/store-format.md, section 3.1). At most `_OPEN_MAX` descriptors stay open.
 """
 
-import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..format.disk import data_ranges
 from .layout import DataFile, FileQueue, QueueFolder
 
 UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
@@ -80,22 +80,6 @@ def read_bytes(opened: OpenFiles, files: FileQueue, position: int, length: int) 
 def read_units(opened: OpenFiles, queue: QueueFolder, first: int, count: int) -> Units:
     data = read_bytes(opened, queue.files, first * UNIT_BYTES, count * UNIT_BYTES)
     return np.frombuffer(data, UNIT)
-
-
-def data_ranges(descriptor: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [begin, end) of a file that are not holes."""
-    while begin < end:
-        try:
-            start = os.lseek(descriptor, begin, os.SEEK_DATA)
-            stop = os.lseek(descriptor, start, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            start, stop = begin, end
-        if start >= end:
-            return
-        yield start, min(stop, end)
-        begin = stop
 
 
 def written_units(

@@ -89,10 +89,13 @@ def rebuild_queues(
     targets: dict[tuple[str, int], Path],
     lost: list[LostRange],
     disk: Disk,
+    *,
+    doubted: frozenset[int] = frozenset(),
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], int]:
     """Write the queues `targets` (topic and queue id to a new folder); return how many units each
-    has. A queue with none has no record in the log; its old files are not replaced."""
+    has. A queue with none has no record in the log; its old files are not replaced. Units of
+    `doubted` records (physical offsets) keep their tags codes."""
     size = next(layout.of_kind("consumequeue"), None)
     file_bytes = (size.files.size if size else 0) or layout.sizes.queue_file or _DEFAULT_FILE_BYTES
     writers = {key: QueueWriter(path, file_bytes, disk) for key, path in targets.items()}
@@ -104,8 +107,8 @@ def rebuild_queues(
             progress(batch.file.start + last - layout.log.start)
     for folder in layout.of_kind("consumequeue"):
         writer = writers.get((folder.topic, folder.queue_id))
-        if writer is not None and lost:
-            _copy_lost_units(folder, writer, lost)
+        if writer is not None and (lost or doubted):
+            _copy_old_units(folder, writer, lost, doubted)
     return {key: writer.written for key, writer in writers.items()}
 
 
@@ -144,16 +147,19 @@ def _write_lmqs(
             writer.write(number, np.array([unit], UNIT))
 
 
-def _copy_lost_units(folder: QueueFolder, writer: QueueWriter, lost: list[LostRange]) -> None:
-    """Copy old units that point into lost ranges of the log."""
+def _copy_old_units(
+    folder: QueueFolder, writer: QueueWriter, lost: list[LostRange], doubted: frozenset[int]
+) -> None:
+    """Copy old units that point into lost ranges of the log, or to doubted records."""
     opened = OpenFiles()
+    places = np.array(sorted(doubted), np.int64)
     try:
         for first, units in written_units(opened, folder):
             offsets = units["offset"]
-            keep = np.zeros(len(units), np.bool_)
+            keep = np.isin(offsets, places)
             for one in lost:
-                keep |= (offsets >= one.begin) & (offsets < one.end) & (units["size"] > 0)
-            for at in np.flatnonzero(keep).tolist():
+                keep |= (offsets >= one.begin) & (offsets < one.end)
+            for at in np.flatnonzero(keep & (units["size"] > 0)).tolist():
                 writer.write(first + at, units[at : at + 1])
     finally:
         opened.close()

@@ -13,6 +13,8 @@ from ..format.checkpoint import FILE_BYTES, Checkpoint
 from ..format.disk import Disk
 from ..format.errors import StoreError
 from ..format.index_file import IndexLayout
+from ..format.json_file import seal
+from ..format.json_salvage import readable_part
 from ..timer.wheel import FILE_BYTES as WHEEL_BYTES
 from ..timer.wheel import SLOT, SLOT_BYTES
 from .index_view import common_layout
@@ -48,7 +50,7 @@ class Repair:
         for step in plan.steps:
             if step.action is Action.REBUILD_QUEUE:
                 if step is queues[0]:  # one walk for all
-                    self._queues(queues, progress)
+                    self._queues(queues, plan.doubted, progress)
                 continue
             self._journal.write("step", action=step.action, target=step.target)
             if step.action is Action.CUT_TAIL:
@@ -59,8 +61,10 @@ class Repair:
                 self._checkpoint()
             elif step.action is Action.REBUILD_SLOTS:
                 self._slots()
-            else:
+            elif step.action is Action.RESTORE_BACKUP:
                 self._backup(step)
+            else:
+                self._keep_readable(step)
             self._journal.write("done", action=step.action, target=step.target)
         shutil.rmtree(self._journal.folder / "new", ignore_errors=True)
 
@@ -78,7 +82,9 @@ class Repair:
         finally:
             self._disk.close(descriptor)
 
-    def _queues(self, steps: list[Step], progress: Progress | None) -> None:
+    def _queues(
+        self, steps: list[Step], doubted: frozenset[int], progress: Progress | None
+    ) -> None:
         targets = {}
         for step in steps:
             topic, queue_id = step.target.split("/")[1:3]
@@ -86,7 +92,9 @@ class Repair:
             self._journal.write("step", action=step.action, target=step.target)
         made = {key: self._journal.new(path) for key, path in targets.items()}
         lost = self._report.verdict.lost
-        counts = rebuild_queues(self._layout, made, lost, self._disk, progress)
+        counts = rebuild_queues(
+            self._layout, made, lost, self._disk, doubted=doubted, progress=progress
+        )
         for key, path in targets.items():
             name = self._layout.name(path)
             if not counts[key]:
@@ -147,4 +155,9 @@ class Repair:
         target = self._layout.root / step.target
         backup = target.with_name(f"{target.name}.bak")
         self._write_new(target, backup.read_bytes())
+        self._journal.replace(target)
+
+    def _keep_readable(self, step: Step) -> None:
+        target = self._layout.root / step.target
+        self._write_new(target, seal(readable_part(target)).encode())
         self._journal.replace(target)

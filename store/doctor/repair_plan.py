@@ -2,14 +2,25 @@
 
 The log is authoritative. Derived data (queues, index, checkpoint, wheel) is rebuilt; a torn tail is
 cut. Damage with valid records behind it is never cut and never filled: only another replica or a
-backup has the bytes (docs/formats/store-format.md, section 6; recovery follows the same rules).
+backup has the bytes (docs/formats/store-format.md, section 6; recovery follows the same rules). Nor
+does a record whose keys or tags contradict valid derived data become the truth: it is refused.
 """
 
 import enum
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from ..format.errors import RecordFormatError
+from ..format.index_file import IndexFile, key_hash
+from ..format.json_file import backup_of
+from ..format.json_salvage import is_readable, readable_part
+from ..format.properties import TAGS
+from ..format.record import CRC_NAME, Record, decode, property_crc_ok
+from ..scan.files import open_bytes
+from .index_view import layouts_of
 from .layout import Layout
+from .log_walk import segment_of
 from .problems import Finding
 from .verify import Report
 
@@ -23,6 +34,7 @@ class Action(enum.StrEnum):
     RESET_CHECKPOINT = "write an empty checkpoint"
     REBUILD_SLOTS = "write the slots of the timer wheel again"
     RESTORE_BACKUP = "take the backup of the file"
+    KEEP_READABLE = "keep what can be read of the file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,8 @@ class Plan:
     refused: list[Finding] = field(default_factory=list)
     #: The log has lost its end: the whole plan is refused unless the loss is accepted.
     log_is_short: bool = False
+    #: Records whose tags may be damaged: a rebuilt queue keeps the tags codes of their units.
+    doubted: frozenset[int] = frozenset()
 
     def document(self) -> dict[str, Any]:
         return {
@@ -70,9 +84,7 @@ _INDEX_KINDS: Final = frozenset(
 )
 _CHECKPOINT_KINDS: Final = frozenset(("checkpoint", "checkpoint_ahead"))
 _WHEEL_KINDS: Final = frozenset(("timer_slot", "timer_wheel"))
-#: Disagreements of a record with derived data, reported for the record: rebuilding the derived data
-#: resolves them if the record is otherwise whole.
-_WITNESS_KINDS: Final = frozenset(("record_tags", "record_keys"))
+_TAGS_KINDS: Final = frozenset(("record_tags", "queue_tags"))
 
 
 def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Plan:
@@ -91,12 +103,15 @@ def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Pl
         plan.steps.append(Step(Action.CUT_TAIL, tail.file, why, tail.begin, tail.end))
     queues: dict[str, list[Finding]] = {}
     index: list[Finding] = []
+    plan.doubted = doubted_records(layout, findings.problems)
     for one in findings.problems:
-        if one.kind in _QUEUE_KINDS:
+        if one.kind in _TAGS_KINDS and one.record in plan.doubted:
+            plan.refused.append(one)
+        elif one.kind in _QUEUE_KINDS:
             queues.setdefault(_queue_of(one.file), []).append(one)
         elif one.kind in _INDEX_KINDS:
             index.append(one)
-        elif one.kind not in _WITNESS_KINDS and one.kind != "torn_tail":
+        elif one.kind not in ("record_tags", "torn_tail"):
             _plan_other(layout, plan, one)
     for target, found in sorted(queues.items()):
         if target.startswith("batchconsumequeue/"):
@@ -126,8 +141,15 @@ def _plan_other(layout: Layout, plan: Plan, one: Finding) -> None:
     elif one.kind in _WHEEL_KINDS:
         if not any(step.action is Action.REBUILD_SLOTS for step in plan.steps):
             plan.steps.append(Step(Action.REBUILD_SLOTS, one.file, one.what))
-    elif one.kind == "json" and (layout.root / f"{one.file}.bak").is_file():
-        plan.steps.append(Step(Action.RESTORE_BACKUP, one.file, one.what))
+    elif one.kind == "json" and not one.file.endswith(".bak"):
+        path = layout.root / one.file
+        if is_readable(backup_of(path)):
+            plan.steps.append(Step(Action.RESTORE_BACKUP, one.file, one.what))
+        elif readable_part(path):
+            why = f"{one.what} Its backup is not readable either."
+            plan.steps.append(Step(Action.KEEP_READABLE, one.file, why))
+        else:
+            plan.refused.append(one)
     else:
         plan.refused.append(one)
 
@@ -141,3 +163,51 @@ def _queue_of(file: str) -> str:
 def _first(found: list[Finding]) -> str:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return found[0].what + more
+
+
+def doubted_records(layout: Layout, problems: Iterable[Finding]) -> frozenset[int]:
+    """Return the physical offsets of the records whose tags or keys may be damaged.
+
+    Where tags differ from the queue unit, the record is right if its own checksum covers it and
+    matches, or if the index has it under its tag. Otherwise the unit may be right. Raises
+    OSError.
+    """
+    doubted = {one.record for one in problems if one.kind == "record_keys"}
+    asked = {one.record for one in problems if one.kind in ("record_tags", "queue_tags")}
+    doubted |= {offset for offset in asked if not _is_right(layout, offset)}
+    return frozenset(doubted)
+
+
+def _is_right(layout: Layout, offset: int) -> bool:
+    data = _bytes_of(layout, offset)
+    try:
+        record = decode(data)
+    except RecordFormatError:
+        return False
+    if CRC_NAME in record.properties:
+        return property_crc_ok(data)
+    return _is_indexed(layout, record)
+
+
+def _bytes_of(layout: Layout, offset: int) -> bytes:
+    file = segment_of(layout, offset)
+    if file is None:
+        return b""
+    at = offset - file.start
+    view = open_bytes(file.path)
+    size = int.from_bytes(view[at : at + 4], "big")
+    return bytes(view[at : at + size])
+
+
+def _is_indexed(layout: Layout, record: Record) -> bool:
+    """Return whether the index has the record under its tag."""
+    tags = record.properties_dict.get(TAGS, "")
+    wanted = key_hash(f"{record.topic}#T#{tags}")
+    time_ms = record.store_timestamp_ms
+    for path, sizes in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
+        if sizes is None or path.stat().st_size != sizes.file_bytes:
+            continue
+        with IndexFile(str(path), sizes) as file:
+            if record.physical_offset in file.find(wanted, time_ms, time_ms):
+                return True
+    return False

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from ..format.checkpoint import FILE_BYTES, Checkpoint
-from ..format.json_file import ConfigSyntaxError, loads
+from ..format.checkpoint import FILE_BYTES, USED_BYTES, Checkpoint
+from ..format.json_file import ConfigSyntaxError, loads, unseal
+from ..format.sealed_fields import SealState
 from .layout import Layout
 from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings
@@ -19,7 +20,6 @@ from .verify_log import LogVerdict
 
 #: JSON files of `config/` without the extension.
 _JSON_NAMES: Final = ("timermetrics", "transactionMetrics")
-_FIELDS_END: Final = 64
 _BYTES_MIN: Final = 48  # minimum of any writer
 _TIME_MAX_MS: Final = 1 << 43
 
@@ -44,9 +44,14 @@ class CheckpointCheck:
             severity = NOTE if not data and killed else PROBLEM
             begin, end = sorted((len(data), FILE_BYTES))
             self._add(begin, end, what, severity)
-        if any(data[_FIELDS_END:]):
-            self._add(_FIELDS_END, len(data), "The unused rest of the checkpoint is not zero.")
-        return Checkpoint.decode(data) if len(data) >= _BYTES_MIN else None
+        if any(data[USED_BYTES:]):
+            self._add(USED_BYTES, len(data), "The unused rest of the checkpoint is not zero.")
+        if len(data) < _BYTES_MIN:
+            return None
+        found, state = Checkpoint.examine(data)
+        if state in (SealState.DAMAGED, SealState.LOST):
+            self._add(0, USED_BYTES, f"The checkpoint is damaged: {state.value}.")
+        return found
 
     def _add(self, begin: int, end: int, what: str, severity: str = PROBLEM) -> None:
         self._findings.add("checkpoint", begin, end, what, "checkpoint", severity=severity)
@@ -58,7 +63,7 @@ class CheckpointCheck:
         self._times = (first, max(self._times[1], int(times.max())))
         if self._values is None:
             return
-        for offset in (self._values.confirm_physical_offset, self._values.logics_physical_offset):
+        for offset in _record_starts(self._values):
             at = int(np.searchsorted(columns.physical_offset, offset))
             if at < len(columns) and int(columns.physical_offset[at]) == offset:
                 self._at[offset] = int(times[at])
@@ -80,7 +85,8 @@ class CheckpointCheck:
                 self._add(begin, begin + 8, f"The {what} {value}, the log ends at {last_ms}.")
         offsets = (
             (32, "confirmed offset", values.confirm_physical_offset),
-            (40, "offset of the last flushed queue unit", values.logics_physical_offset),
+            (40, "offset of the last flushed unit and entry", values.logics_physical_offset),
+            (64, "offset of the last flushed queue unit", max(values.queued_offset, 0)),
         )
         if not 0 <= values.master_flushed_offset < 1 << 62:
             self._add(24, 32, f"The master's flushed offset is {values.master_flushed_offset}.")
@@ -97,6 +103,10 @@ class CheckpointCheck:
         if values.logics_physical_offset and queued_ms and known and known != queued_ms:
             what = f"The record at offset {values.logics_physical_offset} is of time {known}, the "
             self._add(8, 16, what + f"queues were flushed up to {queued_ms}.")
+
+
+def _record_starts(values: Checkpoint) -> tuple[int, ...]:
+    return values.confirm_physical_offset, values.logics_physical_offset, values.queued_offset
 
 
 def check_json(layout: Layout, findings: Findings) -> None:
@@ -126,7 +136,7 @@ def _json_fault(data: bytes) -> str:
     if "\0" in text:
         return f"it contains zeros from byte {data.index(0)} on"
     try:
-        loads(text)
+        loads(unseal(text))
     except ConfigSyntaxError as error:
         line = text.count("\n", 0, error.position) + 1
         return f"line {line}: {error.reason}"

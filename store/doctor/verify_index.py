@@ -275,7 +275,7 @@ class IndexCheck:
         record = locate(self._layout, offset, "properties")
         if record is not None:
             what = f"The record at offset {offset} has other keys than index entry {number}."
-            self._findings.add(*record, what, "record_keys")
+            self._findings.add(*record, what, "record_keys", record=offset)
 
     def _report_seconds(self, file: IndexFileState, number: int, offset: int) -> None:
         begin = file.view.layout.entry_at(number)

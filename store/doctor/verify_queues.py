@@ -18,13 +18,13 @@ import numpy as np
 
 from ..format.queue_unit import FILLER_SIZE, UNQUEUED
 from ..format.record import TRANSACTION_MASK
-from ..format.topic_names import is_lmq
+from ..format.topic_names import is_lmq, is_queue_name
 from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
 from ..scan.raw import Integers
 from ..scan.walk import Columns
 from .layout import Layout, QueueFolder
-from .log_walk import Batch, locate
+from .log_walk import Batch, locate, segment_of
 from .problems import FINDINGS_MAX, NOTE, PROBLEM, Findings, span
 from .queue_view import UNIT, OpenFiles, Units, read_units, unit_ranges, written_units
 from .verify_ext import ExtCheck
@@ -198,10 +198,10 @@ class QueueCheck:
         what = f"Unit {number} and the record at offset {offset} have different tags."
         for path, begin, end in unit_ranges(folder, number, number + 1):
             name = self._layout.name(path)
-            self._findings.add(name, begin + _CODE_AT, end, what, "queue_tags")
+            self._findings.add(name, begin + _CODE_AT, end, what, "queue_tags", record=offset)
         record = locate(self._layout, offset, "properties")
         if record is not None:
-            self._findings.add(*record, what, "record_tags")
+            self._findings.add(*record, what, "record_tags", record=offset)
 
     # -- from the queues ----------------------------------------------------------------------
 
@@ -235,6 +235,7 @@ class QueueCheck:
                 self._report_units(queue_folder, first, end, what, "queue_unit")
         left = [one for one in unmatched if (one.folder, one.number) not in explained]
         self._report_unmatched(left, verdict)
+        self._report_lost(verdict)
         for queue in self._queues.values():
             self._report_absent(queue, claimed)
 
@@ -305,6 +306,26 @@ class QueueCheck:
                 severity = NOTE if behind and killed else PROBLEM
                 self._report_units(folder, first, end, what, kind, severity=severity)
 
+    def _report_lost(self, verdict: LogVerdict) -> None:
+        """Name the messages whose records lie in damaged ranges of the log."""
+        if not verdict.lost:
+            return
+        for (topic, queue_id), folder in self._folders.items():
+            for first, units in written_units(self._opened, folder):
+                offsets = units["offset"]
+                gone = np.zeros(len(units), np.bool_)
+                for lost in verdict.lost:
+                    gone |= (offsets >= lost.begin) & (offsets < lost.end)
+                for at in np.flatnonzero(gone & (units["size"] > 0)).tolist():
+                    offset = int(offsets[at])
+                    file = segment_of(self._layout, offset)
+                    where = self._layout.name(file.path) if file else "a missing segment"
+                    what = f"Message {first + at} of queue {topic}/{queue_id} is lost: its record "
+                    what += f"at offset {offset} in {where} is damaged."
+                    self._report_units(
+                        folder, first + at, first + at + 1, what, "queue_lost", severity=NOTE
+                    )
+
     def _report_absent(self, queue: _Queue, claimed: set[tuple[str, int, int]]) -> None:
         """Report records without a unit: the queue is behind, or has a hole."""
         killed = not self._layout.clean or self._layout.in_use
@@ -314,6 +335,11 @@ class QueueCheck:
             return
         if queue.folder is None:
             count = sum(end - first for first, end in ranges)
+            if not is_queue_name(queue.topic, queue.queue_id):
+                what = f"{count} records have the topic {queue.topic[:80]!r} and the queue id "
+                what += f"{queue.queue_id}, which cannot name a queue."
+                self._findings.add("commitlog", 0, 0, what, "record_topic")
+                return
             what = f"The queue has no files; {count} records of the log belong to it."
             folder = str(self._layout.root / "consumequeue" / queue.topic / str(queue.queue_id))
             path = self._layout.name(Path(folder))

@@ -53,7 +53,12 @@ class RecordCheck:
         for at in np.flatnonzero(~columns.crc_ok).tolist():
             begin, end = _damaged_part(batch.raw.data, columns, at)
             offset = int(columns.physical_offset[at])
-            what = f"The body of the record at offset {offset} does not match its checksum."
+            topic = batch.topics.names[int(columns.topic_id[at])]
+            what = (
+                f"The body of the record at offset {offset} does not match its checksum "
+                f"(message {int(columns.queue_offset[at])} of queue {topic}/"
+                f"{int(columns.queue_id[at])})."
+            )
             self._findings.add(file, begin, end, what, "body_crc")
         tails = self._tails(batch, file)
         self._neighbours(columns, tails, file)

@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from ..config.store_config import TIMER_SLOTS as SLOTS
 from ..format.properties import java_hash, property_value
+from ..format.sealed_fields import SealState
 from ..scan.files import open_bytes
 from ..scan.raw import Integers
-from ..timer.checkpoint import TimerCheckpoint
+from ..timer.checkpoint import USED_BYTES, TimerCheckpoint
 from ..timer.rules import TIMER_TOPIC
+from ..timer.unit import checksums_match
 from ..timer.wheel import FILE_BYTES as WHEEL_BYTES
 from ..timer.wheel import SLOT_BYTES
 from .layout import DataFile, Layout
@@ -120,7 +122,7 @@ class TimerCheck:
         return units
 
     def _fields_good(self, position: Integers, units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        good: npt.NDArray[np.bool_] = (units["size"] == UNIT_BYTES) & (units["reserved"] == 0)
+        good: npt.NDArray[np.bool_] = (units["size"] == UNIT_BYTES) & checksums_match(units)
         good &= np.isin(units["magic"], _MAGICS)
         good &= (units["previous"] >= -1) & (units["previous"] < position)
         good &= (units["offset"] >= 0) & (units["message_size"] > 0)
@@ -303,7 +305,10 @@ def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings
         findings.add(name, begin, end, what, "timercheck", severity=severity)
     if len(data) < 56:
         return
-    check = TimerCheckpoint.decode(data)
+    check, state = TimerCheckpoint.examine(data)
+    if state in (SealState.DAMAGED, SealState.LOST):
+        what = f"The timer checkpoint is damaged: {state.value}."
+        findings.add(name, 0, USED_BYTES, what, "timercheck")
     limit_ms = 1 << 43
     checks = [
         (0, 8, 0 <= check.last_read_ms < limit_ms, f"read time is {check.last_read_ms}"),
@@ -313,7 +318,7 @@ def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings
         (32, 40, 0 <= check.state_version < limit_ms, f"state version is {check.state_version}"),
         (40, 48, 0 <= check.version_ms < limit_ms, f"version time is {check.version_ms}"),
         (48, 56, 0 <= check.counter < limit_ms, f"version counter is {check.counter}"),
-        (56, 4096, not any(data[56:]), "unused rest is not zero"),
+        (USED_BYTES, 4096, not any(data[USED_BYTES:]), "unused rest is not zero"),
     ]
     for begin, end, good, what in checks:
         if not good:

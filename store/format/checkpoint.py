@@ -3,23 +3,29 @@ takes longer.
 
 offset  size  field
      0     8  store time up to which the log was flushed
-     8     8  store time of the last record whose queue unit was flushed
+     8     8  store time of the record at the sixth value
     16     8  store time up to which the index was flushed
     24     8  flushed offset of the master (replication)
     32     8  start of the last whole record that recovery found
-    40     8  start of the last record whose queue unit was flushed
+    40     8  start of the last record whose queue unit and index entries were flushed
     48     8  ours: 1 + offset up to which the log was flushed; 0 = unknown
     56     8  ours: copy of the first value, as of the write of the one before
-    64  4032  zeros
+    64     8  ours: 1 + start of the last record whose queue unit was flushed; 0 = unknown
+    72    76  ours: seal of the values before it (sealed_fields.py)
+   148  3948  zeros
 
 Big-endian i64 in a file of 4096 bytes (docs/formats/store-format.md, section 5; the sixth value is
 5.5's). The last queue unit counts only once the log is flushed beyond its record, so that recovery
 may trust everything before it.
 
 Apache's broker reads and writes the first six values and leaves the rest. After it has run, the
-first value differs from its copy, and our flushed end is ignored.
+first value differs from its copy, and our values are ignored. After an unclean stop it builds
+queues and index from the sixth value on, so this one is never beyond the durable index files; our
+recovery builds the queues from our own value on, and the index in the background.
+Damaged values are read from the seal; without a usable one all are unknown.
 """
 
+import logging
 import os
 import struct
 from dataclasses import astuple, dataclass
@@ -27,11 +33,15 @@ from typing import Final
 
 from .disk import Disk
 from .errors import UnsupportedLayoutError
+from .sealed_fields import SealState, seal, sealed_bytes, unseal
 
+logger = logging.getLogger(__name__)
 FILE_BYTES: Final = 4096
-_FIELDS: Final = struct.Struct(">8q")
+_FIELDS: Final = struct.Struct(">9q")
 #: The minimum size that any writer produces.
 _BYTES_MIN: Final = 48
+#: End of what is written; zeros follow.
+USED_BYTES: Final = sealed_bytes(_FIELDS.size)
 
 
 @dataclass(slots=True)
@@ -46,6 +56,13 @@ class Checkpoint:
     logics_physical_offset: int = 0
     #: Everything before this offset was flushed; -1 = unknown.
     flushed_end: int = -1
+    #: Start of the last record whose queue unit was flushed; -1 = unknown.
+    queued_offset: int = -1
+
+    @property
+    def queues_durable_to(self) -> int:
+        """Start of the last record whose queue unit was flushed; 0 = unknown."""
+        return max(self.queued_offset, self.logics_physical_offset)
 
     def note_flushed(self, end: int, store_timestamp_ms: int) -> None:
         """Note that the log was flushed up to `end`, and to records of this time. (A reader on
@@ -54,18 +71,34 @@ class Checkpoint:
         self.flushed_end = end
 
     def encode(self) -> bytes:
-        *values, flushed_end = astuple(self)
-        return _FIELDS.pack(*values, flushed_end + 1, values[0] if flushed_end >= 0 else 0)
+        *values, flushed_end, queued_offset = astuple(self)
+        copy = values[0] if max(flushed_end, queued_offset) >= 0 else 0
+        return seal(_FIELDS.pack(*values, flushed_end + 1, copy, queued_offset + 1))
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
-        *values, flushed, copy = _FIELDS.unpack_from(
-            data[: _FIELDS.size].ljust(_FIELDS.size, b"\0")
-        )
+        return cls.examine(data)[0]
+
+    @classmethod
+    def examine(cls, data: bytes) -> tuple["Checkpoint", SealState]:
+        """Return the values, from the seal if the fields are damaged, and what the seal shows."""
+        fields, state = unseal(data, _FIELDS.size, _follows)
+        if not fields:
+            return cls(), state
+        *values, flushed, copy, queued = _FIELDS.unpack(fields)
         found = cls(*values)
-        if flushed > 0 and copy == values[0]:
-            found.flushed_end = flushed - 1
-        return found
+        if copy == values[0]:
+            found.flushed_end = max(flushed, 0) - 1
+            found.queued_offset = max(queued, 0) - 1
+        return found, state
+
+
+def _follows(fields: bytes, copy: bytes) -> bool:
+    """Return whether Apache's broker may have written the fields after the copy: its times and
+    offsets do not decrease, and with any flush the first one grows."""
+    now, before = _FIELDS.unpack(fields), _FIELDS.unpack(copy)
+    ours = now[6:] == before[6:]
+    return ours and now[0] > before[0] and all(n >= b for n, b in zip(now, before, strict=True))
 
 
 class CheckpointFile:
@@ -100,8 +133,11 @@ class CheckpointFile:
                 f"{self._path} has {len(data)} bytes, a checkpoint has {FILE_BYTES}. Delete it: "
                 "the next start then reads more of the log."
             )
-        self._on_disk = data[: _FIELDS.size]
-        return Checkpoint.decode(data)
+        self._on_disk = data[:USED_BYTES]
+        found, state = Checkpoint.examine(data)
+        if state in (SealState.DAMAGED, SealState.LOST):
+            logger.warning("checkpoint.damaged path=%s: %s.", self._path, state.value)
+        return found
 
     def allocate(self) -> None:
         """Allocate the whole file, so that `save` cannot fail on a full disk. Raises OSError."""

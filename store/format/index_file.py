@@ -29,7 +29,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Final, Self
 
 from .errors import UnsupportedLayoutError
@@ -41,6 +40,8 @@ ENTRY: Final = struct.Struct(">iqii")
 _NAME_DIGITS: Final = 17
 _INT_MAX: Final = (1 << 31) - 1
 MS_PER_SECOND: Final = 1000
+#: Ends the name of a file that is being created. Apache's broker ignores such names.
+UNFINISHED: Final = ".tmp"
 assert (HEADER.size, SLOT.size, ENTRY.size) == (40, 4, 20)
 
 #: More keys do not fit the properties of a record: each takes two bytes of at most 32,767.
@@ -163,6 +164,14 @@ def index_files(directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in sorted(names, key=int)]
 
 
+def unfinished_files(directory: str) -> list[str]:
+    """Return the paths of files whose creation did not finish."""
+    try:
+        return [e.path for e in os.scandir(directory) if e.name.endswith(UNFINISHED)]
+    except FileNotFoundError:
+        return []
+
+
 class IndexFile:
     """A file opened for reading, mapped until it is closed. Use it in a `with` statement."""
 
@@ -237,12 +246,7 @@ class IndexFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -256,11 +260,12 @@ def read_header(path: str, layout: IndexLayout) -> IndexHeader:
 
 
 def wrong_size(path: str, size: int, layout: IndexLayout) -> UnsupportedLayoutError:
+    cut = " It was cut, or made with other numbers." if size < layout.file_bytes else ""
     return UnsupportedLayoutError(
         f"{path} has {size} bytes; with maxHashSlotNum={layout.slots} and maxIndexNum="
-        f"{layout.entries} it would have {layout.file_bytes}. Start with the numbers that this "
-        "store was made with, or move its index folder away: it is then "
-        "rebuilt. Nothing was changed."
+        f"{layout.entries} it would have {layout.file_bytes}.{cut} Start with the numbers that "
+        "this store was made with, or move its index folder away: it is then rebuilt from the "
+        "log. Nothing was changed."
     )
 
 
@@ -297,7 +302,8 @@ def _fits(data: bytes, layout: IndexLayout, header: IndexHeader) -> bool:
     last = header.count - 1
     hash_, offset, _, _ = ENTRY.unpack_from(data, layout.entry_at(last))
     newest = SLOT.unpack_from(data, layout.slot_at(hash_))[0] if hash_ >= 0 else -1
-    if last <= 0 or offset != header.end_offset or newest != last:
+    # The header of a file that is being filled may end behind its last record.
+    if last <= 0 or header.end_offset - offset not in (0, 1) or newest != last:
         return False
     slots = SLOT.iter_unpack(data[HEADER.size : layout.entries_at])
     return sum(1 for (number,) in slots if number) == header.slots_used

@@ -2,13 +2,14 @@
 
 Entries are written as they come, one pwrite per batch; slots and header stay in memory (20 MB for
 5,000,000 slots) until the file is full or the store stops: slots are updated at random, so writing
-them with every batch would write all of them every time. After a kill the file counts no entries;
-the next start rebuilds it (docs/formats/store-format.md, section 4: load).
+them with every batch would write all of them every time. After a kill the header does not count the
+new entries; the next start rebuilds the file (docs/formats/store-format.md, section 4: load).
 
 A failed write changes nothing in memory: the same entries can be put again.
 """
 
 import os
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -133,6 +134,11 @@ class IndexWriter:
 
     def write_out(self) -> None:
         """Complete the file: write slots, then the header. Raises OSError."""
+        self.write_slots()
+        self._write(self.header.encode(), 0)
+
+    def write_slots(self) -> None:
+        """Write the slots that changed. Raises OSError."""
         pages = np.flatnonzero(self._changed)
         borders = np.flatnonzero(np.diff(pages) > 1) + 1
         for run in np.split(pages, borders):
@@ -140,8 +146,12 @@ class IndexWriter:
                 begin = int(run[0]) * _PAGE_SLOTS
                 slots = self._slots[begin : (int(run[-1]) + 1) * _PAGE_SLOTS]
                 self._write(slots.data.cast("B"), HEADER.size + begin * SLOT.size)
-        self._write(self.header.encode(), 0)
         self._changed[:] = False
+
+    def write_header_behind(self) -> None:
+        """Write a header whose end lies behind the last record instead of at its start: Apache's
+        broker indexes records from the end on, so it does not index this one again."""
+        self._write(replace(self.header, end_offset=self.header.end_offset + 1).encode(), 0)
 
     def sync(self) -> None:
         self._disk.fdatasync(self._descriptor)

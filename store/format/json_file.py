@@ -18,6 +18,10 @@ Here the new content is first written to `.tmp` and synced; then the file is ren
 `.tmp` to the file. A crash leaves one of Apache's states (never the half-written file), and perhaps
 a `.tmp`, which is not read and which the next write replaces.
 
+The first field of a file of ours is a checksum of the rest, which Apache ignores and drops on
+writing. A file that does not match it is damaged, or was edited by hand: it is renamed to `.broken`
+and the backup is used. To edit a file, remove the checksum's line.
+
 The content is derived from the log, or at most a few seconds old; see the owning modules.
 """
 
@@ -25,6 +29,7 @@ import json
 import logging
 import os
 import re
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from json.encoder import encode_basestring, encode_basestring_ascii
@@ -50,6 +55,9 @@ _STRING_OR_LAST_COMMA: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+#: The first field of a file of ours: the CRC-32 of the text without it, 8 hexadecimal digits.
+CHECKSUM: Final = "cometmqChecksum"
+_SEAL: Final = re.compile(rf'\{{(\s*)"{CHECKSUM}":"([0-9a-f]{{8}})"(,?)')
 #: Private characters, one of which marks unquoted keys during parsing.
 _MARKS: Final = range(0xE000, 0xF900)
 
@@ -240,6 +248,29 @@ def _write_array(
     out.append("[]" if not value else "]" if inline else line + "]")
 
 
+def seal(text: str) -> str:
+    """Return the text of an object with its checksum as the first field."""
+    rest = text[1:]
+    space = rest[: len(rest) - len(rest.lstrip())]
+    comma = "" if rest.lstrip() == "}" else ","
+    return f'{{{space}"{CHECKSUM}":"{zlib.crc32(text.encode()):08x}"{comma}{rest}'
+
+
+def unseal(text: str) -> str:
+    """Return the text without its checksum, if it has one. Raises ConfigSyntaxError when it does
+    not match."""
+    found = _SEAL.match(text)
+    if found is None:
+        if f'"{CHECKSUM}"' in text:
+            raise ConfigSyntaxError(f"the field {CHECKSUM} is damaged", 0)
+        return text
+    rest = "{" + text[found.end() :]
+    if f"{zlib.crc32(rest.encode()):08x}" != found[2]:
+        reason = f"the content does not match {CHECKSUM}: damaged, or edited without removing it"
+        raise ConfigSyntaxError(reason, 0)
+    return rest
+
+
 def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
@@ -273,10 +304,10 @@ def load(
 
 def _read(path: Path, decode: Callable[[dict[Any, Any]], object] | None) -> dict[Any, Any] | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()  # without translation of line ends
         if not text.strip():
-            return None
-        found = loads(text)
+            raise ConfigSyntaxError("the file is empty", 0)
+        found = loads(unseal(text))
         if decode is not None:
             decode(found)
     except FileNotFoundError:
@@ -288,13 +319,13 @@ def _read(path: Path, decode: Callable[[dict[Any, Any]], object] | None) -> dict
 
 
 def persist(path: Path, text: str, disk: Disk | None = None) -> None:
-    """Write the file; the previous one becomes `.bak`. Raises OSError."""
+    """Write the file with a checksum; the previous one becomes `.bak`. Raises OSError."""
     disk = disk or Disk()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     descriptor = disk.open(str(fresh), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        data = memoryview(text.encode())
+        data = memoryview(seal(text).encode())
         position = 0
         while position < len(data):
             position += disk.pwrite(descriptor, data[position:], position)

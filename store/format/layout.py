@@ -27,6 +27,23 @@ ABORT_FILE = "abort"
 REPLICA_FOLDER = "ha"
 POSITIONS_FILE = "positions"
 _ZERO_SCAN_BYTES = 1 << 20
+#: What to do about a file that was cut, by the option that sets its size.
+_REMEDIES = {
+    "mappedFileSizeCommitLog": (
+        "Take the segment from another replica (`cometmq store diff` compares them), or restore it "
+        "from a backup."
+    ),
+    "mappedFileSizeConsumeQueue": (
+        "Run `cometmq store repair` on the directory: it rebuilds the queue from the log."
+    ),
+    "mappedFileSizeConsumeQueueExt": (
+        "Run `cometmq store repair` on the directory: it rebuilds the queue from the log."
+    ),
+    "mappedFileSizeTimerLog": (
+        "Move the folder `timerlog` and the file `timerwheel` away: the start rebuilds both from "
+        "the log."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,14 @@ class FileList:
     starts: tuple[int, ...]
     unfinished: str = ""
     paths: tuple[str, ...] = ()
+
+
+def check_name(name: str, what: str) -> str:
+    """Return a name that becomes one component of a path. Raises ValueError for one that leaves its
+    folder."""
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name[:80]!r} is not a valid {what}.")
+    return name
 
 
 def file_name(start: int) -> str:
@@ -71,10 +96,9 @@ def list_files(directories: str | Sequence[str], size: int, key: str) -> FileLis
         elif entry is entries[-1] and length < size and _only_zeros(entry.path, length):
             unfinished = entry.path
         else:
-            raise UnsupportedLayoutError(
-                f"{entry.path} has {length} bytes, {key} is {size}. Start with the size that this "
-                "store was made with; nothing was changed."
-            )
+            others = (other.stat().st_size for other in entries if other is not entry)
+            cut = length < size and size in others
+            raise UnsupportedLayoutError(_size_fault(entry.path, length, size, key, cut=cut))
     for (before, path), (after, other) in itertools.pairwise(files):
         if after == before:
             raise UnsupportedLayoutError(f"{path} and {other} are the same segment. Move one away.")
@@ -84,6 +108,18 @@ def list_files(directories: str | Sequence[str], size: int, key: str) -> FileLis
                 "of the log mounted?), or take this directory from another replica."
             )
     return FileList(tuple(f[0] for f in files), unfinished, tuple(f[1] for f in files))
+
+
+def _size_fault(path: str, length: int, size: int, key: str, *, cut: bool) -> str:
+    """Return the sentence for a file of another size."""
+    remedy = _REMEDIES.get(key, "Restore it from a backup.")
+    if cut:
+        return f"{path} was cut: it has {length} of {size} bytes. {remedy} Nothing was changed."
+    ending = f", or, if the file was cut: {remedy}" if length < size else "."
+    return (
+        f"{path} has {length} bytes, {key} is {size}. Start with the size that this store was made "
+        f"with{ending} Nothing was changed."
+    )
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:

@@ -22,12 +22,15 @@ RESERVED_PROPERTIES = _names(
     _SYS_MSG_PRIORITY_ __LITE_TOPIC
     """
 )
+#: Names that the broker writes and the protocol does not reserve. Refused from clients, which could
+#: otherwise forge the broker's properties.
 INTERNAL_PROPERTIES = _names(
     """
     __SHARDINGKEY TRACE_CONTEXT CHECK_IMMUNITY_TIME_IN_SECONDS TRANSACTION_CHECK_TIMES
     __transactionId__ INNER_MULTI_DISPATCH INNER_NUM INNER_BASE REDIRECT ORIGIN_GROUP
     """
 )
-"""Names that the broker writes and the protocol does not reserve. Refused from clients, which could
-otherwise forge the broker's properties."""
 FORBIDDEN_PROPERTIES = RESERVED_PROPERTIES | INTERNAL_PROPERTIES
+#: Internal names that consumers receive among the user properties, as from Apache's proxy
+#: (docs/formats/client-wire.md, point 8).
+DELIVERED_PROPERTIES = _names("__SHARDINGKEY __transactionId__")

@@ -88,8 +88,6 @@ class GetStatus(enum.Enum):
     #: The offset is that of the next message to come.
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    #: The queue file of that offset is missing; continue at `next_offset`.
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
     #: Only for brokers that reset a group's offset; the store never returns it.
     OFFSET_RESET = "OFFSET_RESET"
 

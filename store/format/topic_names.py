@@ -4,8 +4,10 @@ A light queue (LMQ) has a name that begins with `%LMQ%`. Its units point to reco
 (docs/formats/store-format.md, section 3.9; `lmq_queues.py`).
 """
 
+from contextlib import suppress
 from typing import Final
 
+from .layout import QUEUE_FOLDER, check_name
 from .record import TOPIC_BYTES_MAX, TOPIC_BYTES_V1_MAX
 
 LMQ_PREFIX: Final = "%LMQ%"
@@ -18,13 +20,26 @@ def check_topic(topic: str) -> None:
 
     The topic names a directory, so it must not escape its parent.
     """
-    size = len(topic.encode())
-    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
-        raise ValueError(f"{topic!r} is not a valid topic name.")
+    size = len(check_name(topic, "topic name").encode())
     if size > TOPIC_BYTES_MAX or (
         size > TOPIC_BYTES_V1_MAX and not topic.startswith(_LONG_PREFIXES)
     ):
         raise ValueError(f"The topic {topic[:40]!r}... has {size} bytes; the limit is 127.")
+
+
+def queue_path(root: str, topic: str, queue_id: int) -> str:
+    """Return the folder of a consume queue. Raises ValueError for an invalid topic or queue id."""
+    check_topic(topic)
+    if queue_id < 0:
+        raise ValueError(f"{queue_id} is not a queue id.")
+    return f"{root}/{QUEUE_FOLDER}/{topic}/{queue_id}"
+
+
+def is_queue_name(topic: str, queue_id: int) -> bool:
+    """Return whether a record's topic and queue id can name the folder of a queue."""
+    with suppress(ValueError):
+        return bool(queue_path("", topic, queue_id))
+    return False
 
 
 def is_lmq(topic: str) -> bool:

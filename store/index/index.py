@@ -8,11 +8,15 @@ background; until then a query finds only what is indexed. Keys and files are de
     offset          records before it are indexed; never beyond what was dispatched
     files           oldest first; only the last one has free entries
 
-* After a clean stop everything is kept and indexing continues behind the last indexed record. After
-  an unclean stop every file is deleted that is newer than the checkpoint or not full (its slots
-  were in memory only); indexing continues with the last record of the rest, whose entries are then
-  written twice, as in Apache's broker. A file with an invalid header, or one that points behind the
-  log end, is deleted too. All files after a deleted one are deleted.
+* After a clean stop everything is kept. After an unclean stop every file is deleted that is newer
+  than the checkpoint or not full (its slots were in memory only). A file with an invalid header, or
+  one that points behind the log end, is deleted too. All files after a deleted one are deleted.
+  Indexing continues behind the last entry of the rest.
+* A killed store can be opened by Apache's broker, which keeps the files whose last time the
+  checkpoint covers, and indexes all records from the last file's `end_offset` on. So the header of
+  a full file is written just before the checkpoint covers it. The next file gets its name only
+  when it holds the rest of the record in which the full one ends, and a header that is as old as
+  that record and ends behind it. Entries beyond the count of a header are ignored.
 * A full disk suspends indexing (`stall_reason`) until space is free; messages and queues continue.
   Any other failed write is raised: the store becomes read-only.
 
@@ -27,14 +31,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ..config.store_config import StoreConfig
-from ..format.disk import NO_SPACE, Disk
+from ..format.disk import Disk, shortage
 from ..format.index_file import (
+    UNFINISHED,
     IndexFile,
     IndexHeader,
     IndexLayout,
     file_name,
     index_files,
     read_header,
+    unfinished_files,
 )
 from ..log.commit_log import CommitLog
 
@@ -78,8 +84,11 @@ class Index:
         self._wall_ms = wall_ms
         self._files: list[_File] = []
         self._writer: IndexWriter | None = None
+        #: Last record (offset, store time) in files that are durable.
+        self.durable = (0, 0)
         self._put = 0  # entries from `offset` on that are in a file before `offset` has moved
-        self._full: deque[_File] = deque()  # for the flush thread, oldest first
+        #: Full files with the paths of the next ones: for the flush thread, oldest first.
+        self._full: deque[tuple[_File, str]] = deque()
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -104,10 +113,16 @@ class Index:
         del self._files[kept:]
         trusted = {file.path for file in self._files}
         untrusted = [path for path in index_files(self._directory) if path not in trusted]
-        for path in untrusted:
+        for path in (*untrusted, *unfinished_files(self._directory)):
             self._disk.unlink(path)
-        self._resume(clean)
+        if self._files:
+            header = self._files[-1].header
+            self.durable = header.end_offset, header.end_timestamp_ms
+        self._resume()
         return len(untrusted)
+
+    def _is_full(self, file: _File) -> bool:
+        return file.header.count >= self._layout.entries
 
     def _doubt(self, file: _File, clean: bool, index_timestamp_ms: int) -> str:
         header = file.header
@@ -117,20 +132,18 @@ class Index:
             return f"it points to offset {header.end_offset}, the log ends at {self._log.end}."
         if not clean and header.end_timestamp_ms > index_timestamp_ms:
             return "the store was not stopped, and the checkpoint is older."
-        if not clean and header.count < self._layout.entries:
+        if not clean and not self._is_full(file):
             return "the store was not stopped while this file was being filled."
         return ""
 
-    def _resume(self, clean: bool) -> None:
-        """After an unclean stop resume with the last indexed record, as the reference does; after a
-        clean one behind its last entry, for a file may have become full in the middle of it."""
+    def _resume(self) -> None:
+        """Continue behind the last entry, for a file may have become full in the middle of a
+        record."""
         self.offset, self._put = self._log.start, 0
         filled = [file for file in self._files if not file.header.is_empty]
         if not filled or filled[-1].header.end_offset < self.offset:
             return
         self.offset = filled[-1].header.end_offset
-        if not clean:
-            return
         for file in reversed(filled):
             with IndexFile(file.path, self._layout) as opened:
                 at_end = opened.entries_at_end(self.offset)
@@ -141,30 +154,72 @@ class Index:
         if entries is not None and len(entries) <= self._put:
             self.offset, self._put = end, 0
 
-    def warm_up(self) -> None:
-        """Read the slots of the last file now, not during the first append. Raises OSError."""
-        if self._files and self._files[-1].header.count < self._layout.entries:
-            self._writer_with_room()
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all files, oldest first."""
+        return [file.path for file in self._files]
 
-    def flush(self, log_flushed: int) -> int:
-        """On the flush thread: flush full files whose records are flushed; return the store time up
-        to which the index is durable (for the checkpoint), or 0. Raises OSError."""
-        stamp = 0
-        while self._full and self._full[0].header.end_offset < log_flushed:
-            file = self._full[0]
-            try:
-                descriptor = self._disk.open(file.path, os.O_RDWR)
-            except FileNotFoundError:  # deleted by retention
-                self._full.popleft()
-                continue
-            try:
-                self._disk.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-            self._disk.sync_directory(self._directory)
-            stamp = file.header.end_timestamp_ms
+    @property
+    def full_paths(self) -> list[str]:
+        """Paths of the files that are full and durable, oldest first."""
+        waiting = {id(file) for file, _ in self._full}
+        return [
+            file.path for file in self._files if self._is_full(file) and id(file) not in waiting
+        ]
+
+    def drop_from(self, path: str) -> None:
+        """Delete this file and all later ones, and continue behind the one before. Not during
+        `flush`, which skips files that are missing. Raises OSError."""
+        at = self.paths.index(path)
+        dropped, self._files = self._files[at:], self._files[:at]
+        self.close()
+        for file in reversed(dropped):
+            self._disk.unlink(file.path)
+        last = self._files[-1].header if self._files else IndexHeader()
+        self.durable = min(self.durable, (last.end_offset, last.end_timestamp_ms))
+        self._resume()
+
+    def warm_up(self) -> None:
+        """Read the slots of the last file now, not during the first append; start the next file
+        behind a full one. Raises OSError."""
+        if not self._files or self._open_writer() is not None:
+            return
+        try:
+            if self._put:
+                self._step(self._log.end, 1)
+            else:
+                self._start_file(None, 0)
+        except OSError as error:
+            if shortage(error) is None:  # else the first record tries again
+                raise
+
+    def flush(self, log_flushed: int) -> None:
+        """On the flush thread: flush full files whose records are flushed, and advance `durable`.
+        Raises OSError."""
+        while self._full and self._full[0][0].header.end_offset < log_flushed:
+            file, following = self._full[0]
+            if self._complete(file) and self._sync(following):
+                self._disk.sync_directory(self._directory)
+                self.durable = file.header.end_offset, file.header.end_timestamp_ms
             self._full.popleft()
-        return stamp
+
+    def _complete(self, file: _File) -> bool:
+        """Make a full file durable, its header last; return False if the file was deleted."""
+        return self._sync(file.path) and self._sync(file.path, file.header.encode())
+
+    def _sync(self, path: str, header: bytes = b"") -> bool:
+        """Flush a file, after its header was written; return False if the file was deleted."""
+        try:
+            descriptor = self._disk.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            if header:
+                self._disk.pwrite(descriptor, header, 0)
+            self._disk.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        return True
 
     def finish(self) -> None:
         """Write out and flush everything, for a clean stop. Raises OSError.
@@ -172,14 +227,20 @@ class Index:
         On a full disk the unwritten file is deleted; the next start rebuilds it.
         """
         self.flush(1 << 62)
-        if self._writer is None:
+        if not self._files:
             return
         try:
-            self._writer.write_out()
-            self._writer.sync()
+            if self._writer is not None and self._writer.header.is_empty:
+                self.close()
+                self._disk.unlink(self._files.pop().path)
+            elif self._writer is not None:
+                self._writer.write_out()
+                self._writer.sync()
+            elif self._is_full(self._files[-1]):  # the next file could not be created
+                self._complete(self._files[-1])
             self._disk.sync_directory(self._directory)
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if shortage(error) is None:
                 raise
             logger.warning("index.dropped file=%s reason=%s", self._files[-1].path, error)
             self._disk.unlink(self._files.pop().path)
@@ -205,7 +266,7 @@ class Index:
                 if self.offset == before:
                     break
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if shortage(error) is None:
                 raise
             if not self.stall_reason:
                 logger.warning("index.stalled offset=%d reason=%s", self.offset, error)
@@ -246,41 +307,71 @@ class Index:
         before a failed write are not put again."""
         at = min(self._put, len(entries))
         while at < len(entries):
-            writer = self._writer_with_room()
+            writer = self._open_writer()
+            if writer is None:
+                at = self._put = self._start_file(entries, at)
+                continue
             end = min(at + writer.room, len(entries))
             writer.put(entries, at, end)
             at = self._put = end
         self._put -= at
 
-    def _writer_with_room(self) -> "IndexWriter":
+    def _open_writer(self) -> "IndexWriter | None":
+        """Return the writer of the last file; None if there is no file or the last one is full."""
         from ..format.index_writer import IndexWriter
 
         writer = self._writer
-        if writer is None and self._files:
-            last = self._files[-1]
-            if last.header.count < self._layout.entries:
-                writer = IndexWriter(last.path, self._layout, last.header, self._disk, create=False)
-                self._writer = writer
-        if writer is not None and not writer.room:
-            writer.write_out()
-            writer.close()
-            self._full.append(self._files[-1])
-            self._writer = writer = None
-        if writer is None:
-            writer = self._new_file()
+        if writer is not None:
+            return writer if writer.room else None
+        if not self._files or self._is_full(self._files[-1]):
+            return None
+        path, header = self._files[-1].path, self._files[-1].header
+        writer = IndexWriter(path, self._layout, header, self._disk, create=False)
+        self._writer = writer
+        if header.end_timestamp_ms and not self._put:
+            writer.write_header_behind()
+            writer.sync()
         return writer
 
-    def _new_file(self) -> "IndexWriter":
+    def _start_file(self, entries: "Entries | None", at: int) -> int:
+        """Start a file with the rest of the record in which the full one ends; return the number
+        of the next entry to put. Raises OSError; call it again then."""
         from ..format.index_writer import IndexWriter
 
         os.makedirs(self._directory, exist_ok=True)
+        if self._writer is not None:
+            self._writer.write_slots()
+            self._writer.close()
+            self._writer = None
         last = self._files[-1] if self._files else None
         header = last.header.follower() if last else IndexHeader()
         name = file_name(self._wall_ms(), os.path.basename(last.path) if last else "")
         path = os.path.join(self._directory, name)
-        self._writer = IndexWriter(path, self._layout, header, self._disk, create=True)
+        writer = IndexWriter(path + UNFINISHED, self._layout, header, self._disk, create=True)
+        try:
+            while (
+                last is not None
+                and entries is not None
+                and at < len(entries)
+                and writer.room
+                and entries.offsets[at] == last.header.end_offset
+            ):
+                writer.put(entries, at, at + 1)
+                at += 1
+            writer.write_slots()
+            if last is not None:
+                writer.write_header_behind()
+            self._disk.replace(writer.path, path)
+        except OSError:
+            writer.close()
+            os.unlink(writer.path)
+            raise
+        writer.path = path
+        self._writer = writer
         self._files.append(_File(path, header))
-        return self._writer
+        if last is not None:
+            self._full.append((last, path))
+        return at
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -298,7 +389,7 @@ class Index:
                     first = writer.slot(hash_)
                     yield from opened.find(hash_, begin_ms, end_ms, header=header, first=first)
                 else:
-                    yield from opened.find(hash_, begin_ms, end_ms)
+                    yield from opened.find(hash_, begin_ms, end_ms, header=header)
 
     # -- retention ----------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ makes the store read-only, as a failed queue write does (docs/formats/store-form
 """
 
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from ..config.store_config import StoreConfig
+from ..digests import StoreDigests, digest_of
 from ..dispatch import Dispatcher
 from ..format.checkpoint import Checkpoint
 from ..format.disk import Disk
@@ -22,10 +24,12 @@ from ..log.commit_log import CommitLog
 from ..log.write_gate import WriteGate
 from .index import BATCH_RECORDS, Index
 
+logger = logging.getLogger(__name__)
 #: Maximum number of batches that a query waits for, about 50 ms; its result may then be incomplete.
 QUERY_BATCHES: Final = 16
 #: Maximum number of batches that a stop waits for; the next start continues there.
 STOP_BATCHES: Final = 64
+_ALL: Final = (1 << 63) - 1, (1 << 63) - 1
 _NUMPY_MODULES: Final = (".columns", "..format.index_writer")
 
 
@@ -41,8 +45,11 @@ class IndexService:
         disk: Disk,
         wall_ms: Callable[[], int],
         gate: WriteGate,
+        digests: StoreDigests,
     ) -> None:
         self.enabled = config.message_index_enable
+        self.damaged = 0  #: files that did not match their digest
+        self._digests = digests
         self._index = Index(str(config.index_directory), config, log, disk, wall_ms)
         self._dispatcher = dispatcher
         self._gate = gate
@@ -60,6 +67,12 @@ class IndexService:
         """Why indexing is suspended, or ""."""
         return self._index.stall_reason
 
+    @property
+    def durable(self) -> tuple[int, int]:
+        """Last record (offset, store time) that is durable in the index; the largest values without
+        an index."""
+        return self._index.durable if self.enabled else _ALL
+
     # -- life ---------------------------------------------------------------------------------
 
     def load(self) -> None:
@@ -68,9 +81,19 @@ class IndexService:
             self._index.load()
 
     def recover(self, clean: bool, checkpoint: Checkpoint) -> None:
-        """Recover, once the log end is known. Raises OSError."""
-        if self.enabled:
-            self._index.recover(clean, checkpoint.index_msg_timestamp_ms)
+        """Recover, once the log end is known; set the checkpoint to what is durable. Raises
+        OSError."""
+        if not self.enabled:
+            return
+        self._index.recover(clean, checkpoint.index_msg_timestamp_ms)
+        paths = self._index.paths
+        if paths and self._digests.has_index(paths[-1]):  # it may be written again
+            self.compare(paths[-1], digest_of(paths[-1]))
+        queued = checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms
+        checkpoint.queued_offset = checkpoint.queues_durable_to
+        both = min(queued, self._index.durable)
+        checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms = both
+        checkpoint.index_msg_timestamp_ms = self._index.durable[1]
 
     def start(self) -> None:
         """Allow writes. Loads NumPy here, not during the first append."""
@@ -83,18 +106,44 @@ class IndexService:
 
     def flush(self, log_flushed: int, checkpoint: Checkpoint) -> None:
         """Flush on the flush thread; see `Index.flush`. Raises OSError."""
-        stamp = self._index.flush(log_flushed)
-        if stamp:
-            checkpoint.index_msg_timestamp_ms = stamp
+        if self.enabled:
+            self._index.flush(log_flushed)
+            checkpoint.index_msg_timestamp_ms = self._index.durable[1]
 
     def finish(self) -> None:
         """Index the rest and complete the files. Raises OSError."""
         if self._started:
             self._catch_up(STOP_BATCHES)
             self._index.finish()
+            paths = self._index.paths
+            self._digests.keep_index(paths)
+            for path in paths:
+                if path == paths[-1] or not self._digests.has_index(path):
+                    self._digests.note_index(path, digest_of(path))
 
     def close(self) -> None:
         self._index.close()
+
+    # -- scrub --------------------------------------------------------------------------------
+
+    def full_files(self) -> list[str]:
+        """Return the paths of the files that are not written any more."""
+        return self._index.full_paths if self.enabled and not self._gate.broken else []
+
+    def compare(self, path: str, digest: str) -> None:
+        """Compare a file's digest with the noted one; note it if there is none. A damaged file is
+        deleted with all later ones, and rebuilt from the log. Raises OSError."""
+        if path not in self._index.paths or self._digests.index_matches(path, digest):
+            return
+        self.damaged += 1
+        logger.warning(
+            "index.damaged file=%s: it does not match its digest; it and all later files are "
+            "rebuilt from the log.",
+            path,
+        )
+        self._index.drop_from(path)
+        self._digests.keep_index(self._index.paths)
+        self._lagging = self._started
 
     # -- building -----------------------------------------------------------------------------
 
@@ -137,6 +186,11 @@ class IndexService:
             self._waiting = 0
             self._catch_up(QUERY_BATCHES)
         return self._index.find(hash_, begin_ms, end_ms)
+
+    def indexed(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Return entries of what is indexed, as `find` does; none without an index. Raises
+        OSError."""
+        return self._index.find(hash_, begin_ms, end_ms) if self.enabled else iter(())
 
     def trim(self, log_start: int) -> int:
         """See `Index.trim`."""

@@ -18,9 +18,8 @@ held views keeps the map until the last one is released.
 import errno
 import mmap
 import os
-from types import TracebackType
 
-from ..format.disk import NO_SPACE_FOR_FILE, Disk
+from ..format.disk import NO_SPACE_FOR_FILE, Disk, data_ranges
 from ..format.errors import DiskFullError, StoreError
 
 #: Zeroing reads this much at a time and writes only over non-zero bytes.
@@ -57,12 +56,7 @@ class HeldView:
     def __enter__(self) -> memoryview:
         return self.data
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -93,7 +87,8 @@ class Segment:
         self.start = start
         self.size = size
         self.end = start + size
-        self.map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        # The map holds a duplicate of the descriptor.
+        self.map = disk.with_spares(lambda: mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
         self.written = 0  #: position behind the last byte written
         self.flushed = 0  #: position up to which it is durable; at most `written`
         #: Buffer of the transient pool that takes the writes; None: they go to the file.
@@ -248,22 +243,12 @@ class Segment:
         self.flushed = max(self.flushed, position)
 
     def _data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Return the ranges from `position` on that may hold non-zero bytes (lseek SEEK_DATA).
+        """Return the ranges from `position` on that may hold non-zero bytes. Raises OSError.
 
         All are listed before any is read: reading brings zeros into the page cache, and the file
         system then reports them as data.
         """
-        ranges = []
-        while position < self.size:
-            try:
-                begin = os.lseek(self._descriptor, position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    break
-                raise
-            position = min(os.lseek(self._descriptor, begin, os.SEEK_HOLE), self.size)
-            ranges.append((begin, position))
-        return ranges
+        return list(data_ranges(self._descriptor, position, self.size))
 
     def used_end(self, position: int) -> int:
         """Return the position behind the last non-zero byte, at least `position`."""

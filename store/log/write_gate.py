@@ -3,8 +3,9 @@
     not started / closed   no writes
     broken                 until the next start: a flush, a log write or a queue write failed, and
                            the state of the disk is unknown
-    paused                 no disk space. Nothing failed midway; ends when space is free. Several
-                           causes may hold the pause, each is resumed separately
+    paused                 no disk space, or no free descriptor. Nothing failed midway; ends when
+                           there is some. Several causes may hold the pause, each is resumed
+                           separately
 
 Writers read `refusal`; it is "" while writes are accepted. Reads do not depend on it.
 """
@@ -77,11 +78,11 @@ class WriteGate:
         if self.on_refused is not None:
             self.on_refused(self.refusal)
 
-    def pause(self, cause: str, reason: str) -> None:
+    def pause(self, cause: str, reason: str, ends_when: str = "disk space is free") -> None:
         """Refuse writes until this cause is resumed; `reason` is a sentence."""
         with self._lock:
             new = cause not in self._pauses
-            self._pauses[cause] = reason
+            self._pauses[cause] = f"{reason} Messages are refused until {ends_when}."
             self._update_refusal()
         if new:
             logger.warning("store.paused cause=%s reason=%s", cause, reason)
@@ -100,5 +101,4 @@ class WriteGate:
     def _update_refusal(self) -> None:
         if self.broken or self.closed or not self._started:
             return
-        reason = next(iter(self._pauses.values()), "")
-        self.refusal = reason and f"{reason} Messages are refused until disk space is free."
+        self.refusal = next(iter(self._pauses.values()), "")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..format.errors import StoreError
+from ..format.errors import CorruptLogError, StoreError
 from ..format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from ..format.results import Arrival, PutStatus
 from ..log.commit_log import CommitLog
@@ -20,7 +20,7 @@ from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, groups
 from ..scan.raw import Integers, RawBytes
 from ..scan.walk import WINDOW_BYTES, Columns, TopicTable, walk
-from .table import QueueTable
+from .table import QueueNumberError, QueueTable
 
 #: Maximum number of unsorted units, about 60 bytes each.
 _WAITING_MAX: Final = 1 << 20
@@ -252,7 +252,8 @@ def build(
 ) -> QueueBuilder:
     """Put the units of the records in [begin, end) into the queues, from `kept` if it has them.
 
-    Raises StoreError for a record that cannot have a unit, QueueGapError or OSError.
+    Raises StoreError for a record that cannot have a unit (CorruptLogError for a damaged queue
+    offset), QueueGapError or OSError.
     """
     if kept is not None and kept.complete and kept.begin <= begin:
         topics, parts = kept.topics, iter(kept.parts)
@@ -264,6 +265,9 @@ def build(
         for units in parts:
             builder.add(units.between(begin, end))
         builder.finish()
+    except QueueNumberError as error:
+        path = log.segment_at(error.physical_offset).path
+        raise CorruptLogError(path, error.physical_offset, str(error)) from error
     except ValueError as error:
         raise StoreError(f"A record before offset {end} cannot have a queue: {error}") from error
     return builder

@@ -215,16 +215,13 @@ class ConsumeQueue:
 
     def read(self, first: int, count: int) -> bytes:
         """Return the units from `first` on: at least one, at most `count`, none behind
-        `max_offset`; b"" if the file is missing."""
+        `max_offset`."""
         count = min(count, self.max_offset - first)
-        if count <= 0:
-            return b""
-        try:
-            return self._read_raw(first, count)
-        except FileNotFoundError:
-            return b""
+        return self._read_raw(first, count) if count > 0 else b""
 
     def _read_raw(self, first: int, count: int) -> bytes:
+        """Return units of one file, or of the tail; zeros for what a missing or a cut file
+        lacks."""
         if first >= self.tail_first:
             begin = (first - self.tail_first) * 3
             return pack_units(self.tail[begin : begin + count * 3])
@@ -232,29 +229,21 @@ class ConsumeQueue:
         position = first * UNIT_BYTES
         start = position - position % self._files.size
         size = min(count * UNIT_BYTES, start + self._files.size - position)
-        return self._files.read(self._path_of(start), size, position - start)
+        try:
+            units = self._files.read(self._path_of(start), size, position - start)
+        except FileNotFoundError:
+            units = b""
+        return units if len(units) == size else units.ljust(size, b"\0")
 
     def unit(self, number: int) -> tuple[int, int, int]:
         """Return physical offset, size and tags code."""
         values: tuple[int, int, int] = UNIT.unpack(self._read_raw(number, 1))
         return values
 
-    def record_range(self, offset: int) -> tuple[int, int] | None:
-        """Return physical offset and size of a message's record; None without such a message."""
-        if not self.min_offset <= offset < self.max_offset:
-            return None
-        physical_offset, size, _ = self.unit(offset)
-        return None if size == FILLER_SIZE else (physical_offset, size)
-
-    def offset_by_position(self, physical_offset: int) -> int:
-        """Return the first queue offset whose record lies at `physical_offset` or above; the end
-        of the queue without one."""
-        return self._bisect(self.min_offset, lambda n: self.unit(n)[0], physical_offset, False)
-
-    def next_file(self, number: int) -> int:
-        """Return the first unit number of the file behind that of unit `number`."""
-        units = self._files.size // UNIT_BYTES
-        return number - number % units + units
+    def first_with(self, key: Callable[[int], int], value: int, *, above: bool = False) -> int:
+        """Return the first queue offset for which `key` is at least `value` (with `above`:
+        greater); the end of the queue without one. `key` never decreases."""
+        return self._bisect(self.min_offset, key, value, above)
 
     def known_end(self) -> int:
         """Return the end in the log of the last unit's record; -1 for an empty queue or a
@@ -266,14 +255,6 @@ class ConsumeQueue:
                 self._known_end = -1 if size == FILLER_SIZE else offset + size
             self._known_at = self.max_offset
         return self._known_end
-
-    def offset_by_time(self, timestamp_ms: int, upper: bool, time_of: Callable[[int], int]) -> int:
-        """Return the first unit at or after the time, or with `upper` the last one at or before it;
-        always within [min_offset, max_offset]. `time_of` returns the store time of a physical
-        offset."""
-        first = self.min_offset
-        found = self._bisect(first, lambda n: time_of(self._position_of(n)), timestamp_ms, upper)
-        return max(found - 1, first) if upper else found
 
     def _bisect(self, first: int, key: Callable[[int], int], value: int, right: bool) -> int:
         bisect = bisect_right if right else bisect_left
@@ -296,7 +277,8 @@ class ConsumeQueue:
             number += len(units) // UNIT_BYTES
         return _POSITION_MAX
 
-    def _after_fillers(self, number: int) -> int:
+    def after_fillers(self, number: int) -> int:
+        """Return the first unit from `number` on that is not a filler."""
         if number < self.max_offset and self.unit(number)[1] != FILLER_SIZE:
             return number
         while number < self.max_offset:
@@ -404,9 +386,9 @@ class ConsumeQueue:
             return False
         if self._first_at == self.min_offset and self._first_position >= log_start:
             return False
-        first = self._after_fillers(self.min_offset)
+        first = self.after_fillers(self.min_offset)
         if first < self.max_offset:
-            first = self._after_fillers(self._first_from(first, max(log_start, 0)))
+            first = self.after_fillers(self._first_from(first, max(log_start, 0)))
         self.min_offset = first
         self._first_at = -1
         if first < self.max_offset:

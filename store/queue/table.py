@@ -19,7 +19,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -29,6 +29,7 @@ from ..format.errors import UnsupportedLayoutError
 from ..format.layout import NAME_DIGITS, list_files
 from ..format.queue_files import QueueFiles, salvage
 from ..format.queue_unit import FILLER_SIZE
+from ..format.record import RECORD_BYTES_MIN
 from ..format.results import Arrival
 from ..format.topic_names import check_topic, is_lmq
 from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
 #: Maximum number of units waiting in memory, about 100 bytes each.
 WAITING_UNITS_MAX: Final = 16_384
+#: Gaps of up to this many units are filled without a comparison with the space in the log.
+GAP_UNITS: Final = 4096
 #: From this many dirty files on, one flush of the file system is cheaper than one per file:
 #: flushing a small file costs 0.3 ms, and a stop with 80,000 of them has to end.
 FLUSH_FILES_MAX: Final = 1024
@@ -50,6 +53,17 @@ TRIM_LOOKS_MAX: Final = 8192
 
 class QueueGapError(Exception):
     """A queue lacks units before the new ones (raised only while strict)."""
+
+
+class QueueNumberError(ValueError):
+    """A record names a queue offset that it cannot have: its header is damaged."""
+
+    def __init__(self, queue: ConsumeQueue, number: int, physical_offset: int) -> None:
+        super().__init__(
+            f"the record names queue offset {number} of {queue.topic}/{queue.queue_id}, which ends "
+            f"at {queue.max_offset}: fewer records fit between."
+        )
+        self.physical_offset = physical_offset
 
 
 class QueueTable:
@@ -93,6 +107,9 @@ class QueueTable:
         self._out_lock = threading.Lock()  # held while units are written to the files
         # path -> bytes written since its last flush; under out_lock
         self._dirty: dict[str, int] = {}
+        self._unflushed: list[str] = []  # files and folders that `flush_written` has taken
+        self._unflushed_folders: set[str] = set()
+        self._passed: set[ConsumeQueue] = set()  # queues for which `_note_passed` has logged
         self._trim_target = 0  # the log start that `_trim_rest` is for
         self._trim_rest: list[ConsumeQueue] = []  # queues that are not trimmed yet
 
@@ -144,6 +161,7 @@ class QueueTable:
             number = flat[0] + len(flat) // 3 if flat else queue.max_offset
             if arrival.queue_offset < number:
                 if not is_lmq(arrival.topic):
+                    self._note_passed(queue, arrival.queue_offset, arrival.physical_offset)
                     continue
                 self._write_units(units)
                 units = {}
@@ -155,6 +173,7 @@ class QueueTable:
                     raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
                 self._write_units(units)
                 units = {}
+                self._note_gap(queue, arrival.queue_offset, arrival.physical_offset)
                 queue.skip_to(arrival.queue_offset)
             flat = units.setdefault(queue, [arrival.queue_offset])
             code = arrival.tags_code
@@ -163,6 +182,40 @@ class QueueTable:
             flat += (arrival.physical_offset, arrival.size, code)
             queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
         self._write_units(units)
+
+    def _note_gap(self, queue: ConsumeQueue, number: int, physical_offset: int) -> None:
+        """Log missing records before this one. Raises QueueNumberError for a wide gap for which the
+        log has no space."""
+        end = -1 if is_lmq(queue.topic) else queue.known_end()
+        if end < 0:
+            return
+        missing = number - queue.max_offset
+        if missing > GAP_UNITS and missing * RECORD_BYTES_MIN > physical_offset - end:
+            raise QueueNumberError(queue, number, physical_offset)
+        logger.warning(
+            "queue.gap topic=%s queue=%d offset=%d messages=%d physical_offset=%d: the log lacks "
+            "the records before this one.",
+            queue.topic,
+            queue.queue_id,
+            queue.max_offset,
+            missing,
+            physical_offset,
+        )
+
+    def _note_passed(self, queue: ConsumeQueue, number: int, physical_offset: int) -> None:
+        """Log a record behind the last one of its queue that names an offset that the queue has
+        passed, once for each queue; such a record gets no unit."""
+        if queue not in self._passed and 0 <= queue.known_end() <= physical_offset:
+            self._passed.add(queue)
+            logger.warning(
+                "queue.offset_passed topic=%s queue=%d offset=%d physical_offset=%d end=%d: the "
+                "record has no place in the queue; further ones of it are not logged.",
+                queue.topic,
+                queue.queue_id,
+                number,
+                physical_offset,
+                queue.max_offset,
+            )
 
     def _write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
         if self.write_ext:
@@ -191,12 +244,15 @@ class QueueTable:
         if light and first_number < queue.max_offset:
             self.restart(queue, first_number, int(offsets[0]))
         held = max(queue.max_offset - first_number, 0)
+        if held and not light:
+            self._note_passed(queue, first_number, int(offsets[0]))
         count = len(offsets) - held
         if count <= 0:
             return
         if queue.max_offset < first_number:
             if self.strict and not light:
                 raise QueueGapError(f"{topic}/{queue_id} ends at {queue.max_offset}.")
+            self._note_gap(queue, first_number, int(offsets[0]))
             with self._lock:
                 queue.skip_to(first_number)
                 self._waiting.add(queue)
@@ -278,26 +334,31 @@ class QueueTable:
     def flush_written(self, pages_min: int) -> None:
         """Flush files with at least this many pages written since their last flush; with 0 also the
         names of new files, which the checkpoint depends on. Any thread, one at a time. Raises
-        OSError."""
-        paths = self.take_dirty(pages_min)
-        folders: set[str] = set()
+        OSError; what was not flushed remains for the next call."""
+        self._unflushed += self.take_dirty(pages_min)
         if not pages_min:
-            folders = self._files.take_folders() | self.exts.take_folders()
+            self._unflushed_folders |= self._files.take_folders() | self.exts.take_folders()
+        paths, folders = self._unflushed, self._unflushed_folders
         if len(paths) + len(folders) > FLUSH_FILES_MAX:
             self._disk.sync_file_system(self.directory)
-            return
-        for path in paths:
-            try:
-                descriptor = self._disk.open(path, os.O_RDWR)
-            except FileNotFoundError:
-                continue  # trimmed meanwhile
-            try:
-                self._disk.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        for folder in folders:
+            paths.clear()
+            folders.clear()
+        while paths:
+            with suppress(FileNotFoundError):  # trimmed meanwhile
+                self._flush_file(paths[-1])
+            paths.pop()
+        while folders and not pages_min:
+            folder = next(iter(folders))
             with suppress(FileNotFoundError):
                 self._disk.sync_directory(folder)
+            folders.discard(folder)
+
+    def _flush_file(self, path: str) -> None:
+        descriptor = self._disk.open(path, os.O_RDWR)
+        try:
+            self._disk.fdatasync(descriptor)
+        finally:
+            self._disk.close(descriptor)
 
     # -- loading and recovery -----------------------------------------------------------------
 
@@ -367,6 +428,12 @@ class QueueTable:
         for path in paths:
             self._files.remove(path)
 
+    def ends(self) -> Iterator[tuple[str, int, int]]:
+        """Yield topic, queue id and end of every queue that is not empty."""
+        for (topic, queue_id), queue in self.queues.items():
+            if queue.max_offset:
+                yield topic, queue_id, queue.max_offset
+
     # -- retention ----------------------------------------------------------------------------
 
     def trim(self, log_start: int) -> int:
@@ -427,6 +494,7 @@ class QueueTable:
         del self.queues[queue.topic, queue.queue_id]
         if queue in self._trim_rest:
             self._trim_rest.remove(queue)
+        self._passed.discard(queue)
         for folder in (queue.directory, os.path.dirname(queue.directory)):
             with suppress(OSError):  # never created, or it holds a foreign file: it may stay
                 os.rmdir(folder)

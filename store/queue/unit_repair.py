@@ -3,8 +3,8 @@
 A unit is sound when a record of its queue, queue offset and size begins at its physical offset. The
 record of another unit is searched in the log between the records of the nearest sound units, and
 every unit of that range that differs from the log is written again, into the queue's file. One read
-walks at most about `BUDGET_BYTES` or `BUDGET_RECORDS` (tens of milliseconds); the next one
-continues.
+walks at most about `BUDGET_BYTES` or `BUDGET_RECORDS` (tens of milliseconds); the next one, or
+`search_on` in the background, continues.
 
 If the range holds no such record, it was deleted or the log is damaged there; the result is kept
 until the log is repaired (`forget`). If a unit cannot be written, `read` inserts it into what is
@@ -39,6 +39,8 @@ BUDGET_BYTES: Final = 16 << 20
 BUDGET_RECORDS: Final = 20_000
 #: Bytes of the log that are walked between two checks of the limits.
 SLICE_BYTES: Final = 1 << 20
+#: Bytes of the log that one step of the unit check walks, a few milliseconds.
+CHECK_BYTES: Final = 256 << 10
 #: Units examined on each side for a sound one: at first, and at most.
 _NEAR_UNITS: Final = 64
 _FAR_UNITS: Final = 4096
@@ -168,6 +170,19 @@ class UnitRepair:
                 UNIT.pack_into(patched, at, *unit)
         return bytes(patched)
 
+    def sound_unit(self, queue: ConsumeQueue, number: int) -> tuple[int, int]:
+        """Return physical offset and size of a unit, restored from the log if it is damaged; size 0
+        if the log holds no such record, or if the budget of this read does not suffice."""
+        for _ in range(2):
+            offset, size, _ = UNIT.unpack(self.read(queue, number, 1))
+            if size == FILLER_SIZE or self.is_sound(queue, number, offset, size):
+                return offset, size
+            if self.is_deleted(queue, number, offset, size):
+                return offset, size
+            if self.spent or self.find(queue, number) is not Found.REPAIRED:
+                break
+        return 0, 0
+
     # -- search -------------------------------------------------------------------------------
 
     def find(self, queue: ConsumeQueue, number: int) -> Found:
@@ -191,6 +206,20 @@ class UnitRepair:
                 return Found.GONE
             if self.spent:
                 return Found.PENDING
+
+    def searches(self, queue: ConsumeQueue) -> bool:
+        """Return whether a search in the queue is not finished."""
+        return queue in self._searches
+
+    def search_on(self, queue: ConsumeQueue) -> bool:
+        """Continue the queue's search by one slice; return whether it is still not finished."""
+        search = self._searches[queue]
+        finished = self._walk_slice(queue, search)
+        if finished or search.number in search.found:
+            del self._searches[queue]
+            if search.number not in search.found:
+                self._note_gone(queue, search)
+        return queue in self._searches
 
     def lost_ranges(self, queue: ConsumeQueue, number: int) -> list[Range]:
         """Return the damaged ranges of the log that may have held the record of a missing unit; the
@@ -268,12 +297,9 @@ class UnitRepair:
         """Write those units of the search that differ from these."""
         if units is None:
             return
-        columns = (units.number, units.offset, units.size, units.code)
-        found: dict[int, tuple[int, int, int]] = {
-            number: (offset, size, code)
-            for number, offset, size, code in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
+        found = {
+            number: unit
+            for number, unit in column_units(units)
             if search.first <= number < search.stop
         }
         if not is_lmq(queue.topic) and int(units.number.max()) >= search.stop:
@@ -287,7 +313,11 @@ class UnitRepair:
             unit = (offset, size, now[2] if keeps else tags_code)
             if now != unit:
                 changed[number] = unit
-        for first, run in _runs(changed):
+        self.write_units(queue, changed)
+
+    def write_units(self, queue: ConsumeQueue, units: dict[int, tuple[int, int, int]]) -> None:
+        """Write these units of the queue, by number: physical offset, size and tags code."""
+        for first, run in _runs(units):
             self._write(queue, first, run)
 
     def _write(self, queue: ConsumeQueue, first: int, units: list[tuple[int, int, int]]) -> None:
@@ -311,6 +341,14 @@ class UnitRepair:
             if len(self.unwritten) > _KEPT_MAX:
                 self.unwritten.clear()
             self.unwritten.update({(queue, first + i): unit for i, unit in enumerate(units)})
+
+
+def column_units(units: "Units") -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """Yield the number of every unit, and its physical offset, size and tags code."""
+    columns = (units.number, units.offset, units.size, units.code)
+    for number, *unit in zip(*(column.tolist() for column in columns), strict=True):
+        offset, size, code = unit
+        yield number, (offset, size, code)
 
 
 def _units_of_queue(queue: ConsumeQueue, records: Any, columns: Any) -> "Units | None":

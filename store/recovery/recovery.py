@@ -21,6 +21,7 @@ import os
 from dataclasses import dataclass
 
 from ..config.store_config import StoreConfig
+from ..digests import StoreDigests, sum_of_ends
 from ..dispatch import Dispatcher, parse_arrivals
 from ..format.checkpoint import Checkpoint
 from ..format.disk import Disk
@@ -75,6 +76,7 @@ class Recovery:
         config: StoreConfig,
         disk: Disk,
         clean: bool,
+        digests: StoreDigests,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -84,14 +86,18 @@ class Recovery:
         self._root = str(config.root)
         self._disk = disk
         self._clean = clean
-        self._checks = Checks(config.check_crc_on_recover, config.force_verify_prop_crc)
+        self._digests = digests
+        body = config.check_crc_on_recover
+        self._checks = Checks(body, sealed=body, record=config.force_verify_prop_crc)
         self._done = _Repairs()
 
     def run(self, unfinished: list[str]) -> RecoveryReport:
-        """Judge, then repair. Raises CorruptLogError with nothing changed, or OSError."""
+        """Judge, then repair. Raises CorruptLogError with nothing changed, ConfigFileError or
+        OSError."""
         log = self._log
         known_end, complete_end = self._queue_ends()
         if not log.segments:
+            self._digests.load()
             self._queues.remove_unfinished(unfinished)
             self._queues.truncate(0, 0)
             return self._report(Walked(0, 0), Verdict.END, unfinished)
@@ -100,6 +106,7 @@ class Recovery:
         kept = None if self._clean else KeptUnits(begin)
         found = walk_segments(segments, begin, self._checks, torn=not self._clean, kept=kept)
         verdict = self._judge(found, known_end)
+        self._digests.load()  # this renames an unreadable file; before, nothing was changed
         self._count_cut(found, verdict)
         self._queues.remove_unfinished(unfinished)
         self._done.segments_removed = log.cut(found.end)
@@ -159,8 +166,8 @@ class Recovery:
                 continue
             if self._clean:
                 vouched = segment.start <= known_end
-            elif checkpoint.logics_physical_offset:
-                vouched = segment.start <= checkpoint.logics_physical_offset
+            elif checkpoint.queues_durable_to:
+                vouched = segment.start <= checkpoint.queues_durable_to
             else:
                 vouched = store_timestamp_ms <= checkpoint.logics_msg_timestamp_ms
             if vouched:
@@ -170,7 +177,7 @@ class Recovery:
     def _first_record(self, segment: Segment) -> int:
         """Return the start in the first segment: its begin, or the record of the last flushed queue
         unit (`enableAcceleratedRecovery`), before which log and queues are durable."""
-        offset = self._checkpoint.logics_physical_offset
+        offset = self._checkpoint.queues_durable_to
         if (
             self._config.enable_accelerated_recovery
             and not self._clean
@@ -247,9 +254,17 @@ class Recovery:
         log, dispatcher = self._log, self._dispatcher
         known_end = min(known_end, log.end)
         if self._clean:
-            dispatcher.offset = min(known_end, complete_end)
+            begin = min(known_end, complete_end)
+            if not self._digests.queues_match(log.end, sum_of_ends(self._queues.ends())):
+                logger.warning(
+                    "queues.ends_differ log_end=%d: queues do not end where they did at the last "
+                    "stop; missing units are rebuilt from the log.",
+                    log.end,
+                )
+                begin = log.start
+            dispatcher.offset = begin
             self._drop_units_behind_log()
-            self._build(dispatcher.offset, known_end, None)
+            self._build(begin, known_end, None)
         else:
             for segment in log.segments_between(found.begin, log.end):
                 segment.flush(log.end - segment.start)

@@ -18,7 +18,8 @@ class Checks:
     """Which checksums of a record must match; none: only its structure counts."""
 
     body: bool = True
-    record: bool = False  #: the one at the end of the properties, in place of the body's
+    sealed: bool = False  #: that at the end of the properties too, where there is one
+    record: bool = False  #: only that one, which every record must have
 
 
 @dataclass(slots=True)
@@ -103,6 +104,7 @@ def _walk_segment(
             result.end - segment.start,
             segment.size,
             check_crc=checks.body,
+            sealed=checks.sealed,
             record_crc=checks.record,
             topics=kept.topics if kept else None,
         )

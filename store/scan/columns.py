@@ -8,13 +8,15 @@ second (docs/formats/store-format.md, sections 2.1-2.5).
 
 from dataclasses import dataclass, fields
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 
+from ..format.checksum import crc32
 from ..format.record import (
     BORN_HOST_V6,
     CRC_MASK,
+    CRC_NAME,
+    CRC_TAIL_BYTES,
     FIXED_V4,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
@@ -55,6 +57,9 @@ _FIXED: Final = np.dtype(
         "itemsize": FIXED_V4.size,
     }
 )
+
+
+_CRC_NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 
 
 @dataclass(slots=True)
@@ -102,6 +107,19 @@ def check_records(raw: RawBytes, columns: Columns) -> Flags:
     starts = columns.position.tolist()
     found = [property_crc_ok(data[a:b]) for a, b in zip(starts, ends, strict=True)]
     return np.array(found, np.bool_)
+
+
+def check_sealed(raw: RawBytes, columns: Columns) -> Flags:
+    """Return whether each record matches its own checksum, or its body's if it has none of its
+    own."""
+    right = check_bodies(raw, columns)
+    long_enough = columns.properties_length >= CRC_TAIL_BYTES
+    tails = np.where(long_enough, columns.position + columns.size - CRC_TAIL_BYTES, 0)
+    names = raw.blocks(tails, len(CRC_NAME)).view(np.uint8).reshape(-1, len(CRC_NAME))
+    sealed = np.flatnonzero(long_enough & (names == _CRC_NAME).all(axis=1))
+    if len(sealed):
+        right[sealed] &= check_records(raw, columns.take(sealed))
+    return right
 
 
 class TopicTable(BytesTable):

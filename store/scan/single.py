@@ -32,7 +32,6 @@ _PHYSICAL_OFFSET, _SYS_FLAG, _STORE_TIMESTAMP, _BODY_LENGTH = 6, 7, 10, 14
 MAGIC_PATTERN: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 MAGIC_AT: Final = 4
 MAGIC_BYTES: Final = 4
-_SYS_FLAG_LOW_BYTE: Final = 39
 
 
 class Found(NamedTuple):
@@ -120,15 +119,3 @@ def is_record(data: Buffer, position: int, base: int, check_crc: bool) -> bool:
         return not inspect(data, position, base, check_crc).blank
     except RecordFormatError:
         return False
-
-
-def body_matches(data: bytes) -> bool:
-    """Return whether the body of a record, whose size and offset are right, matches its
-    checksum."""
-    fixed = FIXED[data[_SYS_FLAG_LOW_BYTE] >> 4 & 3]
-    values = fixed.unpack_from(data.ljust(fixed.size, b"\0"))
-    length = values[_BODY_LENGTH]
-    if length <= 0:
-        return not length
-    body = memoryview(data)[fixed.size : fixed.size + length]
-    return len(body) == length and bool(crc32(body) & CRC_MASK == values[2])

@@ -27,7 +27,14 @@ import numpy as np
 
 from ..format.errors import RecordFormatError
 from ..format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from .columns import Columns, TopicTable, check_bodies, check_records, columns_at
+from .columns import (
+    Columns,
+    TopicTable,
+    check_bodies,
+    check_records,
+    check_sealed,
+    columns_at,
+)
 from .raw import BytesTable, Flags, Integers, RawBytes
 from .single import (
     MAGIC_AT,
@@ -41,6 +48,7 @@ from .single import (
 )
 
 __all__ = [
+    "BODY_MISMATCH",
     "WINDOW_BYTES",
     "Buffer",
     "BytesTable",
@@ -80,10 +88,8 @@ _PHYSICAL_OFFSET_AT: Final = 28
 _SIZE_AND_MAGIC: Final = np.dtype(">u8")
 _MAGICS: Final = (np.uint64(MAGIC_V1 & 0xFFFFFFFF), np.uint64(MAGIC_V2 & 0xFFFFFFFF))
 _BLANK_MAGIC: Final = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
-_REASONS: Final = (
-    "the checksum of the body does not match.",
-    "the checksum of the record is missing or does not match.",
-)
+BODY_MISMATCH: Final = "the checksum of the body does not match."
+_RECORD_MISMATCH: Final = "the checksum of the record is missing or does not match."
 _SEARCH_BYTES: Final = 1 << 20
 
 
@@ -120,6 +126,7 @@ def walk(
     on_corrupt: OnCorrupt = "fail",
     *,
     check_crc: bool = False,
+    sealed: bool = False,
     record_crc: bool = False,
     topics: TopicTable | None = None,
 ) -> "Walk":
@@ -127,11 +134,12 @@ def walk(
 
     `on_corrupt`: "fail" stops at the first damage; "skip" notes it in `lost` and continues at the
     next whole record; "permissive" does the same, but keeps records with nothing wrong except the
-    checksum of the body (`crc_ok` is false). With `record_crc` the checksum at the end of the
-    properties replaces the body's, and every record must have it. Walks over several segments may
-    share one table of topics.
+    checksum of the body (`crc_ok` is false). With `sealed` the checksum at the end of the
+    properties is checked too, of records that have it. With `record_crc` it replaces the body's,
+    and every record must have it. Walks over several segments may share one table of topics.
     """
-    checks = check_records if record_crc else check_bodies if check_crc else None
+    checks = check_sealed if sealed else check_bodies if check_crc else None
+    checks = check_records if record_crc else checks
     return Walk(view, base, start, end, on_corrupt, check=checks, topics=topics)
 
 
@@ -212,16 +220,23 @@ class Walk:
         columns.crc_ok = right
         if columns.crc_ok.all() or self._permissive:
             return columns
-        reason = _REASONS[self._check is check_records]
         if not self._skip:
             whole = int(np.argmin(columns.crc_ok))
             self.end = int(columns.position[whole])
-            self.stop, self.reason = StopReason.DAMAGED, reason
+            self.stop, self.reason = StopReason.DAMAGED, self._mismatch(columns, whole)
             return columns.take(slice(whole))
         for at in np.flatnonzero(~columns.crc_ok).tolist():
             begin = int(columns.physical_offset[at])
-            self.lost.append(LostRange(begin, begin + int(columns.size[at]), reason))
+            end = begin + int(columns.size[at])
+            self.lost.append(LostRange(begin, end, self._mismatch(columns, at)))
         return columns.take(columns.crc_ok)
+
+    def _mismatch(self, columns: Columns, at: int) -> str:
+        """Return which checksum of a record does not match."""
+        assert self.raw is not None
+        if self._check is check_records or check_bodies(self.raw, columns.take(slice(at, at + 1))):
+            return _RECORD_MISMATCH
+        return BODY_MISMATCH
 
     def _meet(self, raw: RawBytes) -> None:
         """Stop at `end`, where no whole record begins, or note the lost range and continue behind

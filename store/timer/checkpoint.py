@@ -9,12 +9,15 @@ offset  size  field
     32     8  state version
     40     8  time of the version, ms
     48     8  counter of the version
-    56  4040  zeros
+    56    60  ours: seal of the fields before it (store/format/sealed_fields.py)
+   116  3980  zeros
 
 Seven big-endian i64 in a file of 4096 bytes without a backup (docs/formats/store-format.md, section
-11.4). They lie within one sector: a crash leaves the old values or the new ones.
+11.4). They lie within one sector: a crash leaves the old values or the new ones. Damaged fields are
+read from the seal; without a usable one all are unknown.
 """
 
+import logging
 import os
 import struct
 from dataclasses import astuple, dataclass
@@ -22,9 +25,13 @@ from typing import Final
 
 from ..format.disk import Disk
 from ..format.errors import UnsupportedLayoutError
+from ..format.sealed_fields import SealState, seal, sealed_bytes, unseal
 
+logger = logging.getLogger(__name__)
 FILE_BYTES: Final = 4096
 _FIELDS: Final = struct.Struct(">7q")
+#: End of what is written; zeros follow.
+USED_BYTES: Final = sealed_bytes(_FIELDS.size)
 
 
 @dataclass(slots=True)
@@ -40,11 +47,25 @@ class TimerCheckpoint:
     counter: int = 0
 
     def encode(self) -> bytes:
-        return _FIELDS.pack(*astuple(self))
+        return seal(_FIELDS.pack(*astuple(self)))
 
     @classmethod
     def decode(cls, data: bytes) -> "TimerCheckpoint":
-        return cls(*_FIELDS.unpack_from(data))
+        return cls.examine(data)[0]
+
+    @classmethod
+    def examine(cls, data: bytes) -> tuple["TimerCheckpoint", SealState]:
+        """Return the values, from the seal if the fields are damaged, and what the seal shows."""
+        fields, state = unseal(data, _FIELDS.size, _follows)
+        return cls(*_FIELDS.unpack(fields)) if fields else cls(), state
+
+
+def _follows(fields: bytes, copy: bytes) -> bool:
+    """Return whether Apache's broker may have written the fields after the copy: time and counter
+    of its version have grown, and no progress went back."""
+    now, before = _FIELDS.unpack(fields), _FIELDS.unpack(copy)
+    grown = now[5] > before[5] and now[6] > before[6]
+    return grown and all(n >= b for n, b in zip(now, before, strict=True))
 
 
 class TimerCheckpointFile:
@@ -72,7 +93,10 @@ class TimerCheckpointFile:
                 f"{self._path} has {len(data)} bytes, a timer checkpoint has {FILE_BYTES}. "
                 "Restore it, or delete it: timers of the last seven days are then delivered again."
             )
-        return TimerCheckpoint.decode(data)
+        found, state = TimerCheckpoint.examine(data)
+        if state in (SealState.DAMAGED, SealState.LOST):
+            logger.warning("timer.checkpoint_damaged path=%s: %s.", self._path, state.value)
+        return found
 
     def save(self, check: TimerCheckpoint) -> None:
         """Make the values durable. Raises OSError."""

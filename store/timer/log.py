@@ -24,7 +24,14 @@ from ..format.disk import NO_SPACE_FOR_FILE, Disk
 from ..format.errors import DiskFullError, RecordFormatError, StoreError
 from ..format.layout import file_name, list_files
 from ..format.record import MAGIC_BLANK
-from .unit import UNIT_BYTES, TimerUnit, count_plausible, decode_unit, unit_type
+from .unit import (
+    UNIT_BYTES,
+    TimerUnit,
+    are_plausible,
+    count_plausible,
+    decode_unit,
+    unit_type,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,6 +150,24 @@ class TimerLog:
             self._block_at = start + begin
             at = position - self._block_at
         return decode_unit(self._block, at, position)
+
+    def units_of(self, time: int, precision_ms: int) -> list[tuple[int, TimerUnit]]:
+        """Return all units of a slot with their positions, oldest first, by a search through the
+        whole log that skips damaged units."""
+        import numpy as np
+
+        found: list[tuple[int, TimerUnit]] = []
+        for start in self.starts:
+            stop = min(start + self._units_in(start) * UNIT_BYTES, self.end)
+            for position in range(start, stop, _WALK_BYTES):
+                data = self.pread(start, min(_WALK_BYTES, stop - position), position - start)
+                rows = np.frombuffer(data, unit_type(), count=len(data) // UNIT_BYTES)
+                times = (rows["write_ms"].astype(np.int64) + rows["delay_ms"]) // precision_ms
+                wanted = (times == time) & are_plausible(rows, position)
+                for at in np.flatnonzero(wanted).tolist():
+                    unit = TimerUnit._make(rows[at].item()[1:])
+                    found.append((position + at * UNIT_BYTES, unit))
+        return found
 
     def chain(self, last: int) -> Iterator[tuple[int, TimerUnit]]:
         """Yield the units of one slot, newest first, down to the oldest that exists.

@@ -1,10 +1,12 @@
 """Timer recovery: repairs the timer files on start. Derived data: no message can be lost here.
 
-1. Walk the timer log from one file before the flushed position, from its start without a wheel. The
-   end is the first position without a unit, or whose message the commit log does not hold any more;
-   everything behind it is cut and cleared.
+1. Walk the timer log from its start, or, if it is longer than FULL_WALK_BYTES, from one file before
+   the flushed position. The end is the first position without a unit, or whose message the commit
+   log does not hold any more; everything behind it is cut and cleared.
 2. A walked unit behind the newest unit of its slot is added to the slot. One before it is there
    already, or the slot belongs to a later time by now.
+   After a walk from the start, slots of the time to come that differ from their units in another
+   way (damage) are written again.
 3. Slots that point beyond the end (the log lost units that the wheel has) are emptied and rebuilt
    by a second walk, from the oldest unit they named.
 4. Enqueueing resumes at the saved queue offset. If the log has lost flushed units: behind the
@@ -20,7 +22,7 @@ log.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 #: Empty slots between the oldest readable time and the wheel's wrap-around.
 _BLANK_SLOTS: Final = 60
+#: Logs up to this size are walked from their start: ten million units, a few seconds.
+FULL_WALK_BYTES: Final = 512 << 20
 #: Unit of loss in a power loss.
 _PAGE_BYTES: Final = 4096
 
@@ -51,24 +55,24 @@ _PAGE_BYTES: Final = 4096
 class TimerRecovery:
     """The result of a recovery."""
 
+    #: Position in the timer log where the walk began.
     begin: int
-    """Position in the timer log where the walk began."""
+    #: End of the timer log.
     end: int
-    """End of the timer log."""
     units_walked: int
     slots_revised: int
+    #: Slots that pointed beyond the log and were rebuilt.
     slots_beyond: int
-    """Slots that pointed beyond the log and were rebuilt."""
+    #: Non-zero bytes behind the end.
     cut_bytes: int
-    """Non-zero bytes behind the end."""
+    #: How far the end lies before the flushed position; 0 unless the disk lost data.
     lost_bytes: int
-    """How far the end lies before the flushed position; 0 unless the disk lost data."""
+    #: Physical offset of the last unit's message, -1 without a unit.
     newest: int
-    """Physical offset of the last unit's message, -1 without a unit."""
+    #: Where enqueueing the timer topic resumes.
     queue_offset: int
-    """Where enqueueing the timer topic resumes."""
+    #: Where reading slots resumes.
     read_ms: int
-    """Where reading slots resumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,11 @@ def recover(
     """Repair as described in the module docstring. Raises OSError."""
     wheel, log = files.wheel, files.log
     flushed = check.last_timer_log_flush_pos
-    begin = _file_start(log, flushed - log.file_bytes) if files.had_wheel else log.start
+    begin = log.start
+    if files.had_wheel and log.end - log.start > FULL_WALK_BYTES:
+        begin = _file_start(log, flushed - log.file_bytes)
+    read_ms = max(check.last_read_ms, oldest_read_ms(now_ms, config.timer_precision_ms))
+    pending = _Pending(read_ms // wheel.precision_ms, wheel)
     last: TimerUnit | None = None
     walk = log.walk(begin)
     walked = revised = 0
@@ -99,6 +107,7 @@ def recover(
         good = _count_confirmed(rows, position, flushed, log.file_bytes, messages)
         if good:
             revised += revise_all(wheel, position, rows[:good])
+            pending.add(position, rows[:good])
             walked += good
             newest = max(newest, int(rows["physical_offset"][:good].max()))
             last = TimerUnit._make(rows[good - 1].item()[1:])
@@ -110,6 +119,8 @@ def recover(
         logger.warning("timer.log_cut position=%d reason=%s", walk.end, walk.reason)
     cut = log.truncate(walk.end)
     beyond = _remake_beyond(wheel, log)
+    if begin == log.start:
+        pending.correct(log.start)
     if last is None:
         last = _last_unit_before(log, begin)
         newest = -1 if last is None else last.physical_offset
@@ -124,8 +135,60 @@ def recover(
         lost,
         newest,
         _queue_offset(last, check, messages, lost),
-        max(check.last_read_ms, oldest_read_ms(now_ms, config.timer_precision_ms)),
+        read_ms,
     )
+
+
+class _Pending:
+    """The units of slots that are not read yet, and a comparison of the wheel with them."""
+
+    def __init__(self, first_time: int, wheel: TimerWheel) -> None:
+        self._first_time = first_time
+        self._wheel = wheel
+        self._parts: list[NDArray[np.int64]] = []  # time, position, 1 or -1
+
+    def add(self, position: int, rows: "NDArray[np.void]") -> None:
+        """Add consecutive units."""
+        import numpy as np
+
+        times = (rows["write_ms"].astype(np.int64) + rows["delay_ms"]) // self._wheel.precision_ms
+        positions = position + UNIT_BYTES * np.arange(len(rows), dtype=np.int64)
+        counts = np.where(rows["magic"] & DELETE, -1, 1).astype(np.int64)
+        later = times >= self._first_time
+        self._parts.append(np.column_stack((times, positions, counts))[later])
+
+    def correct(self, log_start: int) -> None:
+        """Write the slots again that differ from their units."""
+        import numpy as np
+
+        wheel = self._wheel
+        wrong = 0
+        units = np.concatenate(self._parts) if self._parts else np.empty((0, 3), np.int64)
+        if len(units):
+            units = units[np.argsort(units[:, 0], kind="stable")]
+            times, begins = np.unique(units[:, 0], return_index=True)
+            ends = [*begins[1:].tolist(), len(units)]
+            _, slot_of, sharing = np.unique(
+                times % wheel.slots, return_inverse=True, return_counts=True
+            )
+            alone = (sharing[slot_of] == 1).tolist()
+            for time, begin, end, is_alone in zip(
+                times.tolist(), begins.tolist(), ends, alone, strict=True
+            ):
+                if not is_alone:
+                    continue  # the slot belongs to one of several times
+                there = wheel.at(wheel.index(time * wheel.precision_ms))
+                first, last = int(units[begin, 1]), int(units[end - 1, 1])
+                if there.time == time and there.last == last and there.first < log_start:
+                    continue  # its oldest units were deleted
+                num = int(units[begin:end, 2].sum())
+                if (there.time, there.first, there.last, there.num) != (time, first, last, num):
+                    wheel.put(time * wheel.precision_ms, first, last, num)
+                    wrong += 1
+        if wrong:
+            logger.warning(
+                "timer.slots_corrected slots=%d: they did not match the timer log.", wrong
+            )
 
 
 def _count_confirmed(
@@ -264,22 +327,26 @@ def _offset_behind(unit: TimerUnit, messages: TimerMessages, unknown: int) -> in
     return record.queue_offset + 1
 
 
-def units_of_slot(log: TimerLog, slot: Slot, precision_ms: int) -> Iterator[TimerUnit]:
-    """Yield the units of a slot, newest first: along the chain, or by a walk where the chain is
-    broken. The log may grow meanwhile."""
-    oldest = log.end
+def units_of_slot(
+    log: TimerLog, slot: Slot, precision_ms: int, on_damage: Callable[[], None]
+) -> Iterator[TimerUnit]:
+    """Yield the units of a slot, newest first: along the chain, or by a search through the log
+    where chain and slot disagree (`on_damage` is called). The log may grow meanwhile."""
+    end = log.end
+    seen: set[int] = set()
+    count = 0
     try:
         for position, unit in log.chain(slot.last):
             if unit.slot_ms // precision_ms != slot.time:
                 raise RecordFormatError(f"a unit of {unit.slot_ms} is in the chain of {slot}.")
-            oldest = position
+            seen.add(position)
+            count += -1 if unit.cancels else 1
             yield unit
+        if slot.first >= log.start and slot.num != count:
+            raise RecordFormatError(f"the chain of {slot} has {count} units.")
     except RecordFormatError as error:
         logger.warning("timer.chain_broken slot=%d error=%s", slot.time, error)
-        walk = log.walk(_file_start(log, slot.first))
-        older = [
-            unit
-            for position, unit in walk
-            if position < oldest and unit.slot_ms // precision_ms == slot.time
-        ]
-        yield from reversed(older)
+        on_damage()
+        for position, unit in reversed(log.units_of(slot.time, precision_ms)):
+            if position < end and position not in seen:
+                yield unit

@@ -29,6 +29,7 @@ log) is not put twice: `put` searches the log. Units whose message the commit lo
 Limits: one slot is read into memory at once, about 200 bytes per unit.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ from .rules import DELETE_KEY, slot_for
 from .unit import DEFAULT, DELETE, ROLL, TimerUnit
 from .wheel import Slot, TimerWheel
 
+logger = logging.getLogger(__name__)
+
 #: Results of `put` without a unit.
 KNOWN: Final = -1  #: the message has its unit already
 DUE: Final = -2  #: its time has passed: deliver it now
@@ -58,11 +61,10 @@ DUE: Final = -2  #: its time has passed: deliver it now
 class SlotUnits:
     """The units of one slot."""
 
+    #: To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest first.
     units: list[TimerUnit] = field(default_factory=list)
-    """To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest
-    first."""
+    #: To process before the units; oldest first.
     cancellations: list[TimerUnit] = field(default_factory=list)
-    """To process before the units; oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class TimerStore:
         self.check = TimerCheckpoint()
         #: Physical offset of the newest message that has a unit; -1 without one.
         self.newest = -1
+        #: A slot or a chain of units was found damaged: `recover` in a new object repairs them.
+        self.damaged = False
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -158,7 +162,9 @@ class TimerStore:
         delay_ms = where.slot_ms - write_ms
         topic_hash = java_hash(real_topic) if real_topic else 0
         position = self.log.append(
-            TimerUnit(slot.last, magic, write_ms, delay_ms, physical_offset, size, topic_hash)
+            TimerUnit(
+                slot.last, magic, write_ms, delay_ms, physical_offset, size, topic_hash
+            ).sealed()
         )
         first = position if slot.last < 0 else slot.first
         self.wheel.put(where.slot_ms, first, position, slot.num + (-1 if cancels else 1))
@@ -178,8 +184,17 @@ class TimerStore:
         """Yield the units one by one, newest first: for slots that are too large to be read at
         once. Units that are put after the first was yielded are not included."""
         slot = self.wheel.slot(slot_ms)
-        if slot.last >= 0:
-            yield from units_of_slot(self.log, slot, self._config.timer_precision_ms)
+        if self.wheel.lost(slot_ms):
+            self.damaged = True
+            logger.warning("timer.slot_damaged time_ms=%d: it is not in the timer wheel.", slot_ms)
+            time = slot_ms // self.wheel.precision_ms
+            found = self.log.units_of(time, self.wheel.precision_ms)
+            yield from [unit for _, unit in reversed(found)]
+        elif slot.last >= 0:
+            yield from units_of_slot(self.log, slot, self.wheel.precision_ms, self._note_damage)
+
+    def _note_damage(self) -> None:
+        self.damaged = True
 
     def cancelled_keys(self, cancellations: Iterable[TimerUnit]) -> frozenset[str]:
         """Return the keys that they cancel, for `rules.is_cancelled`; deleted messages are

@@ -9,12 +9,14 @@ offset  size  field
     28     8  physical offset of the message in the commit log
     36     4  its size
     40     4  Java hash of the real topic, 0 = none
-    44     8  reserved, 0
+    44     8  reserved: 0 or, ours, a checksum of the bytes before it, which Apache ignores
 
-Big-endian (docs/formats/store-format.md, section 11.4; example E10 in section 15). A unit has no
-checksum: recovery uses `plausible`, or `count_plausible` for many at once.
+Big-endian (docs/formats/store-format.md, section 11.4; example E10 in section 15). The checksum is
+the sum of the eleven words before it, each times an odd number, so that a change of one word always
+shows. Recovery uses `plausible`, or `are_plausible` for many units at once.
 """
 
+import operator
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,6 +37,9 @@ _WIDTHS: Final = (4, 8, 4, 8, 4, 8, 4, 4, 8)  # bytes of the fields
 #: overloaded machine: then the delay is negative.
 _LATE_MAX_MS: Final = 3_600_000
 _TIME_MAX_MS: Final = 1 << 60  # sums of times fit an i64
+_WORDS: Final = struct.Struct(">11I")
+_MASK: Final = (1 << 64) - 1
+_FACTORS: Final = tuple((0x9E3779B97F4A7C15 * (2 * n + 1) & _MASK) | 1 for n in range(11))
 
 
 class TimerUnit(NamedTuple):
@@ -65,6 +70,17 @@ class TimerUnit(NamedTuple):
     def encode(self) -> bytes:
         return UNIT.pack(UNIT_BYTES, *self)
 
+    @property
+    def checksum(self) -> int:
+        """The checksum of the fields, never 0."""
+        words = _WORDS.unpack_from(self.encode())
+        found = sum(map(operator.mul, words, _FACTORS)) & _MASK or 1
+        return found - (1 << 64) if found >> 63 else found
+
+    def sealed(self) -> "TimerUnit":
+        """Return the unit with its checksum."""
+        return self._replace(reserved=self.checksum)
+
 
 def decode_unit(data: bytes | memoryview, offset: int, position: int) -> TimerUnit:
     """Decode the unit at `offset` of the data, which is `position` in the log. Raises
@@ -88,6 +104,7 @@ def plausible(size: int, unit: TimerUnit, position: int) -> bool:
         and unit.delay_ms >= -_LATE_MAX_MS
         and unit.physical_offset >= 0
         and unit.size > 0
+        and unit.reserved in (0, unit.checksum)
     )
 
 
@@ -99,12 +116,12 @@ def unit_type() -> "np.dtype[np.void]":
     return np.dtype(list(kinds))
 
 
-def count_plausible(rows: "NDArray[np.void]", position: int) -> int:
-    """Return how many rows are units (see `plausible`) before the first that is not."""
+def are_plausible(rows: "NDArray[np.void]", position: int) -> "NDArray[np.bool_]":
+    """Return which of consecutive rows are units (see `plausible`)."""
     import numpy as np
 
     positions = position + UNIT_BYTES * np.arange(len(rows))
-    good = (
+    good: NDArray[np.bool_] = (
         (rows["unit_bytes"] == UNIT_BYTES)
         & (rows["magic"] > 0)
         & (rows["magic"] <= _MAGIC_BITS)
@@ -116,4 +133,23 @@ def count_plausible(rows: "NDArray[np.void]", position: int) -> int:
         & (rows["physical_offset"] >= 0)
         & (rows["size"] > 0)
     )
+    return good & checksums_match(rows)
+
+
+def checksums_match(rows: "NDArray[np.void]") -> "NDArray[np.bool_]":
+    """Return which units match their checksum, or have none."""
+    import numpy as np
+
+    words = (
+        np.ascontiguousarray(rows).view(">u4").reshape(len(rows), UNIT_BYTES // 4).astype(np.uint64)
+    )
+    sums = (words[:, :11] * np.array(_FACTORS, np.uint64)).sum(axis=1, dtype=np.uint64)
+    stored = words[:, 11] << np.uint64(32) | words[:, 12]
+    match: NDArray[np.bool_] = (stored == 0) | (stored == np.maximum(sums, 1))
+    return match
+
+
+def count_plausible(rows: "NDArray[np.void]", position: int) -> int:
+    """Return how many rows are units before the first that is not."""
+    good = are_plausible(rows, position)
     return len(rows) if good.all() else int(good.argmin())

@@ -13,8 +13,9 @@ it. Slots are not cleared after delivery: they are overwritten two weeks later.
 
 Derived data: recovery rebuilds slots from the timer log. The file is sparse and never mapped: it is
 read with pread and written with pwrite, so a full disk is an error of `write_out`, not a signal.
-Memory holds only the changes since the last flush (about 200 bytes per slot). A slot lies within
-one sector, so a crash leaves it old or new, never torn.
+Memory holds the changes since the last flush (about 200 bytes per slot), and one byte per slot that
+shows whether it has content. A slot lies within one sector, so a crash leaves it old or new, never
+torn.
 """
 
 import errno
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..config.store_config import TIMER_SLOTS
-from ..format.disk import Disk
+from ..format.disk import Disk, data_ranges
 from ..format.errors import UnsupportedLayoutError
 
 SLOT: Final = struct.Struct(">qqqii")
@@ -60,7 +61,7 @@ _UNUSED: Final = Slot(0, 0, 0, 0)
 def read_slots(descriptor: int, size: int = FILE_BYTES) -> Iterator[tuple[int, Slot]]:
     """Yield index and content of every slot in a wheel file that is not all zeros, in file
     order."""
-    for begin, end in list(_data_ranges(descriptor, size)):
+    for begin, end in list(_slot_ranges(descriptor, size)):
         for position in range(begin, end, _CHUNK_BYTES):
             chunk = os.pread(descriptor, min(_CHUNK_BYTES, end - position), position)
             if chunk == _ZEROS[: len(chunk)]:
@@ -72,21 +73,13 @@ def read_slots(descriptor: int, size: int = FILE_BYTES) -> Iterator[tuple[int, S
                     yield position // SLOT_BYTES + index, slot
 
 
-def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of the file that may hold data, in whole slots (lseek SEEK_DATA)."""
+def _slot_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of the file that may hold data, in whole slots. Raises OSError."""
     position = 0
-    while position < size:
-        try:
-            begin = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            raise
-        end = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
-        begin -= begin % SLOT_BYTES
-        end += -end % SLOT_BYTES
-        yield max(begin, position), end
-        position = end
+    for begin, end in data_ranges(descriptor, 0, size):
+        slots_end = end + -end % SLOT_BYTES
+        yield max(begin - begin % SLOT_BYTES, position), slots_end
+        position = slots_end
 
 
 class TimerWheel:
@@ -104,6 +97,7 @@ class TimerWheel:
         self._descriptor = -1
         self._changed: dict[int, Slot] = {}
         self._in_flight: Mapping[int, Slot] = {}  # being written
+        self._used = bytearray(slots)  # 1 for slots with content; a zeroed one is damaged
 
     def load(self) -> bool:
         """Open the file; return False without one. Changes nothing.
@@ -122,7 +116,23 @@ class TimerWheel:
         if size == 0:  # created, then the process was killed
             return False
         self._descriptor = self._disk.open(self._path, os.O_RDWR)
+        for begin, end in list(_slot_ranges(self._descriptor, size)):
+            for position in range(begin, end, _CHUNK_BYTES):
+                self._note_used(position, min(_CHUNK_BYTES, end - position))
         return True
+
+    def _note_used(self, position: int, size: int) -> None:
+        chunk = self._disk.pread(self._descriptor, size, position)
+        if chunk == _ZEROS[: len(chunk)]:
+            return
+        for number in range(len(chunk) // SLOT_BYTES):
+            slot = chunk[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
+            if slot != _ZEROS[:SLOT_BYTES]:
+                self._used[position // SLOT_BYTES + number] = 1
+
+    def _read(self, position: int, size: int) -> bytes:
+        """Return bytes of the file; zeros for what a cut file lacks."""
+        return self._disk.pread(self._descriptor, size, position).ljust(size, b"\0")
 
     def index(self, time_ms: int) -> int:
         return time_ms // self.precision_ms % self.slots
@@ -134,7 +144,7 @@ class TimerWheel:
             return slot
         if self._descriptor < 0:
             return _UNUSED
-        data = self._disk.pread(self._descriptor, SLOT_BYTES, index * SLOT_BYTES)
+        data = self._read(index * SLOT_BYTES, SLOT_BYTES)
         return Slot.decode(data)
 
     def many(self, indexes: Iterable[int]) -> Iterator[Slot]:
@@ -148,13 +158,22 @@ class TimerWheel:
                 continue
             if position >= begin + _CHUNK_BYTES:
                 begin = position
-                chunk = self._disk.pread(self._descriptor, _CHUNK_BYTES, begin)
+                chunk = self._read(begin, _CHUNK_BYTES)
             yield Slot.decode(chunk, position - begin)
 
     def slot(self, time_ms: int) -> Slot:
         """Return the slot of this time; NONE while it belongs to another."""
         slot = self.at(self.index(time_ms))
         return slot if slot.time == time_ms // self.precision_ms else NONE
+
+    def lost(self, time_ms: int) -> bool:
+        """Return whether the slot of this time is damaged: it had content and has none, or it holds
+        a time that belongs elsewhere."""
+        index = self.index(time_ms)
+        return self._is_damaged(index, self.at(index).time)
+
+    def _is_damaged(self, index: int, time: int) -> bool:
+        return bool(self._used[index]) and (time <= 0 or time % self.slots != index)
 
     def next_used(self, begin_ms: int, end_ms: int) -> int:
         """Return the first time in the range whose slot is used for it; `end_ms` without one. Reads
@@ -167,10 +186,13 @@ class TimerWheel:
         while at < found and self._descriptor >= 0:
             index = at % self.slots
             count = min(found - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
-            data = self._disk.pread(self._descriptor, count * SLOT_BYTES, index * SLOT_BYTES)
-            if data != _ZEROS[: len(data)]:
+            data = self._read(index * SLOT_BYTES, count * SLOT_BYTES)
+            if data != _ZEROS[: len(data)] or self._used.find(1, index, index + count) >= 0:
                 for number, values in enumerate(SLOT.iter_unpack(data), at):
-                    if values[0] == number and number % self.slots not in above:
+                    place = number % self.slots
+                    if place in above or not self._used[place]:
+                        continue
+                    if values[0] == number or self._is_damaged(place, values[0]):
                         return number * precision
             at += count
         return min(found * precision, end_ms)
@@ -188,12 +210,14 @@ class TimerWheel:
         while at < len(numbers) and self._descriptor >= 0:
             index = (first + at) % self.slots
             count = min(len(numbers) - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
-            data = self._disk.pread(self._descriptor, count * SLOT_BYTES, index * SLOT_BYTES)
+            data = self._read(index * SLOT_BYTES, count * SLOT_BYTES)
             rows = np.frombuffer(data, fields, count=len(data) // SLOT_BYTES)
             times = np.arange(first + at, first + at + len(rows))
             numbers[at : at + len(rows)] = np.where(rows["time"] == times, rows["num"], 0)
             at += count
-        for slot in map(self.at, self._in_flight.keys() | self._changed.keys()):
+        for index in self._in_flight.keys() | self._changed.keys():
+            slot = self.at(index)
+            numbers[(index - first) % self.slots :: self.slots] = 0  # the file has an older slot
             if 0 <= slot.time - first < len(numbers):
                 numbers[slot.time - first] = slot.num
         summed = np.concatenate(([0], np.maximum(numbers, 0).cumsum()))
@@ -205,10 +229,13 @@ class TimerWheel:
     def put(self, time_ms: int, first: int, last: int, num: int) -> None:
         """Replace the slot of this time, whichever time it belonged to."""
         num = max(-_NUM_MAX, min(num, _NUM_MAX))
-        self._changed[self.index(time_ms)] = Slot(time_ms // self.precision_ms, first, last, num)
+        index = self.index(time_ms)
+        self._changed[index] = Slot(time_ms // self.precision_ms, first, last, num)
+        self._used[index] = 1
 
     def clear(self, index: int) -> None:
         self._changed[index] = _UNUSED
+        self._used[index] = 0
 
     def occupied(self) -> Iterator[tuple[int, Slot]]:
         """Yield index and content of every used slot. Do not put or flush meanwhile."""

@@ -16,9 +16,10 @@ from cometmq.front.access_point import AccessPoint
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.door import choose_door
-from cometmq.front.event_loop import loop_factory
+from cometmq.front.process import loop_factory
 from cometmq.front.service import Kind, Method, status_failure
 from cometmq.proto import paths, v2
+from cometmq.proto.node_links import NodeLinks
 
 _BODY = b"x" * 1024
 
@@ -73,6 +74,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
             clock,
             locate=lambda _path, _request, _ctx: arguments.forward,
             unreachable=lambda _path, _request, _ctx: "hold",
+            links=NodeLinks(),
         )
         services = dict(access.services)
     door = choose_door(config)(services, clock)

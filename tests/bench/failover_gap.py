@@ -28,7 +28,7 @@ import cometmq
 from cometmq.client.pull_consumer import Position
 
 from ..harness.cluster import Cluster, temporary
-from ..interop.test_other_clients import CACHE, go, java, node
+from ..interop.programs import CACHE, go, java, node
 
 SECONDS = 12
 KILL_AFTER_S = 4.0

@@ -46,10 +46,10 @@ class Load:
     """Parameters of one run."""
 
     messages: int
+    #: They are due evenly over so long; 0: all at the same millisecond.
     spread_ms: int
-    """They are due evenly over so long; 0: all at the same millisecond."""
+    #: The issue's words for the last one.
     late_ms: int
-    """The issue's words for the last one."""
 
 
 LOADS = (Load(20_000, 999, 1_000), Load(20_000, 0, 1_000), Load(100_000, 999, 4_000))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any, Self
 
+from cometmq.front.config import DoorConfig
 from cometmq.tests.broker.live import running, settings
 from cometmq.tests.harness.wire import Wire
 
@@ -22,8 +24,9 @@ class BrokerProcess:
     """Started in the `async with`; killed or stopped at its end at the latest."""
 
     def __init__(self, directory: Path, **broker: Any) -> None:
+        """`front_door` and `descriptors` (RLIMIT_NOFILE) are settings of the process."""
         self._order = json.dumps({"directory": str(directory), **broker})
-        self.address = ""
+        self.address = self.ha = self.metrics = ""
 
     async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
@@ -37,7 +40,8 @@ class BrokerProcess:
         )
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), START_S)
-        self.address = line.decode().strip()
+        self.address, _, rest = line.decode().strip().partition(" ")
+        self.ha, _, self.metrics = rest.partition(" ")
         assert self.address, "the broker did not start"
         return self
 
@@ -61,8 +65,12 @@ async def main() -> None:
     """Run the process."""
     order = json.loads(sys.argv[1])
     directory = Path(order.pop("directory"))
-    async with running(settings(directory, **order)) as live:
-        print(live.bound.client, flush=True)
+    door = DoorConfig(front_door=order.pop("front_door", "grpcio"))
+    descriptors = order.pop("descriptors", None)
+    if descriptors is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    async with running(settings(directory, **order), door=door) as live:
+        print(live.bound.client, live.bound.ha, live.bound.metrics, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 

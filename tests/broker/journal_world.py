@@ -31,8 +31,8 @@ Place = tuple[str, int]
 class SimLog:
     """Records in append order."""
 
+    #: With the store time.
     messages: list[tuple[Message, int]] = field(default_factory=list)
-    """With the store time."""
     queues: dict[Place, list[StoredRecord]] = field(default_factory=dict)
 
     def append(self, message: Message, now_ms: int) -> int:
@@ -97,8 +97,8 @@ class Out:
     visible_ms: int
     stored: bool = False
     suspended: bool = False
+    #: The length of the log with its newest checkpoint.
     written_at: int = 1 << 60
-    """The length of the log with its newest checkpoint."""
 
 
 @dataclass(slots=True)
@@ -123,18 +123,18 @@ class World:
     core: PopJournal = field(default_factory=new_core)
     now_ms: int = 1_700_000_000_000
     out: list[dict[int, Out]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
+    #: With the length of the log that records it, if any does.
     done: list[dict[int, int]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
-    """With the length of the log that records it, if any does."""
     next_read: list[int] = field(default_factory=lambda: [0] * QUEUES)
     committed: list[int] = field(default_factory=lambda: [0] * QUEUES)
     saved: Saved = field(default_factory=Saved)
     writer: ReviveWriter = field(default_factory=lambda: ReviveWriter("b", TOPIC, 1_000))
     reader: ReviveReader = field(init=False)
+    #: The last checkpoint of done messages.
     newest: dict[tuple[int, int], Checkpoint] = field(default_factory=dict)
-    """The last checkpoint of done messages."""
     surfaced: int = 0
+    #: Timers: time and record.
     waiting: list[tuple[int, Message]] = field(default_factory=list)
-    """Timers: time and record."""
     pops: int = 0
 
     def __post_init__(self) -> None:

@@ -80,9 +80,11 @@ class Live:
 
 
 @asynccontextmanager
-async def running(chosen: Settings, clock: Clock | None = None) -> AsyncIterator[Live]:
+async def running(
+    chosen: Settings, clock: Clock | None = None, door: DoorConfig | None = None
+) -> AsyncIterator[Live]:
     """Start a broker; stop it cleanly at the end."""
-    door = DoorConfig(front_door="grpcio")
+    door = door or DoorConfig(front_door="grpcio")
     server = BrokerServer(chosen.broker, chosen.store, chosen.ha, door, clock)
     bound = await server.start()
     try:
@@ -92,9 +94,10 @@ async def running(chosen: Settings, clock: Clock | None = None) -> AsyncIterator
 
 
 @asynccontextmanager
-async def nameserver() -> AsyncIterator[str]:
+async def nameserver(token: str = "") -> AsyncIterator[str]:
     """Run a nameserver; yield HOST:PORT."""
-    server = NameserverServer(NameserverConfig(bind_address="127.0.0.1", listen_port=0))
+    config = NameserverConfig(bind_address="127.0.0.1", listen_port=0, cluster_token=token)
+    server = NameserverServer(config)
     address = await server.start()
     try:
         yield address

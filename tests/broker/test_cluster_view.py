@@ -166,6 +166,44 @@ def test_host_names_are_never_alternatives() -> None:
     assert texts(echoed) == ["broker-b:8081"]
 
 
+def three_hosts() -> ClusterView:
+    view = ClusterView("a", Time())
+    rows = [member(n, 10 + n, leader=n == 0) for n in range(3)]
+    for number, row in enumerate(rows):
+        row.addresses.client = f"10.0.0.{number}:8081"
+    view.update("ns", [v1.GroupRoute(group="a", members=rows)])
+    return view
+
+
+def addresses_for(view: ClusterView, client_id: str, language: str = "JAVA") -> list[str]:
+    caller = Caller(v2.Endpoints(), "10.0.0.9:1", language, client_id=client_id)
+    return texts(Advertiser("replicas", [], view).endpoints(view.own(), caller))
+
+
+def test_clients_begin_with_different_hosts_and_keep_their_order() -> None:
+    view = three_hosts()
+    orders = {client: addresses_for(view, f"client@{client}") for client in range(60)}
+    assert {tuple(sorted(order)) for order in orders.values()} == {tuple(sorted(orders[0]))}
+    firsts = [order[0] for order in orders.values()]
+    assert min(firsts.count(first) for first in orders[0]) >= 10
+    assert orders == {client: addresses_for(view, f"client@{client}") for client in range(60)}
+
+
+def test_a_client_of_one_address_gets_the_leader_of_any_order() -> None:
+    assert addresses_for(three_hosts(), "client@1", "HTTP") == ["10.0.0.0:8081"]
+
+
+def test_replicas_on_one_host_keep_one_order() -> None:
+    orders = {tuple(addresses_for(cluster_of_two(), f"client@{n}")) for n in range(20)}
+    assert orders == {tuple(BOTH)}
+
+
+def test_the_address_of_an_isolated_node_is_the_last() -> None:
+    view = three_hosts()
+    view.avoided = "10.0.0.1:8081"
+    assert {addresses_for(view, f"client@{n}")[-1] for n in range(20)} == {"10.0.0.1:8081"}
+
+
 def test_the_followed_leader_is_in_the_view_before_nameservers_have_it() -> None:
     view = ClusterView("a", Time())
     view.update("n", [group("a", member(0, 10, leader=True), member(1, 12), member(2, 14))])

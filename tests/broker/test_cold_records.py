@@ -31,7 +31,8 @@ COUNT = 100
 def patient(directory: Path, broker_id: int) -> Settings:
     """Return settings with long timeouts: on a busy machine the replica must not count as dead."""
     chosen = replica(directory, broker_id)
-    return replace(chosen, ha=replace(chosen.ha, ha_beat_interval_ms=1500))
+    ha = replace(chosen.ha, ha_beat_interval_ms=1500, controller_lease_ms=5000)
+    return replace(chosen, ha=ha)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,14 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.messages.convert import Receipt, message_item, properties_of, topic_field
-from cometmq.broker.messages.decompress import decompressed
+from cometmq.broker.messages.convert import (
+    Receipt,
+    message_item,
+    properties_of,
+    sized_item,
+    topic_field,
+)
+from cometmq.broker.messages.decompress import DECOMPRESSED_BYTES_MAX, decompressed
 from cometmq.broker.messages.stored_properties import encode_sent, in_bucket_order
 from cometmq.broker.messages.validation import check_message
 from cometmq.broker.messages.wire import (
@@ -27,7 +34,7 @@ from cometmq.broker.messages.wire import (
 )
 from cometmq.broker.pop.handles import ReceiptHandle, decode_handle, encode_handle
 from cometmq.proto import v2
-from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
+from cometmq.store.format.property_names import DELIVERED_PROPERTIES, FORBIDDEN_PROPERTIES
 from cometmq.store.format.record import Delivery, encode_properties, pack_host
 from cometmq.tests.broker.desk import message
 
@@ -84,7 +91,7 @@ def test_a_received_message_has_every_field() -> None:
     system = got.system_properties
     assert (got.topic.name, got.topic.resource_namespace) == ("t", "ns")
     assert got.body == b"hello"
-    assert dict(got.user_properties) == {"user": "größe"}
+    assert dict(got.user_properties) == {"user": "größe", "__SHARDINGKEY": "order-1"}
     assert (system.tag, list(system.keys), system.message_id) == ("tag", ["k1", "k2"], "01FD")
     assert system.body_digest.type == v2.MD5
     assert system.body_digest.checksum == hashlib.md5(b"hello").hexdigest().upper()
@@ -194,9 +201,25 @@ def test_compressed_bodies_are_decompressed(compress: Any, sys_flag: int) -> Non
 @pytest.mark.parametrize("compress", [zlib.compress, lz4.frame.compress, zstandard.compress])
 def test_only_complete_bodies_below_the_limit_are_decompressed(compress: Any) -> None:
     body = bytes(range(256)) * 16
-    assert decompressed(compress(body), len(body)) == body
-    assert decompressed(compress(body), len(body) - 1) is None
-    assert decompressed(compress(body)[:-5]) is None
+    assert decompressed(compress(body), len(body)) == (body, len(body))
+    assert decompressed(compress(body), len(body) - 1)[0] is None
+    assert decompressed(compress(body)[:-5])[0] is None
+
+
+@pytest.mark.parametrize("compress", [zlib.compress, lz4.frame.compress, zstandard.compress])
+def test_bodies_of_several_parts_are_decompressed(compress: Any) -> None:
+    body = os.urandom(1 << 16) * 40
+    assert decompressed(compress(body)) == (body, len(body))
+    assert decompressed(compress(body), len(body)) == (body, len(body))
+    assert decompressed(compress(body), 1 << 20)[0] is None
+
+
+def test_the_decompressed_bytes_of_a_body_delivered_as_stored_fill_the_answer() -> None:
+    """Decompression takes time, also if its result is not used."""
+    body = zlib.compress(bytes(DECOMPRESSED_BYTES_MAX + 1))
+    item, size = sized_item(TOPIC, stored(body=body, sys_flag=0x1), None)
+    assert len(item) < 20_000
+    assert size > DECOMPRESSED_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -218,8 +241,9 @@ def test_an_undecompressable_body_is_delivered_unchanged(body: bytes, sys_flag: 
     [
         ({}, 0, v2.NORMAL),
         ({"TRAN_MSG": "true"}, 0, v2.TRANSACTION),
-        ({"TRAN_MSG": "true"}, 0x8, v2.NORMAL),
-        ({"TRAN_MSG": "true", "__SHARDINGKEY": "g"}, 0x8, v2.FIFO),
+        ({"TRAN_MSG": "true", "__transactionId__": "ID"}, 0x8, v2.TRANSACTION),
+        ({"TRAN_MSG": "true", "__SHARDINGKEY": "g"}, 0x8, v2.TRANSACTION),
+        ({"__SHARDINGKEY": "g"}, 0, v2.FIFO),
         ({"DELAY": "3"}, 0, v2.DELAY),
         ({"DELAY": "0"}, 0, v2.NORMAL),
         ({"TIMER_DELIVER_MS": "5000"}, 0, v2.DELAY),
@@ -232,7 +256,25 @@ def test_the_type_comes_from_the_stored_properties(
 ) -> None:
     got = received(stored(encode_properties(properties), sys_flag=sys_flag))
     assert got.system_properties.message_type == kind
-    assert not got.user_properties
+    assert got.user_properties == {
+        name: value for name, value in properties.items() if name in DELIVERED_PROPERTIES
+    }
+
+
+def test_malformed_utf8_in_a_stored_property_is_replaced() -> None:
+    """A client could not parse the answer, and never get past the message."""
+    properties = b"UNIQ_KEY\x01\xffID\x02TAGS\x01\xc3\x28\x02user\x01caf\xe9\x02\xe9\x01v\x02"
+    got = received(stored(properties))
+    assert got.system_properties.message_id == "\ufffdID"
+    assert got.system_properties.tag == "\ufffd("
+    assert got.user_properties == {"user": "caf\ufffd", "\ufffd": "v"}
+
+
+def test_negative_numbers_of_a_damaged_record_are_delivered_as_stored() -> None:
+    got = received(stored(queue_offset=-1, queue_id=-7, reconsume_times=-9)).system_properties
+    assert (got.queue_offset, got.queue_id, got.delivery_attempt) == (-1, -7, 1)
+    got = received(stored(queue_offset=-(1 << 63), queue_id=-(1 << 31))).system_properties
+    assert (got.queue_offset, got.queue_id) == (-(1 << 63), -(1 << 31))
 
 
 def test_times_hosts_and_dead_letter_fields_of_remoting_messages() -> None:

@@ -49,8 +49,8 @@ class DelayMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now = 0
+        #: When each message is due.
         self.queues: list[list[int]] = [[], []]
-        """When each message is due."""
         self.log: list[tuple[int, int]] = []
         self.flushed = 0
         self.saved = [0, 0]

@@ -18,8 +18,8 @@ from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import settings
 
 LIMIT_MS = 150
+#: The loop stalls for longer than the limit; the stall itself is under test.
 STALL_S = 0.2
-"""The loop stalls for longer than the limit; the stall itself is under test."""
 
 
 async def codes(one: Desk, count: int) -> Counter[tuple[int, str]]:

@@ -27,8 +27,8 @@ class World:
         self.one, self.rng = one, rng
         self.sent: dict[str, int] = defaultdict(int)
         self.acked: dict[str, set[int]] = defaultdict(set)
+        #: Number and handle of the messages of each lite topic's batch.
         self.out: dict[str, list[tuple[int, str]]] = {}
-        """Number and handle of the messages of each lite topic's batch."""
 
     def first(self, name: str) -> int:
         """Return the first unacknowledged message."""

@@ -35,10 +35,10 @@ class Tables(RuleBasedStateMachine):
         self._now_ms = 1_795_000_000_000
         self.topics: dict[str, int] = {}
         self.groups: dict[str, int] = {}
+        #: Messages ever stored under a name.
         self.stored: dict[str, int] = {}
-        """Messages ever stored under a name."""
+        #: The first of them that belongs to the current topic.
         self.first: dict[str, int] = {}
-        """The first of them that belongs to the current topic."""
         self._open()
 
     def _wall_ms(self) -> int:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cometmq.broker.clients.registry import Client
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.metrics import http
+from cometmq.broker.metrics.clients import SERIES_MAX, client_families
+from cometmq.broker.metrics.families import Families
 from cometmq.broker.metrics.http import MetricsServer
+from cometmq.front.process import loop_factory
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import (
@@ -196,6 +207,87 @@ async def test_garbage_on_the_metrics_port_is_rejected(junk: bytes) -> None:
     await server.stop()
 
 
+async def test_slow_readers_of_metrics_are_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_ANSWER_S", 0.3)
+    page = b"x" * 20_000_000
+    renderings: list[None] = []
+
+    def render() -> bytes:
+        renderings.append(None)
+        return page
+
+    server = MetricsServer(lambda: render, lambda: None)
+    port = await server.start("127.0.0.1", 0)
+    before = psutil.Process().memory_full_info().uss
+    opened = []
+    for _ in range(12):
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        slow.connect(("127.0.0.1", port))
+        slow.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+        opened.append(slow)
+    await until(lambda: renderings)
+    await asyncio.sleep(0.1)
+    grown = psutil.Process().memory_full_info().uss - before
+    assert grown < 32 << 20, f"{grown >> 20} MiB for twelve readers"
+    assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
+    await until(lambda: not server._connections)
+    for slow in opened:
+        received = 0
+        with slow, suppress(ConnectionResetError):
+            while data := await asyncio.to_thread(slow.recv, 1 << 20):
+                received += len(data)
+        assert received < len(page)
+    status, text = await asyncio.to_thread(get, f"127.0.0.1:{port}", "/metrics")
+    assert (status, len(text)) == (200, len(page))
+    await server.stop()
+
+
+async def test_idle_connections_do_not_keep_probes_out() -> None:
+    server = MetricsServer(lambda: lambda: b"", lambda: None)
+    port = await server.start("127.0.0.1", 0)
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+    assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
+    assert len(server._connections) <= 32
+    for _, writer in idle:
+        writer.transport.abort()
+    await server.stop()
+
+
+async def test_scrapes_at_the_same_time_get_one_page() -> None:
+    renderings: list[None] = []
+    release = threading.Event()
+
+    def render() -> bytes:
+        renderings.append(None)
+        release.wait(10)
+        return b"page"
+
+    server = MetricsServer(lambda: render, lambda: None)
+    port = await server.start("127.0.0.1", 0)
+    address = f"127.0.0.1:{port}"
+    scrapes = [asyncio.create_task(asyncio.to_thread(get, address, "/metrics")) for _ in range(3)]
+    await until(lambda: len(server._readers) == 3)
+    release.set()
+    assert await asyncio.gather(*scrapes) == [(200, "page")] * 3
+    assert len(renderings) == 1
+    await server.stop()
+
+
+def test_clients_cannot_grow_the_metrics_page() -> None:
+    clients = [
+        Client(f"c{n}", "JAVA", f"5.0.{n}", "", 0, client_type=v2.PUSH_CONSUMER, group="g")
+        for n in range(5_000)
+    ]
+    clients += [Client(f"d{n}", "x" * 64, f'"{n}\n', "", 0) for n in range(5_000)]
+    clients += [Client("e", "GOLANG", "v5.1.3-rc1", "", 0)]
+    producers, consumers = client_families(clients, Families(BrokerConfig()))
+    assert len(consumers.samples) == SERIES_MAX + 1
+    assert sum(sample.value for sample in consumers.samples) == 5_000
+    found = {(s.labels["language"], s.labels["version"]): s.value for s in producers.samples}
+    assert found == {("other", "other"): 5_000, ("GOLANG", "v5.1.3-rc1"): 1}
+
+
 async def ask(wire: Wire, path: str, request: Any, answer: type[Any]) -> Any:
     """Call the test service."""
     return await wire.call(path, request, answer)
@@ -309,3 +401,31 @@ async def test_the_test_service_is_served_only_if_enabled(tmp_path: Path) -> Non
     async with running(settings(tmp_path, test_hooks=False)) as live, live.client() as wire:
         with pytest.raises(Exception, match="UNIMPLEMENTED"):
             await ask(wire, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)
+
+
+def test_a_connection_that_was_closed_for_newer_ones_is_not_written_to() -> None:
+    """On the loop of server processes: uvloop refuses a write that asyncio drops."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_read_after_newer_ones())
+
+
+async def _read_after_newer_ones() -> None:
+    release = threading.Event()
+    failed: list[dict[str, Any]] = []
+    server = MetricsServer(lambda: lambda: b"page" if release.wait(20) else b"", lambda: None)
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: failed.append(found))
+    port = await server.start("127.0.0.1", 0)
+    opened = []
+    for _ in range(6):
+        opened.append(await asyncio.open_connection("127.0.0.1", port))
+        opened[-1][1].write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    with suppress(ConnectionError):
+        assert await opened[0][0].read() == b""
+    release.set()
+    assert (await opened[-1][0].read()).endswith(b"page")
+    for _, writer in opened:
+        writer.close()
+    await server.stop()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not failed

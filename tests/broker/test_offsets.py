@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets, Position
 from cometmq.proto import v1
-from cometmq.store.format.json_file import loads
+from cometmq.store.format.json_file import CHECKSUM, loads
 
 # As Apache 5.5 writes it (fastjson 2: bare integer keys), abridged.
 APACHE = """{
@@ -65,7 +65,9 @@ async def test_apaches_file_round_trips(tmp_path: Path) -> None:
     written = loads(path.read_text())
     assert written["offsetTable"]["t@GID"] == {0: 5, 1: 98, 11: 3}
     assert written["pullOffsetTable"] == {"t@GID": {0: 4}}
-    assert list(written) == ["dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"]
+    ours, *apaches = written
+    assert ours == CHECKSUM
+    assert apaches == ["dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"]
     assert written["dataVersion"]["timestamp"] == 1_700_000_000_000
     assert (tmp_path / "consumerOffset.json.bak").read_text() == APACHE
     again = made(tmp_path)

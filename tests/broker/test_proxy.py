@@ -18,6 +18,7 @@ from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v2
+from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.broker.desk import message, parse_received, resource
 from cometmq.tests.broker.live import (
     create_group,
@@ -33,8 +34,8 @@ from cometmq.tests.harness.wire import Wire
 
 
 @asynccontextmanager
-async def proxying(namesrv: str) -> AsyncIterator[ProxyBound]:
-    """Run a proxy on ephemeral ports."""
+async def proxying(namesrv: str, request_bytes: int = 16 << 20) -> AsyncIterator[ProxyBound]:
+    """Run a proxy on ephemeral ports that accepts requests of this size."""
     config = ProxyConfig(
         grpc_server_port=0,
         metrics_prom_exporter_port=0,
@@ -42,7 +43,8 @@ async def proxying(namesrv: str) -> AsyncIterator[ProxyBound]:
         namesrv_addr=namesrv,
         proxy_poll_interval=100,
     )
-    server = ProxyServer(config, DoorConfig(front_door="grpcio"))
+    door = DoorConfig(front_door="grpcio", front_max_receive_message_size=request_bytes)
+    server = ProxyServer(config, door)
     bound = await server.start()
     try:
         yield bound
@@ -162,9 +164,23 @@ async def test_a_nameserver_with_invalid_responses_is_polled_again() -> None:
     server.add_generic_rpc_handlers((nonsense,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    watch = ClusterWatch(ClusterView("", Clock().steady_ns), [("127.0.0.1", port)], "", 50)
+    watch = ClusterWatch(ClusterView("", Clock().steady_ns), [("127.0.0.1", port)], NodeLinks(), 50)
     await watch.start(0.1)
     await until(lambda: nonsense.asked >= 3)
     assert not watch.answered
     await watch.stop()
     await server.stop(0)
+
+
+async def test_a_proxy_forwards_bodies_up_to_its_request_limit(tmp_path: Path) -> None:
+    size = 20 << 20
+    async with nameserver() as namesrv:
+        config = settings(tmp_path / "a", namesrv_addr=namesrv)
+        store = replace(config.store, max_message_size=size, mapped_file_size_commit_log=2 * size)
+        config = replace(config, store=store)
+        async with running(config, door=DoorConfig(front_door="grpcio")) as broker:
+            async with broker.client() as wire:
+                await create_topic(wire, "t", queues=1)
+            async with proxying(namesrv, 24 << 20) as bound, Wire(bound.client) as wire:
+                sent = await wire.send([message("t", bytes(11 << 20), "ID")], 20.0)
+                assert sent.status.code == v2.OK

@@ -137,7 +137,7 @@ async def test_messages_without_attempts_left_go_to_the_dead_letters(
         await one.dispatched()
         dead = (await one.receive("%DLQ%g", "other")).messages[0]
         assert dead.body == b"poison"
-        assert dict(dead.user_properties) == {"a": "1"}
+        assert dict(dead.user_properties) == {"a": "1", "__SHARDINGKEY": "k"}
         system = dead.system_properties
         assert (system.message_id, system.tag) == ("ID-1", "x")
         assert system.dead_letter_queue.topic == "t"

@@ -28,7 +28,9 @@ def test_a_returning_client_keeps_its_settings() -> None:
     first = clients.seen(of("a"), 0)
     first.group = "g"
     assert clients.seen(of("a"), 5 * MS) is first
-    assert clients.settings("a") is None
+    first.request_timeout_ms = 7
+    assert clients.request_timeout_ms("a") == 7
+    assert clients.request_timeout_ms("b") == 0
     assert clients.forget("a") is first
     assert clients.forget("a") is None
 
@@ -54,13 +56,16 @@ class Stream:
     def send(self, message: object) -> None:
         """Send nothing: there is no client."""
 
+    def finish(self) -> None:
+        pass
+
 
 def reachable(clients: ClientRegistry, client_id: str, *topics: str) -> Stream:
     """Register a producer with a stream; return the stream."""
     client = clients.seen(of(client_id), 0)
     stream = Stream()
     client.streams.append(stream)
-    clients.publishes(client, topics)
+    clients.publishes(client, dict.fromkeys(topics, ""))
     return stream
 
 
@@ -86,7 +91,7 @@ def test_only_active_producers_with_a_stream_are_returned() -> None:
     stream = reachable(clients, "a", "t")
     reachable(clients, "b", "t")
     clients.seen(of("silent"), 0)
-    clients.publishes(clients.seen(of("no stream"), 0), ["t"])
+    clients.publishes(clients.seen(of("no stream"), 0), {"t": ""})
     assert ids(clients, "t") == ["a", "b"]
     stream.finished = True
     assert ids(clients, "t") == ["b"]
@@ -104,7 +109,7 @@ def test_transaction_topics_stay_after_a_settings_change() -> None:
     client = clients.seen(of("a"), 0)
     clients.sends(client, "t")
     clients.sends(client, "t")
-    clients.publishes(client, ["u"])
+    clients.publishes(client, {"u": ""})
     assert [ids(clients, topic) for topic in "stu"] == [[], ["a"], ["a"]]
     clients.forget("a")
     assert [ids(clients, topic) for topic in "stu"] == [[], [], []]

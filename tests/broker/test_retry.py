@@ -11,8 +11,8 @@ from cometmq.store.format.properties import decode_properties, encode_properties
 from cometmq.store.format.record import Delivery, Message, decode
 from cometmq.tests.formats.cases import manifest, unpack
 
+#: A record of the golden store.
 COPIES = 10
-"""A record of the golden store."""
 HOST = b"\x7f\0\0\1\0\0\x2a\xc7"
 
 

@@ -111,6 +111,25 @@ async def test_a_failed_step_down_is_fatal(tmp_path: Path, monkeypatch: pytest.M
         assert said == ["this replica cannot step down: no such device"]
 
 
+async def test_timer_files_that_cannot_be_recovered_are_fatal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(settings(tmp_path)) as live:
+        timers, said = live.node.timers, list[str]()
+        monkeypatch.setattr(live.server.instance.role, "_fatal", said.append)
+
+        def fail() -> None:
+            raise OSError("no such device")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(timers, "lead", fail)
+            assert timers._timers is not None
+            timers._timers.damaged = True
+            timers.wake()
+            await until(lambda: said)
+        assert said == ["the timer files cannot be used: no such device"]
+
+
 async def test_timers_start_once_when_a_leader_is_reelected_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

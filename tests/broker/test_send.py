@@ -111,6 +111,24 @@ async def test_normal_messages_rotate_over_queues_and_message_groups_keep_theirs
             assert mine == [b"%d" % m for m in range(n, 12, 3)]
 
 
+async def test_the_properties_of_a_received_message_can_be_sent_again(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("f", message_type=v2.FIFO)
+        one.group("g", orderly=True)
+        users = {"colour": "red"}
+        await one.sent("f", b"first", message_group="old", properties=users)
+        (got,) = (await one.receive("f", "g")).messages
+        assert got.user_properties == {"colour": "red", "__SHARDINGKEY": "old"}
+        again = dict(got.user_properties)
+        await one.sent("f", b"again", message_group="new", properties=again)
+        one.topic("n")
+        await one.sent("n", b"again", properties=again)
+        assert [r.properties_dict["__SHARDINGKEY"] for r in stored(one, "f")] == ["old", "new"]
+        (copy,) = (await one.receive("n", "g2")).messages
+        assert copy.system_properties.message_type == v2.NORMAL
+        assert copy.user_properties == {"colour": "red"}
+
+
 async def test_each_message_of_a_request_has_an_entry_in_order(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4)

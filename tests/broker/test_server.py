@@ -174,7 +174,8 @@ async def test_settings_responses_have_the_fields_that_clients_need(tmp_path: Pa
         assert [one.seconds for one in backoff.customized_backoff.next][:4] == [1, 5, 10, 30]
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
-        assert live.node.clients.settings("wire@1") is not None, "a stream is not the client"
+        client = live.node.clients.get("wire@1")
+        assert client is not None and client.has_settings, "a stream is not the client"
         async with live.client("node@1", "HTTP") as node:
             stream = telemetry(node)
             await stream.write(consumer_settings("plain", "t"))

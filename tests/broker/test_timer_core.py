@@ -183,10 +183,10 @@ class World:
     """The state that survives a crash."""
 
     topic: list[Sent] = field(default_factory=list)
+    #: Slot: numbers of the messages that have a unit.
     wheel: dict[int, list[int]] = field(default_factory=dict)
-    """Slot: numbers of the messages that have a unit."""
+    #: Deliveries: number, time. Its length is the log end.
     log: list[tuple[int, int]] = field(default_factory=list)
-    """Deliveries: number, time. Its length is the log end."""
     flushed: int = 0
     saved: tuple[int, int] = (START, 0)
 

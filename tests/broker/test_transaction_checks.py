@@ -47,7 +47,7 @@ async def test_checks_are_sent_at_the_references_times(tmp_path: Path) -> None:
         system = asked.message.system_properties
         assert system.message_id == "A"
         assert system.message_type == v2.TRANSACTION
-        assert dict(asked.message.user_properties) == {"colour": "blue"}
+        assert dict(asked.message.user_properties) == {"colour": "blue", "__transactionId__": "A"}
         await advance(producer.wire, ROUND_MS - 15_000)
         assert stats.asked == 1
         await advance(producer.wire, 15_000)

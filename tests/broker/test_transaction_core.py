@@ -223,8 +223,8 @@ class Expected:
     key: str
     since_ms: int
     immunity_ms: int | None
+    #: Half offset of the newest copy.
     newest: int
-    """Half offset of the newest copy."""
     asked: int = 0
     outcome: Outcome = Outcome.OPEN
     in_op: bool = False

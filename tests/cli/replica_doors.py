@@ -23,6 +23,7 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         self.handlers: dict[str, tuple[Any, Any]] = {}
         self.streams: dict[str, tuple[Any, Any]] = {}
+        self.tokens: set[str] = set()  #: of the calls
         self._server = grpc.server(
             futures.ThreadPoolExecutor(4), options=(("grpc.so_reuseport", 0),)
         )
@@ -45,6 +46,7 @@ class Door(grpc.GenericRpcHandler):  # type: ignore[misc]
         def serialize(answer: Any) -> bytes:
             return bytes(answer.SerializeToString())
 
+        self.tokens |= {v for k, v in call.invocation_metadata if k == "x-cometmq-token"}
         if call.method in self.streams:
             request, do = self.streams[call.method]
             return grpc.unary_stream_rpc_method_handler(
@@ -78,6 +80,7 @@ class ReplicaDoor(Door):
         self.state = state or v1.GroupState()
         self.suspect, self.promised, self.tails = suspect, epoch, list(tails)
         self.start = 0
+        self.refusal = ""
         self.calls: list[str] = []
         self.promoted: v1.PromoteRequest | None = None
         self.handlers = {
@@ -101,6 +104,7 @@ class ReplicaDoor(Door):
         beat.last_epoch, beat.promised_epoch = self.epoch, self.promised
         beat.log_end = beat.flushed_end = beat.confirm = self.end
         beat.suspect = self.suspect
+        beat.write_refusal = self.refusal
         found.state.CopyFrom(self.state)
         found.epochs.add(epoch=self.epoch, start=self.start)
         return found
@@ -152,6 +156,7 @@ class NameserverDoor(Door):
     ) -> None:
         super().__init__()
         self.replicas, self.state, self.active = replicas, state, active
+        self.silent_ms: dict[int, int] = {}
         self.asked: list[Any] = []
         self.handlers = {paths.GET_CLUSTER: (v1.GetClusterRequest, lambda _: self._cluster())}
         if state is not None:
@@ -179,7 +184,10 @@ class NameserverDoor(Door):
         report = found.groups.add(phase="stable", active=self.active, controller=self.address)
         report.state.CopyFrom(self.state)
         for one in self.replicas:
-            replica = report.replicas.add(connected=True, in_sync=True)
+            silent_ms = self.silent_ms.get(one.broker_id, 0)
+            replica = report.replicas.add(
+                connected=True, in_sync=True, silent_ms=silent_ms, overdue=silent_ms > 2000
+            )
             replica.replica.broker_id, replica.replica.group = one.broker_id, GROUP
             replica.addresses.ha = one.address
         return found

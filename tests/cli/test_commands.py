@@ -1,6 +1,7 @@
 """The command line as a shell sees it: exit codes, sentences on stderr, no tracebacks."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def test_help_needs_no_subcommand_and_lists_all(tmp_path: Path) -> None:
         (["message", "send", "t", "b", "--property", "x"], 2, "must be NAME=VALUE"),
         (["broker", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
         (["up", "--port", "-1"], 2, "Invalid value"),
+        (["up", "--single", "--replication", "sync"], 2, "--single runs one replica"),
         (["up", "restart", "master", "--data", "nowhere"], 1, "No `cometmq up` is running on"),
         (["up", "--data", "d", "--ready-file", "no/such/dir/file"], 1, "Cannot write no/such"),
         (["config", "show", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
@@ -61,6 +63,26 @@ def test_errors_have_a_sentence_and_an_exit_code(
     assert (done.returncode, done.stdout) == (code, "")
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_pipeline_commands_without_the_extra_name_its_installation(tmp_path: Path) -> None:
+    for name in ("pyarrow", "pyspark"):  # as on a machine without these packages
+        missing = f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
+        (tmp_path / f"{name}.py").write_text(missing)
+    (tmp_path / "archive").mkdir()
+    for words in (("check", "archive"), ("compact", "archive")):
+        done = subprocess.run(
+            [*COMMAND, "pipeline", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+        assert done.returncode == 1, done.stderr
+        assert "pip install 'cometmq[spark]'" in done.stderr, words
+        assert done.stderr.count("\n") == 1
 
 
 def test_an_unreachable_endpoint_is_an_error_sentence(closed_port: str) -> None:
@@ -99,7 +121,10 @@ def test_config_show_prints_the_origins_of_a_file(tmp_path: Path) -> None:
 
 def test_contradictory_settings_are_refused_at_start(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text(f"brokerId=1\nbrokerRole=SYNC_MASTER\nstorePathRootDir={tmp_path}/store\n")
+    file.write_text(
+        "bindAddress=127.0.0.1\nbrokerId=1\nbrokerRole=SYNC_MASTER\n"
+        f"storePathRootDir={tmp_path}/store\n"
+    )
     done = cometmq("broker", "-c", str(file))
     assert done.returncode == 1
     assert "brokerRole=SLAVE" in done.stderr

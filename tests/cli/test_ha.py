@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.ha.command import ha
 from cometmq.cli.ha.promote import Watch, promote, rewrite
 from cometmq.cli.ha.replicas import find
+from cometmq.cli.ha.rows import STATUS_S
 from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
 from cometmq.proto import v1
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
@@ -314,3 +316,88 @@ def test_rewriting_keeps_all_other_lines(tmp_path: Path) -> None:
     path.write_text("# text = kept\n\nbrokerId=3\nx=1=2\n")
     rewrite(path, {"brokerId": "0", "brokerRole": "SYNC_MASTER"})
     assert path.read_text() == "# text = kept\n\nbrokerId=0\nx=1=2\nbrokerRole=SYNC_MASTER\n"
+
+
+def whole(stack: ExitStack) -> tuple[list[ReplicaDoor], NameserverDoor]:
+    """Three replicas in sync and the active controller of their group."""
+    replicas = [
+        stack.enter_context(ReplicaDoor(n, role="leader" if n == 1 else "follower"))
+        for n in (0, 1, 2)
+    ]
+    return replicas, stack.enter_context(NameserverDoor(replicas, state_of(1, 0, 1, 2)))
+
+
+def test_status_of_a_healthy_group(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["health"], found["decided_by"]) == (0, "healthy", door.address)
+    assert "problems" not in found
+
+
+def test_an_overdue_heartbeat_is_a_problem(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    door.silent_ms[2] = 2300
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["health"]) == (Exit.UNHEALTHY, "degraded")
+    assert found["problems"] == ["broker 2 sends no heartbeats for 2.3 s"]
+    assert [row["heartbeat_age_ms"] for row in found["replicas"]] == [0, 0, 2300]
+
+
+def test_a_group_whose_brokers_all_stopped_accepts_no_writes(stack: ExitStack) -> None:
+    replicas, door = whole(stack)
+    for one in replicas:
+        one.stop()
+        door.silent_ms[one.broker_id] = 4000
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["health"]) == (Exit.UNHEALTHY, "no writes")
+    assert {row["role"] for row in found["replicas"]} == {"unreachable"}
+    assert [row["log_end"] for row in found["replicas"]] == [None] * 3
+    table = CliRunner().invoke(ha, ["status", "--namesrv", door.address], standalone_mode=False)
+    assert "unknown" in table.stdout
+
+
+def test_a_held_group_is_unhealthy(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    assert door.state is not None
+    door.state.ClearField("leader")
+    door.state.hold_reason = "every candidate could lose messages"
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["health"], found["leader"]) == (Exit.UNHEALTHY, "no writes", "none")
+
+
+def test_a_deposed_leader_that_still_reports_to_lead_is_a_former_leader(stack: ExitStack) -> None:
+    replicas, door = whole(stack)
+    replicas[0].role = "leader"
+    _, (found,) = invoke("status", "--namesrv", door.address)
+    assert [row["role"] for row in found["replicas"]] == ["former leader", "leader", "follower"]
+
+
+def test_a_leader_that_refuses_writes_is_unhealthy(stack: ExitStack) -> None:
+    replicas, door = whole(stack)
+    replicas[1].refusal = "1 of 2 replicas in sync"
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["health"]) == (Exit.UNHEALTHY, "no writes")
+    assert "1 of 2 replicas in sync" in found["problems"][0]
+
+
+def test_silent_nodes_delay_status_once_and_not_each(stack: ExitStack) -> None:
+    replicas, door = whole(stack)
+    silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]
+    for one, address in zip((replicas[0], replicas[2]), addresses, strict=False):
+        one.stop()
+        one.address = address
+    began = time.monotonic()
+    code, (found,) = invoke("status", "--namesrv", f"{addresses[2]};{door.address}")
+    calls = (time.monotonic() - began) / STATUS_S
+    assert code == Exit.UNHEALTHY
+    assert f"nameserver {addresses[2]} does not answer" in found["problems"]
+    assert [row["role"] for row in found["replicas"]] == ["unreachable", "leader", "unreachable"]
+    assert calls < 6, "three silent nodes, called twice in turn, would take nine timeouts"
+
+
+def test_commands_send_the_token_of_a_file(stack: ExitStack, tmp_path: Path) -> None:
+    _, door = whole(stack)
+    (tmp_path / "token").write_text("secret\n")
+    invoke("status", "--namesrv", door.address, "--token-file", str(tmp_path / "token"))
+    assert door.tokens == {"secret"}

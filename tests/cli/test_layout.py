@@ -62,3 +62,18 @@ def test_a_file_that_is_not_properties_is_refused(tmp_path: Path) -> None:
     file.write_text("a=\\uzzzz\n")
     with pytest.raises(CliError, match="line 1"):
         DataDirectory(tmp_path / "data").configure(file, {"a": "1"}, "Title.")
+
+
+def test_a_planted_link_is_not_written(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    data = DataDirectory(tmp_path / "data")
+    (tmp_path / "data" / "cluster-token.tmp").symlink_to(victim)
+    data.token()
+    assert victim.read_text() == "kept"
+    data.close()
+    (tmp_path / "data" / "up.lock").unlink()
+    (tmp_path / "data" / "up.lock").symlink_to(victim)
+    with pytest.raises(CliError, match="symbolic links"):
+        DataDirectory(tmp_path / "data")
+    assert victim.read_text() == "kept"

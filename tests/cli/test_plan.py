@@ -55,11 +55,20 @@ def test_with_a_controller_the_nameserver_elects_the_leader(
     assert "enable_controller_mode" not in plans(tmp_path, controller=True)["slave"].flags
 
 
-def test_port_moves_the_clients_ports_only(tmp_path: Path) -> None:
+def test_port_moves_every_port_of_a_new_and_of_an_existing_cluster(tmp_path: Path) -> None:
+    plans(tmp_path)
     made = plans(tmp_path, port=9000)
-    assert made["master"].value("grpc_server_port") == "9000"
-    assert made["slave"].value("grpc_server_port") == "9002"
-    assert made["master"].value("ha_listen_port") == "10912"
+    names = ("grpc_server_port", "ha_listen_port", "metrics_prom_exporter_port", "namesrv_addr")
+    assert [made["master"].value(name) for name in names] == [
+        *("9000", "9003", "9004", "127.0.0.1:9001")
+    ]
+    assert [made["slave"].value(name) for name in names] == [
+        *("9002", "9005", "9006", "127.0.0.1:9001")
+    ]
+    assert made["namesrv"].value("listen_port") == "9001"
+    (single,) = plans(tmp_path, port=9000, single=True).values()
+    ports = [single.value(name) for name in ("listen_port", *names)]
+    assert ports == ["9001", "9000", "9003", "9004", "127.0.0.1:9001"]
 
 
 def test_port_zero_makes_every_port_ephemeral_and_leaves_the_files_without_ports(
@@ -90,9 +99,11 @@ def test_options_override_the_file_and_omitted_options_come_from_it(
     plans(tmp_path)
     file = tmp_path / "master" / "broker.conf"
     file.write_text(file.read_text().replace("ASYNC_FLUSH", "SYNC_FLUSH"))
-    assert durability(list(plans(tmp_path).values())) == ("sync", "sync")
-    again = plans(tmp_path, flush="async", replication="async")
-    assert durability(list(again.values())) == ("async", "async")
+    master = plans(tmp_path)["master"]
+    roles = ("flush_disk_type", "broker_role")
+    assert [master.value(flag) for flag in roles] == ["SYNC_FLUSH", "SYNC_MASTER"]
+    again = plans(tmp_path, flush="async", replication="async")["master"]
+    assert [again.value(flag) for flag in roles] == ["ASYNC_FLUSH", "ASYNC_MASTER"]
     assert "SYNC_FLUSH" in file.read_text()
 
 
@@ -103,28 +114,35 @@ def test_single_is_one_process_with_two_files(tmp_path: Path) -> None:
     assert single.file_values["brokerRole"] == "ASYNC_MASTER"
 
 
+def leading(**state: Any) -> dict[str, Any]:
+    """Return the state that a leader reports."""
+    usual = {"role": "leader", "in_sync": 2, "flush": "async", "replication": "sync"}
+    return {**usual, "write_refusal": "", **state}
+
+
 @pytest.mark.parametrize(
-    ("state", "replication", "words"),
+    ("state", "words"),
     [
-        ({}, "sync", ""),
-        ({"in_sync": 2}, "sync", "2 of 2"),
-        (
-            {"in_sync": 1},
-            "sync",
-            "1 of 2: the master acknowledges alone until a slave has caught up",
-        ),
-        ({"in_sync": 1}, "async", "1 of 2"),
-        (
-            {"in_sync": 1, "write_refusal": "too few"},
-            "sync",
-            "1 of 2: writes are refused (too few)",
-        ),
+        ({}, ""),
+        ({"role": "follower", "refused": ""}, ""),
+        (leading(), "2 of 2"),
+        (leading(in_sync=1), "1 of 2: the master acknowledges alone until a slave has caught up"),
+        (leading(in_sync=1, replication="async"), "1 of 2"),
+        (leading(in_sync=1, write_refusal="few"), "1 of 2: writes are refused (few)"),
     ],
 )
-def test_the_in_sync_state_is_described(
-    tmp_path: Path, state: dict[str, Any], replication: str, words: str
-) -> None:
-    assert in_sync(state, list(plans(tmp_path, replication=replication).values())) == words
+def test_the_in_sync_state_is_described(tmp_path: Path, state: dict[str, Any], words: str) -> None:
+    assert in_sync(state, list(plans(tmp_path).values())) == words
+
+
+def test_the_meaning_of_an_ok_comes_from_the_policy_in_force(tmp_path: Path) -> None:
+    two = list(plans(tmp_path / "two", replication="sync").values())
+    assert "async replication; OK means: in the master's page cache" in durability(
+        leading(replication="async"), two
+    )
+    assert "survives the loss of one" in durability(leading(), two)
+    alone = list(plans(tmp_path / "one", single=True).values())
+    assert "survives a crash of the process" in durability(leading(), alone)
 
 
 def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
@@ -138,7 +156,7 @@ def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
         plans=made,
         pids={"master": 77},
         bound={"door": "grpcio"},
-        state={"in_sync": 2},
+        state=leading(),
         data=str(tmp_path),
         seconds=0.5,
     )

@@ -1,9 +1,11 @@
 """`cometmq up` with real processes: ready, used, killed, restarted, stopped. Ephemeral ports
 only."""
 
+import contextlib
 import importlib.util
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -83,6 +85,47 @@ def test_every_process_is_healthy(shared_cluster: Cluster) -> None:
     ports = [shared_cluster.node(name).ports for name in ("namesrv", "master", "slave")]
     for port in (ports[0]["namesrv"], ports[1]["client"], ports[2]["client"]):
         assert shared_cluster.run("healthcheck", "--endpoint", f"127.0.0.1:{port}").returncode == 0
+
+
+def open_paths(root: Path) -> list[str]:
+    """Paths that the group or others may use, as `find ROOT -perm /077` prints them."""
+    found = [root, *root.rglob("*")]
+    return [str(path) for path in found if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+
+
+def test_files_are_private(shared_cluster: Cluster) -> None:
+    topic = shared_cluster.create_topic("cli-private")
+    shared_cluster.run(
+        *("message", "send", topic, "text", "--key", "k"),
+        *("--endpoint", shared_cluster.address("master")),
+    )
+    master = shared_cluster.node("master").data
+    wait_until("topics.json", (master / "store" / "config" / "topics.json").exists, WAIT_S)
+    for path in master.parent.iterdir():
+        if path != shared_cluster.log_file:  # the test's own file
+            assert open_paths(path) == []
+
+
+def test_the_group_reads_a_store_with_mode_0640(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    store.chmod(0o755)
+    (tmp_path / "broker.conf").write_text(
+        f"storePathRootDir={store}\nstoreFileMode=0640\ngrpcServerPort=0\nhaListenPort=0\n"
+        "metricsPromExporterPort=0\nmappedFileSizeCommitLog=1048576\nbindAddress=127.0.0.1\n"
+    )
+    command = [*cometmq_command(), "broker", "-c", str(tmp_path / "broker.conf")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until("the checkpoint", (store / "checkpoint").exists, WAIT_S)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()
+    modes: dict[bool, set[str]] = {True: set(), False: set()}
+    for path in (store, *store.rglob("*")):
+        modes[path.is_dir()].add(oct(path.stat().st_mode & 0o777))
+    assert modes == {True: {"0o750"}, False: {"0o640"}}
 
 
 def test_topics_are_created_listed_and_described(shared_cluster: Cluster) -> None:
@@ -285,6 +328,28 @@ def test_single_is_one_process_and_keeps_its_data(new_cluster: NewCluster, tmp_p
     assert sum(queue["messages"] for queue in queues) == 100
 
 
+def free_block() -> int:
+    """The first of seven ports in a row that are free now, below the ephemeral ports, which
+    other tests use."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        with contextlib.ExitStack() as probes:
+            try:
+                for port in range(first, first + 7):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+
+
+def test_clusters_of_different_ports_run_side_by_side(new_cluster: NewCluster) -> None:
+    for _ in range(2):
+        first = free_block()
+        (node,) = new_cluster("--single", port=first, env=SMALL).nodes()
+        offsets = {name: port - first for name, port in node.ports.items()}
+        assert offsets == {"client": 0, "namesrv": 1, "ha": 3, "metrics": 4}
+
+
 def test_a_port_in_use_is_an_error_sentence_and_stops_all_processes(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -304,6 +369,7 @@ def test_a_port_in_use_is_an_error_sentence_and_stops_all_processes(tmp_path: Pa
         )
     assert done.returncode == 1
     assert f"namesrv cannot start: Port {port} on 127.0.0.1 is in use" in done.stderr
+    assert "`cometmq up --port N`" in done.stderr
     assert "Traceback" not in done.stderr
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info["cmdline"])]
     assert left == []

@@ -4,13 +4,14 @@ back as a slave."""
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import grpc.aio
 
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import message
-from cometmq.tests.harness.cluster import Cluster
+from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.wire import Wire
 
 LONG_S = 60.0
@@ -85,5 +86,74 @@ def test_the_remaining_replica_leads_and_the_returning_one_follows(tmp_path: Pat
     cluster = Cluster(tmp_path / "d", restart=True, controller=True).start()
     try:
         asyncio.run(drill(cluster))
+    finally:
+        cluster.stop()
+
+
+def leaders(cluster: Cluster) -> list[int]:
+    """Broker ids of the leaders according to `cluster describe`."""
+    found = json.loads(cluster.run("cluster", "describe", "-o", "json", *where(cluster)).stdout)
+    return [row["broker_id"] for row in found["members"] if row["role"] == "leader"]
+
+
+def where(cluster: Cluster) -> tuple[str, str]:
+    return "--data", str(cluster.data)
+
+
+def policy(cluster: Cluster) -> str:
+    """Replication in force according to `cluster describe`."""
+    found = json.loads(cluster.run("cluster", "describe", "-o", "json", *where(cluster)).stdout)
+    return str(found["replication"])
+
+
+def banner_of(cluster: Cluster) -> str:
+    """The output of the last start, when its banner is complete."""
+
+    def text() -> str:
+        return cluster.log_file.read_text()
+
+    wait_until("the banner", lambda: "Press Ctrl-C" in text(), LONG_S)
+    return text()
+
+
+def test_the_banner_and_the_option_agree_with_the_policy_in_force(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "d", "--replication", "async", controller=True)
+    try:
+        assert "async replication" in banner_of(cluster.start())
+        cluster.stop()
+        # The group keeps its policy: the file of the master alone does not change it.
+        conf = cluster.data / "master" / "broker.conf"
+        conf.write_text(conf.read_text().replace("ASYNC_MASTER", "SYNC_MASTER"))
+        kept = Cluster(cluster.data, controller=True)
+        kept.log_file = cluster.data / "kept.log"
+        cluster = kept
+        assert "async replication; OK means: in the master's page cache" in banner_of(
+            cluster.start()
+        )
+        assert policy(cluster) == "async"
+        cluster.stop()
+        changed = Cluster(cluster.data, "--replication", "sync", controller=True)
+        changed.log_file = cluster.data / "changed.log"
+        cluster = changed
+        assert "sync replication; OK means: in the memory of every" in banner_of(cluster.start())
+        assert policy(cluster) == "sync"
+    finally:
+        cluster.stop()
+
+
+def test_a_cluster_whose_slave_led_is_ready_when_it_has_a_leader(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "d", controller=True)
+    try:
+        cluster.start().wait_in_sync()
+        cluster.kill9("master")
+        wait_until("the slave leads", lambda: leaders(cluster) == [1], LONG_S)
+        cluster.restart("master")
+        cluster.wait_in_sync()
+        assert leaders(cluster) == [1]
+        cluster.stop()
+        cluster.log_file = cluster.data / "again.log"
+        cluster.start()
+        assert len(leaders(cluster)) == 1
+        assert "is ready after" in banner_of(cluster)
     finally:
         cluster.stop()

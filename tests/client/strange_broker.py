@@ -19,8 +19,8 @@ from cometmq.proto import paths, v2
 
 OK = v2.Status(code=v2.OK)
 WAIT_S = 30.0
+#: Takes the request. Returns a message, bytes, a status code, a list (stream) or an awaitable.
 Answer = Callable[[bytes], Any]
-"""Takes the request. Returns a message, bytes, a status code, a list (stream) or an awaitable."""
 
 
 class StrangeBroker:
@@ -30,8 +30,8 @@ class StrangeBroker:
         self.answers: dict[str, Answer] = {}
         self.calls: Counter[str] = Counter()
         self.fifo = False
+        #: Sent on every telemetry stream before the settings are answered.
         self.first_commands: list[v2.TelemetryCommand] = []
-        """Sent on every telemetry stream before the settings are answered."""
         self.port = 0
 
     @property

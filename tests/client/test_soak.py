@@ -30,8 +30,8 @@ GROWTH_MAX = 1.05
 class Books:
     """Acknowledged and received messages."""
 
+    #: One byte per number of each sender, so that this record stays small.
     acknowledged: list[bytearray] = field(default_factory=list)
-    """One byte per number of each sender, so that this record stays small."""
     received: list[bytearray] = field(default_factory=list)
     unknown: int = 0
     stopping: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -121,6 +123,37 @@ def test_a_fault_without_an_action_raises_value_error(broker: TestBroker) -> Non
         pass
 
 
+def broker_ports(broker: TestBroker) -> dict[str, int]:
+    """The ports of the ready file: client, replication, metrics, nameserver."""
+    (process,) = json.loads((broker.directory / "ready.json").read_text())["processes"]
+    ports: dict[str, int] = process["ports"]
+    assert set(ports) == {"client", "ha", "metrics", "namesrv"}
+    return ports
+
+
+async def test_a_retry_of_a_fifo_group_follows_the_virtual_clock(broker: TestBroker) -> None:
+    topic = broker.create_topic("fifo-clock", type="fifo")
+    group = broker.create_group("fifo-clock", order=True, max_attempts=4)
+    attempts: list[int] = []
+
+    async def handle(message: cometmq.Message) -> None:
+        attempts.append(message.attempt)
+        if len(attempts) < 4:
+            raise ValueError("not yet")
+
+    async with (
+        cometmq.Producer(broker.endpoints) as producer,
+        cometmq.PushConsumer(broker.endpoints, handle, group=group, topics=topic),
+        asyncio.timeout(30),
+    ):
+        await producer.send(topic, b"x", group="g")
+        # The pauses between these attempts are 10, 30 and 60 s.
+        while len(attempts) < 4:
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(broker.clock.advance, "10s")
+    assert attempts == [1, 2, 3, 4]
+
+
 def test_clients_survive_a_kill_of_the_test_broker() -> None:
     with TestBroker() as broker:
         topic, group = broker.create_topic("kill"), broker.create_group("kill")
@@ -129,8 +162,10 @@ def test_clients_survive_a_kill_of_the_test_broker() -> None:
             cometmq.sync.SimpleConsumer(broker.endpoints, group=group, topics=topic) as consumer,
         ):
             producer.send(topic, b"before")
+            before = broker_ports(broker)
             broker.kill()
             broker.restart()
+            assert broker_ports(broker) == before
             producer.send(topic, b"after")
             bodies: set[bytes] = set()
             while len(bodies) < 2:

@@ -33,18 +33,37 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         pytest.skip(str(reason))
 
 
-def test_compose_accepts_the_file() -> None:
-    """Needs a compose command but no engine."""
+def compose_config(token: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `docker compose config`, which needs no engine."""
     try:
         command = Engine(dict(os.environ)).compose() if shutil.which("docker") else None
     except NoEngine:
         command = None
     if command is None:
         pytest.skip("neither `docker compose` nor docker-compose is installed")
-    done = subprocess.run(
-        [*command, "config"], cwd=ROOT, capture_output=True, text=True, check=False
+    empty = folder / "empty.env"  # .env may hold a token
+    empty.touch()
+    return subprocess.run(
+        [*command, "--env-file", str(empty), "config"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COMETMQ_CLUSTER_TOKEN": token},
     )
+
+
+def test_compose_refuses_the_file_without_a_token(tmp_path: Path) -> None:
+    done = compose_config("", tmp_path)
+    assert done.returncode != 0
+    assert "run scripts/cluster_token first" in done.stderr
+
+
+def test_compose_accepts_the_file(tmp_path: Path) -> None:
+    done = compose_config("a-token", tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("no-new-privileges:true") == len(SERVICES)
+    assert done.stdout.count("read_only: true") == len(SERVICES)
     for service in SERVICES:
         assert f"  {service}:" in done.stdout
     assert done.stdout.count("published") + done.stdout.count("127.0.0.1:8081:8081") == 1

@@ -20,7 +20,13 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),  # minimum time per attempt
 )
-_METADATA = (("x-mq-client-id", "drill@1"), ("x-mq-language", "PYTHON"))
+#: Of clusters on several hosts; others need none.
+TOKEN = "drill-token"
+_METADATA = (
+    ("x-mq-client-id", "drill@1"),
+    ("x-mq-language", "PYTHON"),
+    ("x-cometmq-token", TOKEN),
+)
 _channels: dict[str, Any] = {}
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from .moves import archives, expect_replayed, quiet, replay
-from .stage import Stage
+from .stage import Stage, Workload
 
 AFTER = 1000
 FAULTS = ("kill", "pause", "cut")
@@ -79,3 +79,21 @@ def kills(s: Stage, count: int) -> None:
         s.plant.start_node(leader)
         s.plant.wait_in_sync(len(s.plant.brokers))
     s.finish()
+
+
+def pauses(s: Stage, count: int, seconds: float) -> None:
+    """Suspend the leader repeatedly (SIGSTOP) and count the elections that this causes."""
+    s.load(Workload(official=0, readers=0))
+    s.more_acks(300)
+    elections = 0
+    for _ in range(count):
+        leader = s.plant.wait_leader()
+        s.plant.pause(leader)
+        time.sleep(seconds)
+        s.plant.resume(leader)
+        s.more_acks(50)
+        elections += s.plant.wait_leader() != leader
+        s.plant.wait_in_sync(len(s.plant.brokers))
+    s.finish()
+    s.check(f"elections after {count} pauses of {seconds:g} s", True, elections)
+    print(f"{elections} elections after {count} pauses of {seconds:g} s")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -48,7 +49,12 @@ class Containers:
         self.engine, self.folder = docker_engine, folder
         folder.mkdir(parents=True, exist_ok=True)
         self._compose = [*docker_engine.compose(), *PROJECT]
-        self._environment = {"COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT)}
+        self._environment = {
+            "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT),
+            "COMETMQ_CLUSTER_TOKEN": "the-token-of-the-drills",
+            # An engine that was started without CAP_SYS_RESOURCE cannot raise its own limit.
+            "COMETMQ_NOFILE": str(min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
+        }
         host = docker_engine.env.get("DOCKER_HOST", "unix:///var/run/docker.sock")
         self._client = docker.DockerClient(base_url=host, timeout=120)
         self.events = history.History(folder / "events.jsonl", "drill")

@@ -53,18 +53,35 @@ class Plant:
         names = [f"ns{n}" for n in range(setup.nameservers)]
         names += [f"b{n}" for n in range(setup.brokers)]
         self.nodes = {name: self._process(at, name) for at, name in enumerate(names)}
-        self.network = Network(self._pids)
+        self.network = self._connect()
+        self.client_command: list[str] = []  #: put before the command of a client process
+
+    def _connect(self) -> Network:
+        """Put a proxy before every port of every node."""
+        network = Network(self._pids)
         for node in self.nodes.values():
             ports = (CLIENT_PORT, HA_PORT) if node.is_broker else (NAMESRV_PORT,)
             for port in ports:
-                self.network.add(node.name, (node.public, port), (node.private, port))
+                network.add(node.name, (node.public, port), (node.private, port))
+        return network
 
     def _process(self, at: int, name: str) -> Process:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         if name.startswith("b") and self.setup.shadows:
             arm(folder / "store")
-        return Process(name, f"{self._net}.{10 + at}", f"{self._net}.{110 + at}", folder)
+        public, private = self._addresses(at, name)
+        return Process(name, public, private, folder)
+
+    def _addresses(self, at: int, name: str) -> tuple[str, str]:
+        """Return the address that others dial and the one that the node binds."""
+        return f"{self._net}.{10 + at}", f"{self._net}.{110 + at}"
+
+    def _command(self, node: Process, file: Path) -> list[str]:
+        """Return the command of a node's process: it ends with this process's end of its stdin."""
+        role = "broker" if node.is_broker else "namesrv"
+        command = [sys.executable, "-P", "-m", "cometmq.cli.main", role, "-c", str(file)]
+        return [*command, "--grace", "3", "--supervised"]
 
     def _pids(self) -> dict[str, int]:
         return {n.name: n.popen.pid for n in self.nodes.values() if n.popen is not None and n.runs}
@@ -125,12 +142,9 @@ class Plant:
         file = node.folder / ("broker.conf" if node.is_broker else "namesrv.conf")
         if not file.exists() or conf:
             file.write_text("".join(f"{k}={v}\n" for k, v in {**self.conf(name), **conf}.items()))
-        command = [sys.executable, "-P", "-m", "cometmq.cli.main"]
-        command += ["broker" if node.is_broker else "namesrv", "-c", str(file), "--grace", "3"]
-        command.append("--supervised")  # it ends with this process: its standard input is our pipe
         with (node.folder / "log.txt").open("ab") as log:
             node.popen = subprocess.Popen(
-                command,
+                self._command(node, file),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

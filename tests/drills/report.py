@@ -21,6 +21,8 @@ the logs of all replicas.
 * `scripts/drill --list` lists the drills; `scripts/drill --only 5` runs one of them.
 * `scripts/drill --seed 7 --faults kill,pause,cut` runs a random drill.
 * `scripts/drill --kills 50` measures recovery times; `scripts/drill --compose` uses containers.
+* `scripts/drill --hosts` uses three hosts in network namespaces: links down, one-way drops,
+  kills of hosts.
 
 *lost*: answered OK and finally in no log. *archived*: answered OK by an asynchronous leader,
 truncated and kept in an archive (then *replayed*). *gap*: longest time without any OK. *official*:

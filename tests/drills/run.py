@@ -6,8 +6,10 @@ scripts/drill --all --report docs/drills.md
 scripts/drill --seed 7 --faults kill,pause,cut --mode sync --seconds 20 --out verdict.json
 scripts/drill --random 100                a number of random drills, seeds from --seed on
 scripts/drill --kills 50 [--default-timers]   distribution of recovery times
+scripts/drill --pauses 20 --seconds 2 [--lease 2500 --beat 250]   elections caused by SIGSTOP
 scripts/drill --kill9 [--rounds 20] [--acks 1000] [--flush sync]   kill -9 of the master under load
 scripts/drill --compose                   drills on containers (needs a Docker engine)
+scripts/drill --hosts [--rounds 20] [--only link-down,one-way]   three hosts in network namespaces
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from . import chance, history, kill9, report, timeline
@@ -97,6 +100,19 @@ def run_kills(
     return perform(folder, verdict, setup, lambda stage: chance.kills(stage, count))
 
 
+def run_pauses(options: argparse.Namespace, folder: Path) -> Verdict:
+    """Suspend the leader repeatedly; count the elections."""
+    keys = {"controllerLeaseMs": options.lease, "controllerBeatIntervalMs": options.beat}
+    timers = {key: str(value) for key, value in keys.items() if value}
+    verdict = Verdict(f"{options.pauses} pauses", f"{options.seconds:g} s, {timers}", "sync")
+    setup = Setup(
+        brokers=3, nameservers=3, default_timers=True, conf=timers, namesrv_conf=timers
+    ).with_mode("sync")
+    return perform(
+        folder, verdict, setup, lambda s: chance.pauses(s, options.pauses, options.seconds)
+    )
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
@@ -118,8 +134,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--random", type=int, metavar="N", help="number of random drills")
     parser.add_argument("--kills", type=int, metavar="N", help="number of kills of the leader")
+    parser.add_argument("--pauses", type=int, metavar="N", help="number of pauses of the leader")
+    parser.add_argument("--lease", type=int, help="with --pauses: controllerLeaseMs")
+    parser.add_argument("--beat", type=int, help="with --pauses: controllerBeatIntervalMs")
     parser.add_argument("--kill9", action="store_true", help="kill -9 of the master under load")
-    parser.add_argument("--rounds", type=int, default=20, help="with --kill9: number of kills")
+    parser.add_argument(
+        "--hosts", action="store_true", help="run drills on three hosts in network namespaces"
+    )
+    parser.add_argument(
+        "--clients", default="go,java", help="with --hosts: official clients beside Python's"
+    )
+    parser.add_argument("--program", action="append", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--goals", action="store_true", help="with --hosts: a missed goal is a failure"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="with --kill9 and --hosts: number of faults"
+    )
     parser.add_argument("--acks", type=int, default=1000, help="with --kill9: sends per round")
     parser.add_argument("--flush", choices=("sync", "async"), default="async", help="with --kill9")
     parser.add_argument(
@@ -159,6 +190,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .compose import main as compose_main
 
         return compose_main(options)
+    if options.hosts:
+        from .hosts.run import main as hosts_main
+
+        return hosts_main(options)
     if options.kill9:
         return kill9.main(options)
     if options.merge:
@@ -198,6 +233,8 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
                 ),
             )
         ]
+    if options.pauses:
+        return [("pauses", partial(run_pauses, options))]
     if options.all or options.only:
         wanted = {int(part) for part in options.only.split(",")} if options.only else None
         chosen = [

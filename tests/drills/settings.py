@@ -41,6 +41,7 @@ class Setup:
     report_exits: bool = (
         True  # report a killed broker's exit to the controller, as a supervisor does
     )
+    watch_exits: bool = False  # the nameservers watch the brokers' processes
     shadows: bool = True  # brokers keep copies of flushed data, for simulated power losses
     first_brokers: int = 0  # number of brokers to start first; 0: all
 
@@ -66,6 +67,7 @@ def broker_conf(
         "minInSyncReplicas": str(setup.min_in_sync if setup.sync else 1),
         "brokerIP1": addresses[0],
         "bindAddress": addresses[1],
+        "allowAnonymous": "true",
         "grpcServerPort": str(CLIENT_PORT),
         "haListenPort": str(HA_PORT),
         "metricsPromExporterPort": str(METRICS_PORT),
@@ -84,10 +86,12 @@ def namesrv_conf(setup: Setup, private: str, folder: Path, others: list[str]) ->
     timers = {} if setup.default_timers else TEST_PROFILE
     found = {
         "bindAddress": private,
+        "allowAnonymous": "true",
         "listenPort": str(NAMESRV_PORT),
         "namesrvDataDir": str(folder / "data"),
         "waitForKnownGroups": "2000",
         **{key: value for key, value in timers.items() if key.startswith("controller")},
+        "watchLocalBrokers": "true" if setup.watch_exits else "false",
         **setup.namesrv_conf,
     }
     if setup.controller:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +61,15 @@ class Stage:
         *,
         scale: float = 0.0,
         seed: int = 1,
+        plant: Plant | None = None,
     ) -> None:
-        """`scale` stretches long drills: 1 is the full length, 0 the shortest useful one."""
+        """`scale` stretches long drills: 1 is the full length, 0 the shortest useful one.
+
+        `plant` holds the processes; default: processes of this host behind proxies.
+        """
         self.folder, self.setup, self.verdict = folder, setup, result
         self.scale, self.seed = scale, seed
-        self.plant = Plant(folder, setup)
+        self.plant = Plant(folder, setup) if plant is None else plant
         self.histories: list[Path] = []
         self.ok = history.Counter("ok")
         self._loads: list[subprocess.Popen[bytes]] = []
@@ -152,22 +156,45 @@ class Stage:
         )
 
     def _client(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        path = self.history(name)
+        words = ["--endpoints", self.endpoints, "--topic", TOPIC, "--history", str(path)]
+        return self._start(name, [sys.executable, "-P", *arguments, *words])
+
+    def history(self, name: str) -> Path:
+        """Return the history file of a client; `compare` reads it."""
         path = self.folder / f"history-{name}.jsonl"
-        self.histories.append(path)
+        if path not in self.histories:
+            self.histories.append(path)
+        return path
+
+    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         home = self.folder / f"home-{name}"
         home.mkdir(exist_ok=True)
         with (self.folder / f"client-{name}.txt").open("ab") as log:
             return subprocess.Popen(
-                [
-                    *(sys.executable, "-P", *arguments, "--endpoints", self.endpoints),
-                    *("--topic", TOPIC, "--history", str(path)),
-                ],
+                [*self.plant.client_command, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
+                env={
+                    **os.environ,
+                    "HOME": str(home),
+                    "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+                    # The Go client accepts several addresses only without TLS.
+                    "rocketmq.client.enableSsl": "false",
+                    "GRPC_VERBOSITY": "NONE",
+                },
                 cwd=home,
             )
+
+    def start_load(self, name: str, command: Sequence[str]) -> None:
+        """Start a load of another program, which writes `history(name)` and ends on SIGTERM."""
+        self._loads.append(self._start(name, command))
+
+    def start_sdk(self, run: str) -> None:
+        """Start the load through the project's SDK."""
+        module = ("-m", "cometmq.tests.drills.sdk_load")
+        self._loads.append(self._client(f"sdk-{run}", *module, "--run", run))
 
     @property
     def endpoints(self) -> str:
@@ -315,6 +342,8 @@ class Stage:
             tails = verdict.archived(stores.values(), TOPIC)
             faults = [event["t"] for event in events if event["e"] in verdict.BREAKING]
             verdict.check_log(result, promises, found, tails, faults)
+            if self.setup.sync:
+                result.late = verdict.late(promises, found)
         if self.check_content and any("reads-" in path.name for path in self.histories):
             verdict.check_deliveries(result, promises, found)
         verdict.check_stores(result, stores, queues=self.compare_queues, ends=self.compare_ends)

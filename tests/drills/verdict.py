@@ -5,8 +5,9 @@ Independent of the load and of the product: it reads only histories, events and 
 message must be in an archived tail (`archived`, and `replayed` once it is back in the log).
 Duplicated: twice in the log although sent once; a repeat after an unknown outcome is `resent` and
 allowed. Reordered: a later message of a sender before an earlier one. Phantom: never sent, or only
-refused. Moved: not at the offset of the OK. Divergent: bytes that differ between two replicas
-above the larger log start.
+refused. Moved: not at the offset of the OK. Late (synchronous groups): the attempt began after the
+OK of a message behind it in its queue, as if a deposed leader had acknowledged it. Divergent: bytes
+that differ between two replicas above the larger log start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ SHOWN = 5
 FAULT_S = 1.0  # a broken connection may be detected this much later
 REPLAY_MARK = "REPLAY"  # in the name of the property with a replayed message's origin
 _BLOCK = 1 << 16
+#: Clients that retry inside one call.
+RETRYING = ("official", "sdk", "go", "java")
 #: Faults after which a forwarding node may repeat a send that the lost leader had stored.
 BREAKING = {"kill", "pause", "isolate", "cut", "power-loss", "reset", "fault", "delay"}
 #: Faults from which the time to the first OK is counted.
@@ -53,10 +56,10 @@ class Promised:
     def may_repeat(self, faults: list[float]) -> bool:
         """Return whether a repeat of the message is allowed.
 
-        An attempt had an unknown outcome, the official client may have retried, or a fault
+        An attempt had an unknown outcome, the client may have retried inside one call, or a fault
         occurred during the only attempt: then the forwarding node may have repeated it.
         """
-        if self.attempts - self.refused > 1 or self.by.startswith("official"):
+        if self.attempts - self.refused > 1 or self.by.startswith(RETRYING):
             return True
         return any(self.first_s - FAULT_S <= fault <= self.ok_s for fault in faults)
 
@@ -145,6 +148,7 @@ class Verdict:
     reordered: list[str] = field(default_factory=list)
     phantom: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     divergent_bytes: int = 0
     divergence: str = ""
     queue_differences: list[str] = field(default_factory=list)
@@ -162,7 +166,7 @@ class Verdict:
     def broken(self) -> list[str]:
         """Return a line for every failed check and expectation."""
         found = [f"{c.what}: {c.found}" for c in self.checks if not c.passed]
-        for name in ("lost", "duplicated", "reordered", "phantom", "moved"):
+        for name in ("lost", "duplicated", "reordered", "phantom", "moved", "late"):
             some = getattr(self, name)
             # The lost copy may be the second one: then the first is at another position.
             if some and not (name in ("lost", "moved") and self.allowed_loss):
@@ -254,6 +258,23 @@ def _check_one(
     promised = one.offset is not None and one.offset >= 0
     if promised and original and one.offset not in {place.queue_offset for place in original}:
         verdict.moved.append(identity)
+
+
+def late(promises: Promises, found: list[Record]) -> list[str]:
+    """Return messages whose attempt began after the OK of a message at a larger queue offset."""
+    queues: dict[int, list[tuple[int, Promised, str]]] = defaultdict(list)
+    for record in found:
+        one = promises.messages.get(record.identity)
+        if one is not None and one.is_ok and one.offset == record.queue_offset:
+            queues[record.queue].append((record.queue_offset, one, record.identity))
+    wrong = []
+    for queue in queues.values():
+        earliest_ok_s = float("inf")
+        for _, one, identity in sorted(queue, key=lambda entry: entry[0], reverse=True):
+            if one.ok_attempt_s > earliest_ok_s:
+                wrong.append(identity)
+            earliest_ok_s = min(earliest_ok_s, one.ok_s)
+    return wrong
 
 
 def _reordered(promises: Promises, found: list[Record]) -> Iterator[str]:

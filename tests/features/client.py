@@ -18,13 +18,12 @@ import grpc
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.harness.wire import Wire
 
+#: Timeout of a call on a busy machine; an answered call ends earlier.
 CALL_S = 20.0
-"""Timeout of a call on a busy machine; an answered call ends earlier."""
 POLL_S = 15.0
+#: Deadlines of polls that should return nothing: the next one is used if a slow response missed
+#: one.
 QUIET_S = (0.4, 2.0, 10.0)
-"""Deadlines of polls that should return nothing: the next one is used if a slow response missed
-one.
-"""
 MIXED = -1
 
 T = TypeVar("T")
@@ -57,8 +56,8 @@ class Received:
     code: int = 0
     text: str = ""
     messages: list[v2.Message] = field(default_factory=list)
+    #: The kind of every item: status, message, delivery_timestamp.
     order: list[str] = field(default_factory=list)
-    """The kind of every item: status, message, delivery_timestamp."""
 
     @property
     def bodies(self) -> list[bytes]:

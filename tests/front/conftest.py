@@ -21,12 +21,13 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.door import Door, choose_door
-from cometmq.front.event_loop import loop_factory
 from cometmq.front.faults import FaultTable
+from cometmq.front.process import loop_factory
 from cometmq.front.reply_future import ReplyFuture
 from cometmq.front.service import HALF_CLOSED, Kind, Method, Outbound, OutboundFull, status_failure
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
+from cometmq.proto.node_links import NodeLinks
 
 PREFIX = "/test.Conformance/"
 #: The native door is tested where it is installed; scripts/test builds it where there is a
@@ -312,7 +313,7 @@ def front(bench: Any) -> Callable[..., Any]:
 
     @contextlib.asynccontextmanager
     async def open_front(
-        owner: str | None, decision: Decision = "hold", **options: Any
+        owner: str | None, decision: Decision = "hold", token: str = "", **options: Any
     ) -> AsyncIterator[Front]:
         made = Front(owner, decision)
 
@@ -325,6 +326,7 @@ def front(bench: Any) -> Callable[..., Any]:
                 Clock(),
                 made.locate,
                 made.unreachable,
+                links=NodeLinks(token),
             )
             return made.access.services
 

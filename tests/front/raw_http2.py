@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
+INITIAL_WINDOW_SIZE = 4
 END_STREAM, ACK, END_HEADERS = 0x1, 0x1, 0x4
 
 
@@ -69,6 +70,7 @@ class RawConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.stream_window = 65_535  # the server's SETTINGS_INITIAL_WINDOW_SIZE
         self._kept: list[Frame] = []  # of other streams than the one that was asked for
 
     @classmethod
@@ -78,11 +80,15 @@ class RawConnection:
         # Some limits hold only after the client has acknowledged the server's settings.
         while (got := await asyncio.wait_for(connection.read(), 10)) is not None:
             if got.kind == SETTINGS and not got.flags & ACK:
+                for setting, value in struct.iter_unpack(">HI", got.body):
+                    if setting == INITIAL_WINDOW_SIZE:
+                        connection.stream_window = value
                 break
         return connection
 
     def write(self, data: bytes) -> None:
-        self.writer.write(data)
+        if not self.writer.transport.is_closing():
+            self.writer.write(data)
 
     def start(self, stream: int, path: str, **replace: str) -> None:
         block = headers(path, **replace)

@@ -268,7 +268,7 @@ async def test_twenty_thousand_calls_wait_at_once(bench: Any, eventually: Any) -
 
 @pytest.mark.parametrize("size", [4 << 20, 64 << 20])
 async def test_a_large_message_goes_in_and_out(bench: Any, size: int) -> None:
-    async with await bench() as b:
+    async with await bench(front_max_receive_message_size=size + 1024) as b:
         said = os.urandom(1 << 20) * (size >> 20)
         assert await b.client.unary("Echo", said, timeout=60) == said
 

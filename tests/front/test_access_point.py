@@ -53,11 +53,7 @@ async def test_a_unary_call_is_passed_on_and_back(front: Any, bench: Any) -> Non
         assert f.bench.services.contexts == []
         (ctx,) = owner.services.contexts
         assert (ctx.client_id, ctx.namespace, ctx.forwarded) == ("me", "ns", True)
-        assert {name for name, _ in ctx.metadata} == {
-            "x-mq-client-id",
-            "x-mq-namespace",
-            "x-cometmq-forwarded",
-        }
+        assert {name for name, _ in ctx.metadata} == {"x-mq-client-id", "x-mq-namespace"}
 
 
 async def test_the_deadline_goes_along(front: Any, bench: Any) -> None:
@@ -194,6 +190,36 @@ async def test_one_hop_is_the_most(front: Any, bench: Any) -> None:
         f.decision = "serve"
         assert await f.bench.client.unary("Echo", b"here", metadata=marked) == b"here"
         assert owner.services.contexts == []
+
+
+async def test_a_forwarded_mark_is_accepted_from_nodes_of_the_cluster_only(
+    front: Any, bench: Any
+) -> None:
+    async with await bench() as owner, front(_at(owner), "serve", token="secret") as f:
+        marked = (("x-cometmq-forwarded", "1"),)
+        for metadata in (marked, (*marked, ("x-cometmq-token", "wrong"))):
+            for call in (
+                f.bench.client.unary("Echo", b"mine", metadata=metadata),
+                f.bench.client.stream("Items", b"1 0", metadata=metadata),
+                f.bench.client.bidi("Talk", metadata=metadata),
+            ):
+                assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert (owner.services.contexts, owner.services.sessions, f.asked) == ([], [], [])
+        # The address of a client is believed only from a node.
+        assert await f.bench.client.unary("Echo", b"direct") == b"direct"
+        direct = f.asked.pop()[2]
+        owner.services.contexts.clear()
+        token = (("x-cometmq-forwarded", "10.1.2.3:4"), ("x-cometmq-token", "secret"))
+        assert await f.bench.client.unary("Echo", b"here", metadata=token) == b"here"
+        assert owner.services.contexts == []  # served by the access point's own node
+        assert f.asked[-1][2].peer == "10.1.2.3:4"
+        # A client's own token is not forwarded; the node presents the cluster's.
+        shown = (("x-cometmq-token", "a client's"),)
+        assert await f.bench.client.unary("Echo", b"there", metadata=shown) == b"there"
+        (ctx,) = owner.services.contexts
+        assert (ctx.forwarded, ctx.token, ctx.metadata) == (True, "secret", ())
+        assert ctx.forwarded_for == f.asked[-1][2].peer
+        assert direct.forwarded_for == ""
 
 
 async def test_two_nodes_that_point_at_each_other_do_not_circle(front: Any) -> None:

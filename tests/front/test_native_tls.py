@@ -16,8 +16,10 @@ import trustme
 
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
-from cometmq.front.door import choose_door
+from cometmq.front.door import check_certificates, choose_door
 from cometmq.front.errors import CertificateError, DoorMissingError
+from cometmq.proto.node_links import NodeLinks
+from cometmq.proto.tls_config import TlsConfig
 
 ECHO = "/test.Conformance/Echo"
 native = pytest.mark.skipif(
@@ -125,7 +127,7 @@ async def test_an_invalid_replacement_is_not_loaded(
     async with await bench(**files) as b:
         spoil(files["front_tls_key"], b"no key")
         b.door.refresh_certificate()
-        assert "certificate_kept" in caplog.text
+        assert "certificate.kept" in caplog.text
         assert await echo(b.port, authority.cert_pem.bytes()) == b"secret"
 
 
@@ -171,3 +173,39 @@ def test_the_grpcio_door_refuses_a_certificate() -> None:
     config = DoorConfig(front_door="grpcio", front_tls_certificate="a", front_tls_key="b")
     with pytest.raises(DoorMissingError, match="plaintext only"):
         choose_door(config)
+
+
+def node(files: dict[str, Any], mode: Any, token: str = "") -> NodeLinks:
+    """A node whose certificate is its own authority."""
+    chain = files["front_tls_certificate"]
+    certificates = {"tls_certificate": chain, "tls_key": files["front_tls_key"], "tls_ca": chain}
+    return NodeLinks(token, TlsConfig(tls_mode=mode, **certificates))
+
+
+def test_the_grpcio_door_refuses_what_it_cannot_serve(files: dict[str, Any]) -> None:
+    config = DoorConfig(front_door="grpcio")
+    with pytest.raises(DoorMissingError, match="either plaintext or TLS"):
+        choose_door(config, node(files, "permissive", "secret"))
+    with pytest.raises(DoorMissingError, match="cannot request certificates"):
+        choose_door(config, node(files, "enforcing"))
+    choose_door(config, node(files, "enforcing", "secret"))
+
+
+def test_certificates_that_no_port_or_no_node_would_use_are_refused(files: dict[str, Any]) -> None:
+    config = DoorConfig(**files)
+    with pytest.raises(CertificateError, match="tlsMode=disabled"):
+        choose_door(config, NodeLinks("", TlsConfig(tls_mode="disabled")))
+    with pytest.raises(ValueError, match="set tlsCertificate alone"):
+        check_certificates(config, node(files, "enforcing"))
+    check_certificates(config, NodeLinks())
+
+
+@native
+async def test_disabled_refuses_tls(files: dict[str, Any], authority: trustme.CA) -> None:
+    links = NodeLinks("", TlsConfig(tls_mode="disabled"))
+    door = choose_door(DoorConfig(front_door="native"), links)({}, Clock())
+    port = await door.start("127.0.0.1", 0)
+    with pytest.raises(grpc.RpcError) as refused:
+        await echo(port, authority.cert_pem.bytes())
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    await door.drain(0)

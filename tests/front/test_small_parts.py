@@ -1,15 +1,19 @@
 """The small parts of the front: clock, context, outbound queue, failures, loop."""
 
 import asyncio
+import errno
+import logging
 import time
 
+import psutil
 import pytest
 
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
-from cometmq.front.event_loop import loop_factory
+from cometmq.front.failure import FailureHandler
 from cometmq.front.outbound import QueuedOutbound
+from cometmq.front.process import FreedMemory, connections_max, loop_factory
 from cometmq.front.service import OutboundFull, encode, status_failure
 from cometmq.proto import v1, v2
 from cometmq.proto.errors import RpcFailure, WireError
@@ -60,6 +64,43 @@ def test_a_failure_fills_the_status_of_either_shape() -> None:
     assert (theirs.status.code, theirs.status.message) == (v2.TOPIC_NOT_FOUND, "no topic")
     ours = status_failure(v1.ClockResponse)(error)
     assert (ours.code, ours.message) == (v2.TOPIC_NOT_FOUND, "no topic")
+
+
+def test_faults_are_logged_by_exception_type_and_rate_limited(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_ns = [0]
+    failures = FailureHandler(lambda: now_ns[0])
+    path = "/test.Conformance/Boom"
+    with caplog.at_level(logging.ERROR):
+        for error in (KeyError("a"), KeyError("b"), ValueError("c"), KeyError("d")):
+            assert failures.internal(path, error).grpc_code == 13
+        now_ns[0] += 60_000_000_000
+        failures.internal(path, KeyError("e"))
+    assert [record.getMessage().partition("error=")[2] for record in caplog.records] == [
+        "KeyError count=1",
+        "ValueError count=1",
+        "KeyError count=4",
+    ]
+    assert failures.counted == {(path, "KeyError"): 4, (path, "ValueError"): 1}
+
+
+@pytest.mark.parametrize(
+    ("configured", "reserved", "limit", "expected"),
+    [
+        (50_000, 0, 300, 150),
+        (50_000, 0, 1_024, 768),
+        (50_000, 0, 524_288, 50_000),
+        (50_000, 0, 60_000, 45_000),
+        (100, 0, 300, 100),
+        (50_000, 250, 300, 50),
+        (50_000, 400, 300, 1),
+    ],
+)
+def test_connections_leave_descriptors_for_the_store(
+    configured: int, reserved: int, limit: int, expected: int
+) -> None:
+    assert connections_max(configured, reserved, limit) == expected
 
 
 def test_encoded_bytes_are_returned_unchanged() -> None:
@@ -133,3 +174,32 @@ def test_the_loop_factory_creates_a_loop() -> None:
 def test_a_setting_below_1_is_refused_with_its_key() -> None:
     with pytest.raises(ValueError, match="frontWriteTimeout must be at least 1, not 0"):
         DoorConfig(front_write_timeout=0)
+
+
+def test_freed_memory_is_checked_again_after_a_lack_of_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed = FreedMemory()
+
+    def without_descriptors(_: psutil.Process) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil.Process, "memory_info", without_descriptors)
+        assert not any(freed.grown() for _ in range(20))
+    pieces = bytearray(b"x") * (64 << 20)
+    assert any(freed.grown() for _ in range(20)), len(pieces)
+
+
+def test_freed_memory_is_returned_once_the_process_has_grown() -> None:
+    freed = FreedMemory()
+    assert not any(freed.grown() for _ in range(20))
+    # Small pieces, and one behind them: the C library keeps them when they are freed.
+    pieces = [bytearray(1_000) for _ in range(100_000)]
+    last = bytearray(1_000)
+    own = psutil.Process().memory_full_info().uss
+    assert any(freed.grown() for _ in range(20))
+    del pieces
+    freed.give_back()
+    assert psutil.Process().memory_full_info().uss < own - (32 << 20), len(last)
+    assert not any(freed.grown() for _ in range(20))

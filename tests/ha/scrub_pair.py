@@ -11,6 +11,7 @@ from typing import Any
 from cometmq.ha.scrub.peer import Peer, PeerError
 from cometmq.ha.scrub.scrub import Options, Scrub
 from cometmq.proto import v1
+from cometmq.proto.node_links import NodeLinks
 from tests.store.kit import Kit
 
 SMALL = {"max_hash_slot_num": 100, "max_index_num": 400}
@@ -22,7 +23,7 @@ class Near(Peer):
     """Another replica in the same process."""
 
     def __init__(self, scrub: Scrub) -> None:
-        super().__init__("near")
+        super().__init__("near", NodeLinks())
         self.scrub = scrub
         self.down = False
 

@@ -47,7 +47,7 @@ def test_a_slave_may_share_its_masters_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"controller_lease_ms": 2000}, "3 times controllerBeatIntervalMs"),
+        ({"controller_lease_ms": 700}, "3 times controllerBeatIntervalMs"),
         ({"controller_beat_interval_ms": 0}, "at least 1 ms"),
         ({"enable_controller_mode": True, "ha_master_address": "a:1"}, "the controller elects it"),
         (

@@ -8,11 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
+from cometmq.ha import control
 from cometmq.ha.core.group_state import GroupState, Policy
 from cometmq.ha.core.role_machine import Role
 from cometmq.ha.state.state_codec import state_message
-from cometmq.ha.stream.token import token_metadata
 from cometmq.proto import paths, v1, v2
+from cometmq.proto.node_links import TOKEN_KEY
+from cometmq.tests.front.raw_http2 import RawConnection, message
 from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.group import Replica as Elected
 from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, until
@@ -21,7 +23,7 @@ from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, until
 async def call(live: Live, path: str, request: Any, kind: Any, token: str = "") -> Any:
     async with grpc.aio.insecure_channel(live.address) as channel:
         raw = await channel.unary_unary(path)(
-            request.SerializeToString(), metadata=token_metadata(token)
+            request.SerializeToString(), metadata=((TOKEN_KEY, token),) if token else ()
         )
     return kind.FromString(raw)
 
@@ -161,15 +163,37 @@ async def test_an_unauthenticated_caller_may_not_control(tmp_path: Path) -> None
         for path in (paths.REPLICA_STATUS, paths.FENCE, paths.GET_DIGESTS):
             async with grpc.aio.insecure_channel(leader.address) as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary(path)(b"", metadata=token_metadata("wrong"))
+                    await channel.unary_unary(path)(b"", metadata=((TOKEN_KEY, "wrong"),))
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
         assert leader.replication.role is Role.LEADER
         async with grpc.aio.insecure_channel(leader.address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(paths.FENCE)(
-                    b"\xff\xff", metadata=token_metadata("secret")
+                    b"\xff\xff", metadata=((TOKEN_KEY, "secret"),)
                 )
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_unfinished_requests_end_and_strangers_do_not_get_to_send_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_REQUEST_S", 0.3)
+    async with Pair(tmp_path) as pair:
+        leader = await pair.leader(cluster_token="secret")
+        for path in (paths.REPLICA_STATUS, paths.GET_DIGESTS):
+            raw = await RawConnection.open(int(leader.address.rpartition(":")[2]))
+            raw.start(1, path, x_cometmq_token="wrong")
+            raw.data(1, message(b"", length=100), end=False)
+            assert (await raw.until_end(1))[-1].ends
+            raw.start(3, path, x_cometmq_token="secret")
+            raw.data(3, message(b"", length=100), end=False)
+            assert (await raw.until_end(3))[-1].ends
+            raw.abort()
+        token = "secret"
+        answer = await call(
+            leader, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus, token
+        )
+        assert answer.role == "leader"
 
 
 async def test_a_cut_on_request_leaves_an_archive(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cometmq.ha.core.group_state import Addresses, GroupState, Member, Ref
 from cometmq.ha.role.disk_full_handover import DiskFullHandover
 from cometmq.ha.scrub.peer import Peer, PeerError
 from cometmq.proto import v1, v2
+from cometmq.proto.node_links import NodeLinks
 
 
 class World:
@@ -50,7 +51,7 @@ class World:
                     raise PeerError("silent")
                 return v1.ReplicaStatus(beat=v1.BrokerBeat(disk_use=world.use[self.address]))
 
-        return Known(address)
+        return Known(address, NodeLinks())
 
     @property
     def watch(self) -> DiskFullHandover:

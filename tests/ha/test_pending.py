@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from cometmq.ha.errors import DamagedStateError
-from cometmq.ha.rejoin import pending
+from cometmq.ha.rejoin import archive, pending
 from cometmq.ha.rejoin.plan import CUT, PENDING_NAME, RESEED, Plan, read_plan, write_plan
+from cometmq.ha.state import documents
 from cometmq.ha.state.replica_meta import META_NAME
 from cometmq.ha.state.slots import SlotFile
 from cometmq.store.format.disk import Disk
@@ -152,9 +154,27 @@ def test_an_interrupted_reseed_is_completed(tmp_path: Path, crash_at: int) -> No
     try:
         pending.run(tmp_path, kit.store.config, disk)
     except (OSError, StoreError):
-        assert read_plan(tmp_path / "ha") is not None, "the plan is deleted last"
-        pending.run(tmp_path, kit.store.config)
+        if read_plan(tmp_path / "ha") is None:
+            moved = (tmp_path / "aside" / plan.plan_id / "commitlog").is_dir()
+            assert moved, "the plan is deleted last"
+        else:
+            pending.run(tmp_path, kit.store.config)
     assert read_plan(tmp_path / "ha") is None
     assert (tmp_path / "aside" / plan.plan_id / "commitlog").is_dir()
     assert kit.open().log_end == 0
     kit.close()
+
+
+@pytest.mark.parametrize("plan_id", ["../../elsewhere", "..", "", "/tmp"])
+def test_a_plan_whose_id_is_a_path_is_refused(tmp_path: Path, plan_id: str) -> None:
+    content = asdict(Plan(RESEED)) | {"plan_id": plan_id}
+    documents.write(tmp_path / PENDING_NAME, content, Disk())
+    with pytest.raises(DamagedStateError, match="plan id"):
+        read_plan(tmp_path)
+
+
+def test_a_tail_whose_name_is_a_path_is_refused(tmp_path: Path) -> None:
+    content = {"file_id": "../../../secret"}
+    documents.write(tmp_path / archive.FOLDER / "1-0-9.json", content, Disk())
+    with pytest.raises(DamagedStateError, match="name of a tail"):
+        archive.load_tails(tmp_path)

@@ -15,6 +15,7 @@ from cometmq.ha.role.controller_link import _Session
 from cometmq.ha.stream import redial
 from cometmq.ha.stream.redial import RedialedChannel
 from cometmq.proto import v1
+from cometmq.proto.node_links import NodeLinks
 
 SILENT = "/test.Silent/Call"
 
@@ -41,7 +42,7 @@ async def silent() -> AsyncIterator[tuple[Silent, RedialedChannel]]:
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    channel = RedialedChannel(f"127.0.0.1:{port}")
+    channel = RedialedChannel(f"127.0.0.1:{port}", NodeLinks())
     try:
         yield handler, channel
     finally:
@@ -104,6 +105,12 @@ class Swallowing:
     unary_stream = stream_stream
     __call__ = read = write = staticmethod(swallowed)
 
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    async def details(self) -> str:
+        return ""
+
     def cancel(self) -> None:
         pass
 
@@ -130,9 +137,11 @@ async def test_a_repeating_caller_can_be_cancelled(
     """A broker that stopped in that moment did not stop."""
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(grpc.aio, "insecure_channel", lambda *_a, **_o: Swallowing())
-    await ends(loop.create_task(RedialedChannel("x:1").call("/a/b", b"", (), 5.0)))
+    await ends(loop.create_task(RedialedChannel("x:1", NodeLinks()).call("/a/b", b"", (), 5.0)))
     link: Any = SimpleNamespace(
-        metadata=(), interval_s=1.0, next_heartbeat=lambda **_o: v1.BrokerBeat(seq=1)
+        links=NodeLinks(),
+        interval_s=1.0,
+        next_heartbeat=lambda **_o: v1.BrokerBeat(seq=1),
     )
     await ends(loop.create_task(_Session(link, "x:1").run()))
     calls = GrpcioCalls(Swallowing())
@@ -142,6 +151,7 @@ async def test_a_repeating_caller_can_be_cancelled(
         _channel=Swallowing(),
         _caller=SimpleNamespace(metadata=tuple),
         _run_stream=swallowed,
+        _on_telemetry_end=lambda *_: None,
         target="x:1",
     )
     await ends(loop.create_task(Connection._keep_telemetry(client)))

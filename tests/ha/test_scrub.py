@@ -15,6 +15,7 @@ from cometmq.ha.scrub.scrub import Scrub
 from cometmq.ha.state import digests
 from cometmq.ha.state.digests import SegmentDigest
 from cometmq.proto import paths, v1
+from cometmq.proto.node_links import NodeLinks
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.results import GetStatus
@@ -238,7 +239,7 @@ async def test_digests_and_bytes_of_a_peer_over_grpc(pair: Pair) -> None:
         server.add_generic_rpc_handlers((served,))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        pair.one.peers = [Peer(f"127.0.0.1:{port}", "secret")]
+        pair.one.peers = [Peer(f"127.0.0.1:{port}", NodeLinks("secret"))]
         pair.one.kit.flip_byte(4096 + 700)
         assert (await pair.one.scrub.run_once()).repaired == 1
         assert pair.one.kit.log_bytes() == pair.bytes

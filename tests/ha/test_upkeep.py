@@ -19,6 +19,7 @@ from cometmq.ha.role.disk_full_handover import DiskFullHandover
 from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.upkeep import Upkeep
 from cometmq.proto import v1, v2
+from cometmq.proto.node_links import NodeLinks
 from tests.ha.live import SEGMENT, Live, Pair, assert_equal_logs, files_of, until
 from tests.ha.real_store import RealLog
 
@@ -156,7 +157,7 @@ class _Told(Peer):
     """Another replica, as its status shows its archives."""
 
     def __init__(self, broker_id: int, *held: v1.ArchivedTail) -> None:
-        super().__init__("told")
+        super().__init__("told", NodeLinks())
         self.answer = v1.ReplicaStatus(tails=held)
         self.answer.beat.replica.broker_id = broker_id
 

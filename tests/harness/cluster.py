@@ -76,12 +76,14 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         segment_size: int | None = SEGMENT_SIZE,
         controller: bool = False,
+        nofile: int | None = None,
     ) -> None:
         """Without `segment_size` the default of the broker is used.
 
         With `controller` the nameserver elects leaders, as by default in `up`; most tests need
-        fixed roles.
+        fixed roles. `nofile` limits the open files of each process.
         """
+        self._nofile = nofile
         self.data = data
         segments = {} if segment_size is None else {_SEGMENT_KEY: str(segment_size)}
         self._env = {**os.environ, **segments, **(env or {})}
@@ -101,6 +103,8 @@ class Cluster:
         self.ready_file.unlink(missing_ok=True)
         command = [*cometmq_command(), "up", "--data", str(self.data)]
         command += ["--ready-file", str(self.ready_file), *self._options]
+        if self._nofile:
+            command = ["sh", "-c", f'ulimit -n {self._nofile}; exec "$@"', "sh", *command]
         with self.log_file.open("ab") as log:
             self._supervisor = subprocess.Popen(
                 command,
@@ -214,6 +218,7 @@ class Cluster:
             timeout=timeout,
             stdin=subprocess.DEVNULL,
             check=False,
+            env=self._with_credentials(),
         )
         if check and done.returncode != 0:
             raise ClusterError(
@@ -221,6 +226,19 @@ class Cluster:
                 f"{done.stdout}{done.stderr}\n--- up ---\n{self.tail()}"
             )
         return done
+
+    def _with_credentials(self) -> dict[str, str]:
+        """Return the environment of a command, which signs with the keys of `--auth`."""
+        file = self.data / "admin-credentials"
+        if not file.exists():
+            return dict(os.environ)
+        keys = dict(line.split("=", 1) for line in file.read_text().split())
+        access_key, secret_key = keys["accessKey"], keys["secretKey"]
+        return {
+            **os.environ,
+            "COMETMQ_ACCESS_KEY": access_key,
+            "COMETMQ_SECRET_KEY": secret_key,
+        }
 
     def wait_in_sync(self, count: int = 2) -> Self:
         """Wait until a number of replicas are in sync."""

@@ -17,8 +17,8 @@ from typing import Any
 import cometmq
 from cometmq.tests.harness.agent_pipe import serve
 
+#: As long as the official client's caller waits: it survives the restart of a broker.
 SEND_S = 60.0
-"""As long as the official client's caller waits: it survives the restart of a broker."""
 
 
 def shown(message: cometmq.Message) -> dict[str, Any]:

@@ -34,9 +34,21 @@ def target(endpoints: str) -> str:
 class Wire:
     """One connection of one client id."""
 
-    def __init__(self, endpoints: str, client_id: str = "wire@1", language: str = "PYTHON") -> None:
+    def __init__(
+        self,
+        endpoints: str,
+        client_id: str = "wire@1",
+        language: str = "PYTHON",
+        options: Sequence[tuple[str, int]] = OPTIONS,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        """With `credentials` the connection uses TLS."""
         self.endpoints = endpoints
-        self.channel = grpc.aio.insecure_channel(target(endpoints), options=OPTIONS)
+        self.channel = (
+            grpc.aio.insecure_channel(target(endpoints), options=options)
+            if credentials is None
+            else grpc.aio.secure_channel(target(endpoints), credentials, options=options)
+        )
         self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", language),

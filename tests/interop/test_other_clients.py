@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +18,9 @@ from typing import Any
 import pytest
 
 from cometmq.tests.harness.cluster import Cluster
+from cometmq.tests.interop.programs import go, java, node
 
-HERE = Path(__file__).parent / "clients"
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "clients"
-COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-BUILD_S, RUN_S, COUNT = 240.0, 240.0, 20
+RUN_S, COUNT = 240.0, 20
 
 pytestmark = [
     pytest.mark.timeout(500),  # the first run fetches and builds
@@ -32,49 +29,6 @@ pytestmark = [
         reason="the native door is not installed (scripts/native_door builds it where Rust is)",
     ),
 ]
-
-
-def tool(*names: str) -> None:
-    missing = [name for name in names if not shutil.which(name)]
-    if missing:
-        pytest.skip(f"{' and '.join(missing)} missing: they build and run this client")
-
-
-def build(command: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]
-
-
-def go() -> list[str]:
-    tool("go")
-    program = CACHE / "go-client"
-    build(["go", "build", "-o", str(program), "."], HERE / "go")
-    return [str(program)]
-
-
-def java() -> list[str]:
-    tool("mvn", "java", "javac")
-    jars, classes = CACHE / "java-jars", CACHE / "java-classes"
-    if not jars.is_dir():
-        partial = jars.with_name(f"java-jars.{os.getpid()}")
-        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-        build(["mvn", "-q", "-B", *goal], HERE / "java")
-        partial.rename(jars)
-    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Client.java"], HERE / "java")
-    return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*", "Client"]
-
-
-def node() -> list[str]:
-    tool("node", "npm")
-    folder = CACHE / "node-client"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "client.js"):
-        shutil.copy(HERE / "node" / name, folder / name)
-    if not (folder / "node_modules").is_dir():
-        build(["npm", "install", "--silent", "--no-audit", "--no-fund"], folder)
-    return ["node", str(folder / "client.js")]
 
 
 def make_names(cluster: Cluster, mark: str) -> None:
@@ -90,7 +44,6 @@ def make_names(cluster: Cluster, mark: str) -> None:
 def test_a_client_with_default_settings_does_everything(
     client: Callable[[], list[str]], shared_cluster: Cluster, tmp_path: Path
 ) -> None:
-    CACHE.mkdir(parents=True, exist_ok=True)
     command = client()
     language = client.__name__
     # Both nodes at once: the leader, and the follower, which forwards.

@@ -63,7 +63,7 @@ def test_a_commit_delivers_and_a_rollback_discards(cluster: Cluster, start: Star
     )
     (message,) = received(consumer_of(start, cluster, topic), 1)
     assert (message["id"], message["body"], message["tag"]) == (kept, "kept", "a")
-    assert message["properties"] == {"k": "v"}
+    assert message["properties"] == {"k": "v", "__transactionId__": message["id"]}
     assert not message["corrupted"]
     assert not client.call("asked"), "what has ended is not asked about"
 

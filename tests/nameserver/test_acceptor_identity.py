@@ -17,6 +17,7 @@ from cometmq.nameserver.controller_host import ReplicatedControllerHost
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.register_store import Register, recover
 from cometmq.nameserver.server import NameserverServer
+from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.nameserver.fake_broker import controller_config, free_ports, until
 
 CELL = "group/g"
@@ -56,7 +57,7 @@ async def nameserver(
 
 @asynccontextmanager
 async def reached(*addresses: str) -> AsyncIterator[list[PeerAcceptor]]:
-    peers = [PeerAcceptor(address, "secret", TIMEOUT_S) for address in addresses]
+    peers = [PeerAcceptor(address, NodeLinks("secret"), TIMEOUT_S) for address in addresses]
     try:
         yield peers
     finally:

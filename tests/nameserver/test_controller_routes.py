@@ -80,16 +80,21 @@ def test_a_decision_comes_before_the_first_registration() -> None:
     assert shown(routes).epoch == 7
 
 
+def queues_of(routes: RouteTable) -> list[v2.MessageQueue]:
+    """Return the queues of the topic as clients receive them."""
+    encoded = message_queues(v2.Resource(name="orders"), routes.routes("orders"), "JAVA")
+    return list(v2.QueryRouteResponse.FromString(encoded).message_queues)
+
+
 def test_a_hold_and_a_drain_are_shown_and_only_the_drain_to_clients() -> None:
     routes = table()
     routes.state_decided(Decision("c", "g", 1, (0, 1), hold="broker 0 is silent"))
     assert (shown(routes).read_only, shown(routes).note) == (True, "broker 0 is silent")
-    resource = v2.Resource(name="orders")
-    queues = message_queues(resource, routes.routes("orders"), "JAVA")
+    queues = queues_of(routes)
     assert [queue.permission for queue in queues] == [v2.READ_WRITE]
     routes.state_decided(Decision("c", "g", 1, (0, 1), drain=True))
     assert shown(routes).read_only
-    queues = message_queues(resource, routes.routes("orders"), "JAVA")
+    queues = queues_of(routes)
     assert [queue.permission for queue in queues] == [v2.READ]
     routes.state_decided(Decision("c", "g", 1, (0, 1)))
     assert not shown(routes).read_only

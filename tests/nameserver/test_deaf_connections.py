@@ -7,6 +7,7 @@ from pathlib import Path
 from cometmq.nameserver.acceptors import PeerAcceptor
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.server import NameserverServer
+from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.harness.relay import Relay
 from cometmq.tests.nameserver.fake_broker import (
     WAIT_S,
@@ -26,7 +27,7 @@ async def test_a_connection_without_answers_is_closed_early(
     server = NameserverServer(config)
     await server.start()
     relay = Relay(port)
-    peer = PeerAcceptor(await relay.start(), "secret", timeout_s=0.5)
+    peer = PeerAcceptor(await relay.start(), NodeLinks("secret"), timeout_s=0.5)
     try:
         await peer.names()
         relay.make_deaf()

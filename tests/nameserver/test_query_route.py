@@ -87,7 +87,9 @@ def test_message_types_are_never_unspecified() -> None:
 
 def test_queues_show_broker_id_zero_and_echo_the_topic() -> None:
     resource = v2.Resource(resource_namespace="ns", name="t")
-    queues = message_queues(resource, [(group("127.0.0.1"), Topic("t", 2, 2, 6, 1))], "JAVA")
+    routes = [(group("127.0.0.1"), Topic("t", 2, 2, 6, 1))]
+    encoded = message_queues(resource, routes, "JAVA")
+    queues = v2.QueryRouteResponse.FromString(encoded).message_queues
     assert [(q.id, q.broker.id, q.broker.name) for q in queues] == [
         (0, 0, "broker-a"),
         (1, 0, "broker-a"),

@@ -134,6 +134,46 @@ async def test_a_wrong_token_is_refused(shown: str) -> None:
         assert "clusterToken" in str(error.details())
 
 
+def controllers(directory: Path) -> dict[str, Any]:
+    """Return the settings of one of three controllers; the others do not run."""
+    peers = "127.0.0.1:1,127.0.0.1:2"
+    return {"controller": True, "namesrv_data_dir": str(directory), "controller_peers": peers}
+
+
+@pytest.mark.parametrize(
+    "path", [paths.REGISTER, paths.UNREGISTER, paths.GET_CLUSTER, paths.ALTER_ISR, paths.CELL_READ]
+)
+async def test_a_request_is_not_parsed_before_its_token_is_checked(
+    path: str, tmp_path: Path
+) -> None:
+    async with nameserver(**controllers(tmp_path)) as caller:
+        garbage = b"\xff\xff"
+        call = caller.channel.unary_unary(path)
+        error = await refused(call(garbage, metadata=(("x-cometmq-token", "wrong"),)))
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+        error = await refused(call(garbage, metadata=(("x-cometmq-token", "secret"),)))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_requests_are_limited_by_method(tmp_path: Path) -> None:
+    async with nameserver(**controllers(tmp_path)) as caller:
+        token = (("x-cometmq-token", "secret"),)
+        limits = {
+            paths.QUERY_ROUTE: 64 << 10,
+            paths.GET_CLUSTER: 256 << 10,
+            paths.ALTER_ISR: 256 << 10,
+            paths.CELL_ACCEPT: (1 << 20) + 4_096,
+            paths.REGISTER: 64 << 20,
+            "/grpc.health.v1.Health/Check": 16 << 10,
+        }
+        for path, limit in limits.items():
+            call = caller.channel.unary_unary(path)
+            error = await refused(call(bytes(limit + 1), metadata=token))
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, path
+            error = await refused(call(b"\xff" * limit, metadata=token))
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, path
+
+
 async def test_without_a_token_this_machines_brokers_may_register() -> None:
     async with nameserver(token="") as caller:
         assert not (await caller.register(0)).need_full

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-RUN_S = 180.0
+RUN_S = 600.0
 POLL_S = 0.05
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -302,3 +303,32 @@ def test_archived_times_equal_those_of_the_records(store: Path, tmp_path: Path) 
     archive(None, plan(store, tmp_path))
     first = min(rows(tmp_path)["storeTimestamp"].to_pylist())
     assert round(first.timestamp() * 1000) == BEGIN_MS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("removes", ["../victim"]),
+        ("removes", ["/victim"]),
+        ("path", "topic=orders/../../victim"),
+        ("staged", "../victim"),
+        ("name", "../victim"),
+        ("name", "another"),
+    ],
+)
+def test_a_commit_record_that_names_paths_outside_is_refused(
+    field: str, value: Any, store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "archive"
+    archive(None, plan(store, out))
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    record = sorted((out / "_manifest").glob("*.json"))[-2]
+    document = json.loads(record.read_text())
+    target = document if field in document else document["files"][0]
+    target[field] = [str(tmp_path) + one for one in value] if value == ["/victim"] else value
+    record.write_text(json.dumps(document))
+    (out / "_staging" / f"{record.stem}~1").mkdir(parents=True)
+    with pytest.raises(ArchiveError, match="is not a commit record"):
+        finish(str(out))
+    assert victim.read_text() == "kept"

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.pipeline.archive.checksum import crc32
 from cometmq.pipeline.archive.manifest import all_manifests
 from cometmq.pipeline.archive.planning import grid_splits, snapshot
 from cometmq.pipeline.archive.record_order import _order, sort_records
@@ -25,6 +24,7 @@ from cometmq.pipeline.archive.splits import SplitWork, archive_split, source_crc
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.pairs import Properties
 from cometmq.pipeline.slices import slices
+from cometmq.store.format.checksum import crc32
 from cometmq.store.format.properties import decode_properties
 from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.scan.files import open_bytes

@@ -16,6 +16,7 @@ from cometmq.pipeline.decode import Report, decode
 from cometmq.pipeline.errors import DamagedLogError, DataLossError, UnreachableError
 from cometmq.pipeline.pairs import Properties
 from cometmq.pipeline.schema import COLUMNS, arrow_schema
+from cometmq.pipeline.selection import TopicFilter
 from cometmq.pipeline.splits import Split, plan
 from cometmq.store.format.properties import decode_properties
 from cometmq.store.format.record import encode, encode_properties, pack_host
@@ -301,14 +302,30 @@ def test_a_page_of_zeros_inside_the_log_is_damage(tmp_path: Path) -> None:
     assert report.lost_bytes == log.starts[33] - log.starts[30]
 
 
-def test_checksums_are_verified_with_verify_crc(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topics", [None, TopicFilter(ranges={("t", 0): (0, 1 << 40)})])
+def test_altered_bodies_are_not_returned(tmp_path: Path, topics: TopicFilter | None) -> None:
+    log = made(tmp_path)
+    (split,) = plan([str(log.root)])
+    expected = len(rows(log.root, topics=topics))
+    log.change(log.starts[10] + 90, b"!")
+    with pytest.raises(DamagedLogError, match=f"offset {log.starts[10]} .*checksum of the body"):
+        rows(log.root, topics=topics)
+    report = Report()
+    assert len(rows(log.root, on_corrupt="skip", topics=topics, report=report)) == expected - 1
+    assert [lost.begin for lost in report.lost] == [log.starts[10]]
+    assert len(rows(log.root, on_corrupt="permissive", topics=topics)) == expected
+    assert len(rows(log.root, verify_crc=False, topics=topics)) == expected
+    metadata = ("topic", "queueId")
+    assert len(list(decode(split, metadata, topics=topics))) >= 1, "no body is read"
+    with pytest.raises(DamagedLogError):
+        list(decode(split, metadata, topics=topics, verify_crc=True))
+
+
+def test_altered_bodies_of_other_topics_are_not_read(tmp_path: Path) -> None:
     log = made(tmp_path)
     log.change(log.starts[10] + 90, b"!")
-    assert len(rows(log.root)) == 60
-    with pytest.raises(DamagedLogError, match="checksum"):
-        rows(log.root, verify_crc=True)
-    assert len(rows(log.root, verify_crc=True, on_corrupt="skip")) == 59
-    assert len(rows(log.root, verify_crc=True, on_corrupt="permissive")) == 60
+    others = TopicFilter(topics=frozenset({"none"}))
+    assert rows(log.root, topics=others) == []
 
 
 def test_a_deleted_segment_is_data_loss(tmp_path: Path) -> None:

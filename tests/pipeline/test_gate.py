@@ -318,8 +318,8 @@ async def test_a_watermark_written_during_a_promotion_is_limited_to_the_log_end(
         maintenance._adopting = asyncio.create_task(maintenance._adopt(end + 5000))
         maintenance.lead()
         await until(lambda: maintenance._adopting is None)
-        await until(lambda: mark_of(tmp_path / "store") == end)
-        assert one.node.store.retention.watermark.value == end
+        await until(lambda: one.node.store.retention.watermark.value == end)
+        assert mark_of(tmp_path / "store") == end
 
 
 async def test_a_new_leader_keeps_the_watermark_that_is_set_on_it(

@@ -167,3 +167,33 @@ def test_reconcile_reports_damaged_and_stray_archive_files(tmp_path: Path) -> No
     problems = reconcile_archive(None, str(root), str(out)).problems
     assert any("cannot be read" in problem for problem in problems)
     assert "topic=t/stray.parquet is in no commit record." in problems
+
+
+def with_topic_that_leaves_the_store(root: Path) -> Path:
+    """A store of 40 messages, half of them with a topic that is a path."""
+    messages = [sent(topic, n) for n in range(20) for topic in ("abcdef", "orders")]
+    write_store(root, messages)
+    shutil.rmtree(root / "consumequeue" / "abcdef")
+    for segment in (root / "commitlog").iterdir():
+        segment.write_bytes(segment.read_bytes().replace(b"\x06abcdef", b"\x06../../"))
+    return root
+
+
+def test_a_topic_that_is_a_path_is_reported_and_writes_nothing(tmp_path: Path) -> None:
+    root = with_topic_that_leaves_the_store(tmp_path / "store")
+    out = tmp_path / "a" / "b" / "again"
+    report = again(root, out)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["again"]
+    assert {row["topic"] for row in report.rows} == {"orders"}
+    for problems in (report.problems, verify(None, str(root)).problems):
+        assert [p for p in problems if "cannot name a queue" in p] == [
+            f"5 records have the topic '../../' and the queue id {n}, which cannot name a queue."
+            for n in range(4)
+        ]
+
+
+def test_the_output_is_private(tmp_path: Path) -> None:
+    root = write_store(tmp_path / "store", [sent("t", n) for n in range(20)])
+    again(root, tmp_path / "again")
+    assert (tmp_path / "again").stat().st_mode & 0o077 == 0

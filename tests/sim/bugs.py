@@ -17,6 +17,8 @@ from cometmq.ha.core.controller import (
     events as heard,
 )
 from cometmq.ha.core.controller.group_controller import GroupController
+from cometmq.ha.core.controller.operation import Operation
+from cometmq.ha.core.controller.operations import Operations
 from cometmq.ha.core.controller.policy_change import requested_policy
 from cometmq.ha.core.epochs import EpochHistory
 from cometmq.ha.core.follower import Follower
@@ -46,6 +48,10 @@ SYNC_DISK = {"is_sync": True, "sync_flush": True, "power_losses": True, "clock_s
 SYNC = {"is_sync": True, "clock_steps": False}
 PAIR = {"is_sync": True, "clock_steps": False, "replicas": 2, "min_in_sync": 2}
 ONE_SIZE = {"clock_steps": False, "one_size": True}
+QUORUM = {
+    **{"is_sync": True, "clock_steps": False, "replicas": 3, "min_in_sync": 2},
+    "rejects": False,
+}
 ASYNC = {"is_sync": False, "clock_steps": False}
 
 
@@ -187,6 +193,72 @@ class ElectsWithoutGrace(GroupController):
         return super().on_event(event, now_ns)
 
 
+class LetsGoAtOnce(InSyncSet):
+    """A follower that announces its stop does not count any more, before the state excludes it."""
+
+    def _count_members(self) -> None:
+        super()._count_members()
+        self._counting = [member for member in self._counting if not member.leaving]
+
+    def on_event(self, event: in_sync.Event, now_ns: int) -> list[in_sync.Effect]:
+        if isinstance(event, in_sync.Acked) and event.leaving:
+            member = self.sessions.get(event.session)
+            if member is not None and not member.leaving:
+                member.leaving = True
+                self._count_members()
+        return super().on_event(event, now_ns)
+
+
+class LeasesBeyondItsClaim(GroupController):
+    """Grant whole leases until the right to decide ends."""
+
+    def on_event(self, event: heard.Event, now_ns: int) -> list[heard.Effect]:
+        effects = super().on_event(event, now_ns)
+        self.claim_until_ns = heard.FOREVER_NS
+        return effects
+
+
+class TrustsAnyHeartbeat(GroupController):
+    """Any heartbeat of a former leader proves after an election that it does not write."""
+
+    def _resolve_doubts(self, now_ns: int, effects: list[heard.Effect]) -> None:
+        former = [d.ref.broker_id for d in self._doubts.incarnations or ()]
+        rows = [self.replicas[i] for i in former if i in self.replicas]
+        if rows and all(row.heard_ns > self.elected_ns for row in rows):
+            self.proven_epoch = self.state.epoch
+        super()._resolve_doubts(now_ns, effects)
+
+
+class HastyOperations(Operations):
+    """Elect the successor of a leader without its quorum before it has stepped down."""
+
+    def _step_down(self, operation: Operation, now_ns: int, effects: list[heard.Effect]) -> None:
+        target = self._live_target(operation, now_ns)
+        if operation.is_step_aside and target is not None:
+            self._elect(operation, target, now_ns, effects)
+            return
+        super()._step_down(operation, now_ns, effects)
+
+
+class StepsAsideInHaste(GroupController):
+    def __init__(self, cluster: str, group: str, limits: heard.Limits) -> None:
+        super().__init__(cluster, group, limits)
+        self.operations = HastyOperations(self)
+
+
+class TrustsRefusals(GroupController):
+    """A refused connection proves the end of a leader in asynchronous groups too."""
+
+    def _decide(self, now_ns: int, effects: list[heard.Effect]) -> None:
+        state = self.state
+        seats = [row for row in self.replicas.values() if row.ref in state.in_sync]
+        others = [row.heartbeat for row in seats if row.ref != state.leader]
+        leader = self.leader_row(state)
+        if leader is not None and others and all(h.leader_refused for h in others):
+            leader.dead, leader.dead_ns = True, now_ns
+        super()._decide(now_ns, effects)
+
+
 class ChangesThePolicyAtOnce(GroupController):
     """Change the policy within the running epoch, whose leader counts by the former one."""
 
@@ -282,6 +354,26 @@ _OURS: tuple[Bug, ...] = (
         "handovers",
         ASYNC,
     ),
+    Bug(
+        "leases within the claim",
+        Parts(controller=LeasesBeyondItsClaim),
+        "hosts",
+        {**ASYNC, "nameservers": 3},
+    ),
+    Bug(
+        "proof of a former leader's end",
+        Parts(controller=TrustsAnyHeartbeat),
+        "failovers",
+        {**SYNC, "rejects": False},
+    ),
+    Bug("step-down before a successor", Parts(controller=StepsAsideInHaste), "quorums", QUORUM),
+    Bug(
+        "refusals only in synchronous groups",
+        Parts(controller=TrustsRefusals),
+        "rejects",
+        {**ASYNC, "rejects": True},
+    ),
+    Bug("leaving by a change of the state", Parts(in_sync=LetsGoAtOnce), "stops", SYNC),
     Bug("one policy an epoch", Parts(controller=ChangesThePolicyAtOnce), "handovers", SYNC),
     Bug("archive before the cut", _shell(archives_what_it_cuts=False), "cuts", ASYNC),
 )

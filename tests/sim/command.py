@@ -33,6 +33,8 @@ _SUMMED = (
     "holds",
     "handovers",
     "policy_changes",
+    "stops",
+    "steps_aside",
     "forced",
     "lost",
 )

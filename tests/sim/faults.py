@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 
 WEIGHTS = {
     "kill": 10,
+    "stop": 8,
     "power": 8,
     "mid_step": 8,
     "pause": 7,
     "isolate": 8,
     "one_way": 6,
     "cut_pair": 6,
+    "partial": 6,
+    "host": 4,
+    "cut_followers": 4,
+    "reject": 4,
     "isolate_then_kill": 7,
     "restart_followers_kill_leader": 6,
     "two_elections": 5,
@@ -82,6 +87,11 @@ BIASES: dict[str, dict[str, int]] = {
     },
     "handovers": {**MANY_ORDERS, "slow_link": 15},
     "heirs": {"heir_fails": 90},
+    "quorums": {"cut_followers": 60, "partial": 30, "one_way": 20, "nameserver": 10, "kill": 10},
+    "hosts": {"host": 70, "nameserver": 10, "kill": 10, "stop": 5},
+    "failovers": {"failover": 70, "kill": 10, "one_way": 10},
+    "rejects": {"reject": 60, "kill": 30, "isolate": 10},
+    "stops": {"stop": 80, "leader_from_nameserver": 20, "cut_pair": 20, "kill": 20, "loss": 10},
     "leases": {"isolate": 50, "pause": 40, "leader_from_nameserver": 30, "one_way": 20},
 }
 
@@ -159,6 +169,16 @@ class Faults(OperatorCommands, FailingSuccessor):
 
     def _kill(self) -> None:
         self._die(self._any(), False)
+
+    def _stop(self) -> None:
+        """Stop cleanly, perhaps several replicas, and perhaps with another fault meanwhile."""
+        for node in self.world.nodes:
+            if node.alive and self.rng.random() < 0.4:
+                node.deliver(
+                    node.departure.begin, self.rng.randint(100, 900), self.rng.randint(20, 600)
+                )
+        if self.rng.random() < 0.4:
+            self._in(0, 250, self._in_the_middle())
 
     def _power(self) -> None:
         self._die(self._any(), True)
@@ -241,6 +261,36 @@ class Faults(OperatorCommands, FailingSuccessor):
         node = self._leader()
         other = self.rng.choice(self._others(node))
         self._cut_for([(node.name, other), (other, node.name)], 200, 2000)
+
+    def _reject(self) -> None:
+        """Isolate the leader by firewalls that answer for it, where the settings allow that."""
+        node = self._leader()
+        network = self.world.network
+        if self.world.settings.rejects:
+            edges = [(other.name, node.name) for other in self.world.nodes if other is not node]
+            network.rejects.update(edges)
+            self._in(400, 1500, network.rejects.difference_update, edges)
+        self._cut_off(node, 400, 1500)
+
+    def _cut_followers(self) -> None:
+        """Cut the leader off from its followers, and leave it its nameservers."""
+        leader = self._leader()
+        edges = [(leader.name, n.name) for n in self.world.nodes if n is not leader]
+        self._cut_for(edges + [(b, a) for a, b in edges], 1200, 3000)
+
+    def _host(self) -> None:
+        """Isolate the host of the leader, on which the active nameserver runs too."""
+        leader = self._leader()
+        active = [n.name for n in self._active_nameservers()]
+        host = {leader.name, *active[:1]}
+        edges = [(a, b) for a in host for b in self.world.names() if b not in host]
+        self._cut_for(edges + [(b, a) for a, b in edges], 900, 2000)
+
+    def _partial(self) -> None:
+        """Cut random pairs of machines, nameservers included."""
+        names = self.world.names()
+        pairs = [(a, b) for a in names for b in names if a < b and self.rng.random() < 0.35]
+        self._cut_for(pairs + [(b, a) for a, b in pairs], 400, 2500)
 
     def _leader_from_nameserver(self) -> None:
         node = self._leader()

@@ -12,6 +12,7 @@ from cometmq.ha.core import (
 from cometmq.ha.core import follower_events as events
 from cometmq.ha.core.group_state import GroupState, Ref
 
+from .scheduler import MS
 from .settings import DEAD_AFTER_NS, HA_BEAT_NS, SEGMENT_BYTES
 from .stream import Stream
 
@@ -47,6 +48,7 @@ class FollowerShell:
         self._attempt = 0
         self._chunk: tuple[int, bytes] = (0, b"")
         self._dropped = False
+        self.refused = False  #: the leader's port refused the last connection
 
     # --- leader -----------------------------------------------------------------------------------
 
@@ -54,6 +56,7 @@ class FollowerShell:
         if leader == self.leader:
             return
         self.leader = leader
+        self.refused = False
         self._end_stream(goodbye=False)
         self._attempt += 1
         if leader is not None:
@@ -86,6 +89,9 @@ class FollowerShell:
             epochs=node.world.parts.history(node.history.entries),
             suspect=node.suspect,
         )
+        if (node.name, self.stream.leader.name) in node.world.network.rejects:
+            node.later(MS, self.frame, self.stream, "reset", ())
+            return
         self.stream.to_leader("hello", facts, core.flushed_end)
 
     def _end_stream(self, *, goodbye: bool) -> None:
@@ -107,8 +113,12 @@ class FollowerShell:
     def frame(self, stream: Stream, kind: str, content: tuple[Any, ...]) -> None:
         if stream is not self.stream:
             return
+        if kind != "reset":
+            self.refused = False
         if kind == "ended":
             self._end_stream(goodbye=content[0])
+        elif kind == "reset":
+            self._reset()
         elif kind == "refused":
             code, detail, state = content
             self._adopt_state(state)
@@ -128,6 +138,13 @@ class FollowerShell:
             self._leader_age()
             self._chunk = (offset, data)
             self.feed(events.ChunkArrived(epoch, offset, zlib.crc32(data) == crc, confirm, start))
+
+    def _reset(self) -> None:
+        """Handle a reset by the leader's host; that of a new connection is a refusal."""
+        if self.core.state is events.State.HELLO and not self.refused:
+            self.refused = True
+            self.node.link.reconnect_now()
+        self._end_stream(goodbye=False)
 
     def _adopt_state(self, state: GroupState | None) -> None:
         if state is not None:
@@ -243,5 +260,8 @@ class FollowerShell:
         if self.stream is not None:
             self.node.world.oracle.acks(self.node, self)
             self.stream.to_leader(
-                "ack", core.log_end, core.flushed_end, core.received_end, self.echo_ns
+                "ack",
+                (core.log_end, core.flushed_end, core.received_end),
+                self.echo_ns,
+                self.node.departure.leaving,
             )

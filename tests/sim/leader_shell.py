@@ -290,12 +290,13 @@ class LeaderShell:
         session.written_ns = self.node.now()
         session.confirm_sent = self.core.confirm
 
-    def ack(self, number: int, written: int, flushed: int, received: int, echo_ns: int) -> None:
+    def ack(self, number: int, ends: tuple[int, int, int], echo_ns: int, leaving: bool) -> None:
+        written, flushed, received = ends
         session = self.sessions.get(number)
         if session is None:
             return
         session.received_end = received
-        self.feed(in_sync.Acked(number, written, flushed, session.sent_end, echo_ns))
+        self.feed(in_sync.Acked(number, written, flushed, session.sent_end, echo_ns, leaving))
         if number in self.sessions:
             self.pump(session)
 

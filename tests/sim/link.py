@@ -83,6 +83,9 @@ class Link:
             log_is_empty=node.log_end == 0,
             drained=node.handover.drained,
             no_room=node.handover.no_room,
+            leaving=node.departure.leaving,
+            leader_refused=follower.refused and node.leader is None,
+            lacks_quorum=node.leader is not None and node.leader.core.lacks_quorum,
         )
         for nameserver in node.world.nameservers:
             session = self._sessions[nameserver.name]
@@ -114,7 +117,8 @@ class Link:
             node.feed(role_machine.DirectiveArrived(state))
             node.handover.begin(event)
             return
-        node.feed(role_machine.DirectiveArrived(state, order, dead, event.detail))
+        wait_ns = event.wait_ms * MS
+        node.feed(role_machine.DirectiveArrived(state, order, dead, event.detail, wait_ns))
 
     def refused(self, name: str, session: int, reason: str) -> None:
         if self._sessions.get(name) == session:

@@ -56,7 +56,8 @@ class Nameserver:
         self._active_until = 0
         self._asking = False
         self.say("starts")
-        self.feed(heard.Started(None, active=self.is_alone))
+        until_ns = heard.FOREVER_NS if self.is_alone else 0
+        self.feed(heard.Started(None, self.is_alone, until_ns))
         self._tick()
         if not self.is_alone:
             self._claim()
@@ -117,9 +118,11 @@ class Nameserver:
                 self._active_seen = (value, self.now())
             if value == f"{self.name}/{self.life}/{asked_at}".encode():
                 self._active_until = asked_at + ACTIVE_TTL_MS * MS
-                if not self.core.active and self.now() < self._active_until:
+                if self.core.active:
+                    self.feed(heard.ClaimRenewed(self._active_until))
+                elif self.now() < self._active_until:
                     self.say("decides")
-                    self.feed(heard.ActiveChanged(True))
+                    self.feed(heard.ActiveChanged(True, self._active_until, leases_are_over=True))
 
         self.register.change("active", change, done)
 
@@ -163,6 +166,7 @@ class Nameserver:
                 case heard.StateChanged():
                     if self.world.oracle.committed(effect.new):
                         self.say("v%d: %s", effect.new.version, effect.why)
+                        self.world.oracle.steps_aside += "quorum" in effect.why
                 case heard.OperationAnswer():
                     self.say("operator: %s %s", effect.outcome.value, effect.message)
                 case heard.LogEvent():

@@ -20,6 +20,7 @@ class Network:
         self._scheduler = scheduler
         self._rng = rng
         self.cuts: set[Edge] = set()
+        self.rejects: set[Edge] = set()  #: a firewall answers connections for the other host
         self.loss = 0.0
         self.doubling = 0.0
         self.slow_share = 0.02  #: of slow messages
@@ -64,6 +65,7 @@ class Network:
 
     def heal_all(self) -> None:
         self.heal(*sorted(self.cuts))
+        self.rejects.clear()
         self.loss = self.doubling = 0.0
         self.slow_edges.clear()
 

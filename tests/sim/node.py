@@ -21,6 +21,7 @@ from cometmq.ha.core.pending_isr import Proposals
 from cometmq.ha.core.role_machine import Role
 
 from . import recovery
+from .departure import Departure
 from .disk import Disk
 from .follower_shell import FollowerShell
 from .handover import Handover
@@ -102,6 +103,7 @@ class Node:
         self.returning = LeaderResume(2 * LEASE_MS * MS)
         self.follower: FollowerShell = FollowerShell(self, self.confirm_hint)
         self.handover = Handover(self)
+        self.departure = Departure(self)
         self.link = Link(self)
         self.say("starts end=%d epochs=%s suspect=%s", self.log_end, self.history, self.suspect)
         self.flush_soon()

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from .world import World
 
 #: Weight of each command among all faults, and in the biased schedule.
-ORDERS = {"switchover": 4, "switchover_and_more": 4, "drain": 2, "full_disk": 2, "policy": 2}
+ORDERS = {
+    **{"switchover": 4, "switchover_and_more": 4, "drain": 2, "full_disk": 2, "policy": 2},
+    "failover": 2,
+}
 MANY_ORDERS = {"switchover": 30, "switchover_and_more": 60, "full_disk": 15, "policy": 30}
 
 
@@ -27,6 +30,7 @@ class OperatorCommands:
     rng: random.Random
     _in: Callable[..., None]
     _leader: Callable[[], "Node"]
+    _cut_for: Callable[..., None]
 
     def _switchover(self) -> None:
         """Switch over to any fit replica, or to a random one."""
@@ -43,6 +47,19 @@ class OperatorCommands:
     def _in_the_middle(self) -> Callable[[], None]:
         kind = self.rng.choice(("kill", "isolate", "pause", "nameserver", "slow_link", "cut_pair"))
         return cast("Callable[[], None]", getattr(self, f"_{kind}"))
+
+    def _failover(self) -> None:
+        """Elect a follower although the leader lives, which may not receive the decision."""
+        leader = self._leader()
+        if self.rng.random() < 0.7:
+            edges = [(n.name, leader.name) for n in self.world.nameservers]
+            edges += [(n.name, leader.name) for n in self.world.nodes if n is not leader]
+            self._cut_for(edges, 500, 1500)
+        for nameserver in self._active_nameservers():
+            for node in self.world.nodes:
+                if node is not leader and node.alive:
+                    order = heard.ForceElect(self.world.new_number(), node.broker_id)
+                    nameserver.feed(order)
 
     def _drain(self) -> None:
         for nameserver in self._active_nameservers():

@@ -59,7 +59,7 @@ class Oracle:
         self.policies: dict[int, Policy] = {}  #: of each epoch
         self.newest: GroupState | None = None
         self.elections = self.cut_count = self.holds = self.forced = self.lost = 0
-        self.handovers = self.policy_changes = 0
+        self.handovers = self.policy_changes = self.stops = self.steps_aside = 0
         self.successor: tuple[Ref | None, bytes] = (None, b"")
         self._order_checked = 0
 

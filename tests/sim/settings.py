@@ -33,11 +33,13 @@ class Settings:
     clock_steps: bool
     power_losses: bool
     one_size: bool  #: all records are equally long
+    rejects: bool  #: firewalls may forge refused connections
 
     @property
     def counts_leases(self) -> bool:
         """Whether clocks keep the design's assumptions, so that no two replicas may write (I10)."""
-        return not self.clock_steps
+        # In synchronous groups a refusal counts as proof, and safety does not depend on leases.
+        return not self.clock_steps and not (self.rejects and self.is_sync)
 
 
 def settings_of(seed: int, **fixed: object) -> Settings:
@@ -55,6 +57,7 @@ def settings_of(seed: int, **fixed: object) -> Settings:
         "clock_steps": is_sync and rng.random() < 0.15,
         "power_losses": rng.random() < 0.6,
         "one_size": rng.random() < 0.5,
+        "rejects": rng.random() < 0.2,
     }
     chosen.update(fixed)
     return Settings(**chosen)  # type: ignore[arg-type]

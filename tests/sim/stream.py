@@ -33,7 +33,7 @@ class Stream:
             return
         if node.life != self.leader_life or not node.alive:
             if self.follower_open:  # the machine answers for the dead process: reset
-                self._network.frame(self._down, self._at_follower, "ended", (False,))
+                self._network.frame(self._down, self._at_follower, "reset", ())
             return
         if self.leader_open:
             node.deliver(node.on_stream, self, kind, content)
@@ -44,7 +44,7 @@ class Stream:
             return
         if node.life == self.follower_life and node.alive and self.follower_open:
             node.deliver(node.on_leader_frame, self, kind, content)
-        elif kind != "ended" and self.leader_open:
+        elif kind not in ("ended", "reset") and self.leader_open:
             self._network.frame(self._up, self._at_leader, "ended", ())
 
     # --- end --------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ class Verdict:
     holds: int = 0
     handovers: int = 0
     policy_changes: int = 0
+    stops: int = 0
+    steps_aside: int = 0
     forced: int = 0
     lost: int = 0
     healed_ms: int = 0
@@ -159,6 +161,7 @@ class World:
         verdict.cuts, verdict.holds = oracle.cut_count, oracle.holds
         verdict.forced, verdict.lost = oracle.forced, oracle.lost
         verdict.handovers, verdict.policy_changes = oracle.handovers, oracle.policy_changes
+        verdict.stops, verdict.steps_aside = oracle.stops, oracle.steps_aside
         verdict.fingerprint = self._finger()
         return verdict
 

@@ -3,6 +3,7 @@ each plants it and gives the range that has to be found."""
 
 from __future__ import annotations
 
+from cometmq.store.format.checkpoint import USED_BYTES
 from cometmq.tests.store.damage import Place, Site, cut, duplicate, flip, i32, put, swap, zero
 
 # -- queues ---------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def checkpoint_cut(site: Site) -> Place:
 def checkpoint_rest(site: Site) -> Place:
     place = site.file("checkpoint")
     put(place.part(900, 904), b"junk")
-    return place.part(64, 4096)
+    return place.part(USED_BYTES, 4096)
 
 
 def json_flip(site: Site) -> Place:

@@ -20,14 +20,14 @@ def test_bytes_are_as_in_the_format(tmp_path: Path) -> None:
     file.save(checkpoint)
     file.close()
     expected = "0000018bcfe5687b" * 2 + "0" * 32 + "000000000000008b"
-    assert path.read_bytes() == bytes.fromhex(expected) + bytes(4056)
+    assert path.read_bytes()[:64] == bytes.fromhex(expected) + bytes(24)
     assert CheckpointFile(str(path), Disk()).load() == checkpoint
 
 
 def test_the_sixth_value_and_foreign_bytes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     written = Checkpoint(1, 2, 3, 4, 5, 6)
-    path.write_bytes(written.encode() + bytes(4027) + b"later")
+    path.write_bytes(written.encode().ljust(4091, b"\0") + b"later")
     disk = Disk()
     file = CheckpointFile(str(path), disk)
     loaded = file.load()
@@ -37,7 +37,7 @@ def test_the_sixth_value_and_foreign_bytes_are_kept(tmp_path: Path) -> None:
     loaded.physic_msg_timestamp_ms = 9
     file.save(loaded)
     file.close()
-    assert path.read_bytes()[48:] == bytes(4043) + b"later"
+    assert path.read_bytes()[148:] == bytes(4091 - 148) + b"later"
 
 
 def test_our_flushed_end_is_ignored_after_apache_has_written(tmp_path: Path) -> None:
@@ -58,6 +58,25 @@ def test_our_flushed_end_is_ignored_after_apache_has_written(tmp_path: Path) -> 
     assert (loaded.physic_msg_timestamp_ms, loaded.flushed_end) == (STORE_MS + 1, -1)
     path.write_bytes(data[:48])
     assert CheckpointFile(str(path), Disk()).load().flushed_end == -1
+
+
+@pytest.mark.parametrize("byte", range(148))
+def test_a_damaged_byte_changes_no_value_unless_all_are_unknown(
+    tmp_path: Path, byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "checkpoint"
+    checkpoint = Checkpoint(STORE_MS, STORE_MS, 3, 4, 5, 6)
+    checkpoint.note_flushed(4711, STORE_MS)
+    data = bytearray(checkpoint.encode().ljust(4096, b"\0"))
+    data[byte] ^= 0x40
+    path.write_bytes(data)
+    loaded = CheckpointFile(str(path), Disk()).load()
+    expected = checkpoint if byte < 72 else Checkpoint()
+    if "checkpoint.damaged" in caplog.text:
+        assert loaded == expected
+    else:  # a higher first time: as Apache writes it
+        assert byte < 8
+        assert (loaded.logics_physical_offset, loaded.flushed_end) == (6, -1)
 
 
 def test_missing_empty_and_short_files(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from cometmq.store.doctor.repair import Repair
 from cometmq.store.doctor.repair_plan import Action, Plan, plan_repair
 from cometmq.store.doctor.verify import verify
 from cometmq.store.format.disk import Disk
+from cometmq.store.format.json_file import load, loads, unseal
 from cometmq.tests.formats.cases import unpack
 from cometmq.tests.store import test_doctor_matrix as matrix
-from cometmq.tests.store.damage import Place, Site, flip, zero
+from cometmq.tests.store.damage import Place, RecordPlace, Site, flip, zero
 
 NOW_MS = 1_800_000_000_000
 DERIVED = ("unit", "queue", "index", "checkpoint", "timer wheel", "extension")
@@ -175,6 +176,86 @@ def test_a_broken_json_file_is_replaced_by_its_backup(root: Path) -> None:
     assert repair(root) == []
     assert path.read_bytes() == (root / "config/topics.json.bak").read_bytes()
     assert (root / "repair-now/originals/config/topics.json").read_bytes() == whole[:200]
+
+
+def tagged(site: Site) -> RecordPlace:
+    """A record in the middle that has tags, keys and a unique key."""
+    names = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
+    return next(r for r in site.records[20:] if all(n in r.properties.data for n in names))
+
+
+@pytest.mark.parametrize("name", [b"KEYS\x01", b"UNIQ_KEY\x01"])
+def test_a_record_with_damaged_keys_is_refused(root: Path, name: bytes) -> None:
+    site = Site(root)
+    record = tagged(site)
+    at = record.properties.data.index(name) + len(name)
+    flip(record.properties.part(at, at + 1), 1)
+    index = hashes(root, "index")
+    plan = planned(root)
+    assert plan.steps == []
+    assert [(one.kind, one.record) for one in plan.refused] == [("record_keys", record.offset)]
+    assert repair(root) == plan.refused
+    assert hashes(root, "index") == index
+
+
+@pytest.mark.parametrize("other_damage", [False, True])
+def test_damaged_tags_of_a_record_do_not_become_the_truth(root: Path, other_damage: bool) -> None:
+    site = Site(root)
+    record = tagged(site)
+    unit = site.unit(record.topic, record.queue_id, record.queue_offset)
+    before = unit.data
+    at = record.properties.data.index(b"TAGS\x01") + 5
+    flip(record.properties.part(at, at + 1), 1)
+    if other_damage:  # the queue is rebuilt all the same
+        zero(site.unit(record.topic, record.queue_id, 1))
+    plan = planned(root)
+    rebuilt = [Action.REBUILD_QUEUE] if other_damage else []
+    assert [step.action for step in plan.steps] == rebuilt
+    assert {one.kind for one in plan.refused} >= {"record_tags", "queue_tags"}
+    repair(root)
+    assert Place(unit.file, unit.begin, unit.end).data == before
+    assert planned(root).steps == []
+
+
+def test_a_damaged_tags_code_is_rebuilt(root: Path) -> None:
+    site = Site(root)
+    record = tagged(site)
+    before = hashes(root, "consumequeue")
+    unit = site.unit(record.topic, record.queue_id, record.queue_offset)
+    flip(unit.part(19, 20))
+    assert repair(root) == []
+    assert hashes(root, "consumequeue") == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
+def test_what_can_be_read_is_kept_if_file_and_backup_are_broken(root: Path, damage: str) -> None:
+    path = root / "config/topics.json"
+    whole = path.read_bytes()
+    topics = loads(whole.decode())["topicConfigTable"]
+    half = len(whole) // 2
+    rest = b"" if damage == "cut" else bytes(16) + whole[half + 16 :]
+    path.write_bytes(whole[:half] + rest)
+    path.with_name("topics.json.bak").write_bytes(b"{")
+    plan = planned(root)
+    assert [step.action for step in plan.steps] == [Action.KEEP_READABLE]
+    repair(root)
+    kept = loads(unseal(path.read_text()))["topicConfigTable"]
+    assert len(topics) // 3 < len(kept) < len(topics)
+    whole_entries = [name for name, bean in kept.items() if bean == topics[name]]
+    assert len(whole_entries) >= len(kept) - 1
+    assert (root / "repair-now/originals/config/topics.json").read_bytes() == whole[:half] + rest
+    assert load(path) is not None
+
+
+def test_a_file_of_which_nothing_can_be_read_is_left_alone(root: Path) -> None:
+    path = root / "config/topics.json"
+    path.write_bytes(bytes(300))
+    path.with_name("topics.json.bak").write_bytes(b"{")
+    plan = planned(root)
+    assert plan.steps == []
+    assert "config/topics.json" in {one.file for one in plan.refused}
+    repair(root)
+    assert path.read_bytes() == bytes(300)
 
 
 def test_the_journal_records_every_step(root: Path) -> None:

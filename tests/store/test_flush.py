@@ -164,8 +164,12 @@ def test_queues_and_checkpoint_are_flushed(tmp_path: Path) -> None:
 
     def saved() -> bool:
         path = tmp_path / "checkpoint"
-        return path.exists() and Checkpoint.decode(path.read_bytes()) == Checkpoint(
-            START_MS, START_MS, 0, 0, 0, last.physical_offset, last.end
+        if not path.exists():
+            return False
+        found = Checkpoint.decode(path.read_bytes())
+        # Apache's queue values follow the index, whose only file is not full.
+        return found == Checkpoint(
+            START_MS, flushed_end=last.end, queued_offset=last.physical_offset
         )
 
     until(saved)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from cometmq.store.format.errors import UnsupportedLayoutError
@@ -11,9 +13,9 @@ from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, Kit, assert_whole, fill
 @pytest.mark.parametrize(
     ("path", "size", "says"),
     [
-        ("commitlog/00000000000000000000", SEGMENT - 1, "mappedFileSizeCommitLog is 4096"),
+        ("commitlog/00000000000000000000", SEGMENT - 1, "was cut: it has 4095 of 4096 bytes"),
         ("commitlog/00000000000000004096", SEGMENT + 1, "mappedFileSizeCommitLog is 4096"),
-        ("commitlog/00000000000000008192", 100, "mappedFileSizeCommitLog is 4096"),
+        ("commitlog/00000000000000008192", 100, "was cut: it has 100 of 4096 bytes"),
         ("commitlog/notes.txt", 10, "its name is not an offset"),
         ("commitlog/00000000000001048576", SEGMENT, "a file is missing"),
         ("consumequeue/TopicTest/0/00000000000000000000", 399, "mappedFileSizeConsumeQueue is 400"),
@@ -44,6 +46,23 @@ def test_another_segment_size_is_refused(kit: Kit) -> None:
     with pytest.raises(
         UnsupportedLayoutError, match="Start with the size that this store was made"
     ):
+        kit.open()
+    assert kit.all_files() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("commitlog/00000000000000004096", "Take the segment from another replica"),
+        ("consumequeue/TopicTest/0/00000000000000000000", "Run `cometmq store repair`"),
+    ],
+)
+def test_a_cut_file_is_refused_with_what_to_do(kit: Kit, path: str, remedy: str) -> None:
+    filled(kit, 90)
+    kit.close()
+    os.truncate(kit.root / path, 133)
+    before = kit.all_files()
+    with pytest.raises(UnsupportedLayoutError, match=f"was cut: it has 133 of .*{remedy}"):
         kit.open()
     assert kit.all_files() == before
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from cometmq.store.format.disk import Disk, Space
+from cometmq.store.format.disk import SPARES, Disk, Space
 from cometmq.store.format.errors import DiskFullError
 from cometmq.store.message_store import PutStatus
 from cometmq.store.retention.rules import Pressure, Reason
@@ -94,6 +95,63 @@ def test_an_unknown_disk_use_refuses_nothing(tmp_path: Path) -> None:
     assert kit.store.retention.pressure is Pressure.ANY_HOUR
     assert kit.store.writable
     kit.close()
+
+
+def test_a_lack_of_descriptors_pauses_the_store_until_there_are_some(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, flush_interval_consume_queue=10)
+    kit.open()
+    kit.write()
+    kit.dispatch()
+    lacking = True
+
+    def fault(call: str) -> None:
+        if lacking and call == "open":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    kit.disk.fault = fault
+    for topic in range(3):
+        kit.write(topic=f"new{topic}")
+    kit.dispatch()
+    until(lambda: kit.store.paused)  # the flush thread needs a new queue file
+    assert "no free descriptor" in kit.store.refusal
+    assert "Messages are refused until descriptors are free" in kit.store.refusal
+    with pytest.raises(DiskFullError, match="no free descriptor"):
+        kit.store.append_raw(kit.store.log_end, b"x")
+    lacking = False
+    until(lambda: kit.store.writable)
+    kit.write(topic="new0")
+    kit.dispatch()
+    kit.close()
+    assert kit.open().clean
+    found = [len(kit.queue_bodies(topic)) for topic in ("TopicTest", "new0", "new1", "new2")]
+    assert found == [1, 2, 1, 1]
+    kit.close()
+
+
+def test_a_call_without_a_free_descriptor_takes_a_spare_one(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.keep_spares()
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    begin = disk.open(str(path), os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (begin + 1, hard))
+    try:
+        taken = []
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.open(path, os.O_RDONLY))
+        opened = [disk.open(str(path), os.O_RDONLY) for _ in range(SPARES)]
+        with pytest.raises(OSError, match="Too many open files"):
+            disk.open(str(path), os.O_RDONLY)
+        for descriptor in opened:
+            disk.close(descriptor)
+        again = [disk.open(str(path), os.O_RDONLY) for _ in range(SPARES)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for descriptor in (*taken, *again, begin):
+        os.close(descriptor)
+    disk.drop_spares()
 
 
 class FullDisk(Disk):

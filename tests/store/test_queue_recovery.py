@@ -81,7 +81,7 @@ def test_recovery_begins_where_the_checkpoint_says(kit: Kit) -> None:
     kit.open()
     kit.kill()
     saved = Checkpoint.decode((kit.root / "checkpoint").read_bytes())
-    assert saved.logics_physical_offset == ends[-2]
+    assert saved.queued_offset == ends[-2]
     last_segment = ends[-2] // SEGMENT * SEGMENT
     assert kit.open().scanned_from == last_segment
     assert_whole(kit, 60)

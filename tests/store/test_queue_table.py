@@ -92,6 +92,15 @@ def test_columns_give_the_files_that_arrivals_give(
         queues.close()
 
 
+def test_records_without_a_place_in_their_queue_are_logged_once_per_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = table(tmp_path)
+    queues.write([arrival(0, 0), arrival(1, 100), arrival(0, 200, queue_id=1)])
+    queues.write([arrival(0, 300), arrival(1, 400), arrival(0, 500, queue_id=1)])
+    assert caplog.text.count("queue.offset_passed") == 2
+
+
 def test_columns_into_a_gap_are_refused_while_strict(tmp_path: Path) -> None:
     queues = table(tmp_path)
     queues.strict = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,12 @@ def test_a_filtered_read_looks_at_a_bounded_number_of_units(tmp_path: Path) -> N
     kit.close()
 
 
-def test_codes_match_in_their_low_32_bits() -> None:
+def test_a_code_outside_of_32_bits_may_match_anything() -> None:
     wanted = frozenset({5, -7})
     assert tags_match(5, wanted)
     assert tags_match(-7, wanted)
     assert not tags_match(6, wanted)
-    assert tags_match((1 << 40) + 5, wanted)
-    assert tags_match((1 << 40) + 0xFFFFFFF9, wanted)
-    assert not tags_match((1 << 40) + 6, wanted)
+    assert tags_match((1 << 40) + 6, wanted), "a damaged code"
     assert tags_match(-(1 << 63), wanted), "the address of an extension unit"
 
 
@@ -178,20 +177,23 @@ def test_reads_of_invalid_queues(kit: Kit) -> None:
     assert kit.store.get("TopicTest", 5, 7, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
 
 
-def test_a_missing_queue_file_is_skipped(kit: Kit) -> None:
+@pytest.mark.parametrize("how", ["missing", "cut", "empty"])
+def test_a_missing_or_cut_queue_file_is_written_again(kit: Kit, how: str) -> None:
     units = QUEUE_FILE // 20
     kit.write_many(3 * units, 10)
     kit.reopen()
     kit.store.queue_table._files.close()
-    folder = kit.root / "consumequeue" / "TopicTest" / "0"
-    (folder / f"{QUEUE_FILE:020d}").unlink()
+    path = kit.root / "consumequeue" / "TopicTest" / "0" / f"{QUEUE_FILE:020d}"
+    before = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        os.truncate(path, 133 if how == "cut" else 0)
     first = kit.store.get("TopicTest", 0, units - 3, 10, ANSWER_BYTES)
-    assert (len(first.records), first.next_offset) == (3, units)
-    gone = kit.store.get("TopicTest", 0, units + 1, 10, ANSWER_BYTES)
-    assert (gone.status, gone.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 2 * units)
-    assert gone.records == []
-    behind = kit.store.get("TopicTest", 0, 2 * units, 10, ANSWER_BYTES)
-    assert len(behind.records) == 10
+    assert (len(first.records), first.next_offset) == (10, units + 7)
+    rest = kit.store.get("TopicTest", 0, units + 7, 100, ANSWER_BYTES)
+    assert len(rest.records) == 2 * units - 7
+    assert path.read_bytes() == before
 
 
 def test_units_of_deleted_records_are_skipped(kit: Kit) -> None:
@@ -244,14 +246,16 @@ def test_a_unit_without_its_record_is_skipped(kit: Kit, caplog: pytest.LogCaptur
     reader = reader_of(kit, 1 << 30, max_filter_message_size=20)
     alone = reader.get("TopicTest", 0, 3, 1, None, tag_codes=None)
     assert (alone.status, alone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 4)
-    assert caplog.text.count("queue.record_missing") == 2, "said once a queue by each reader"
+    assert caplog.text.count("queue.record_missing") == 3, "once per record and reader"
 
 
 def test_fillers_are_not_returned_as_messages(tmp_path: Path) -> None:
     """A queue with a gap in the middle, as recovery makes one where records are lost."""
     kit = Kit(tmp_path)
     kit.open()
-    results = kit.write_many(10, 100)
+    results = [kit.write(bytes(100), topic="Gap") for _ in range(10)]
+    for at, result in enumerate(results[5:], 35):
+        kit.change(result.physical_offset + 20, at.to_bytes(8, "big"))
     queues = kit.store.queue_table
     number = 35
     units = [

@@ -27,6 +27,10 @@ def test_every_option_has_a_help_text() -> None:
         ({"flush_interval_commit_log": 0}, "flushIntervalCommitLog is 0"),
         ({"open_queue_files_max": -1}, "openQueueFilesMax is -1"),
         ({"sync_flush_gather_max": -1}, "syncFlushGatherMax is negative"),
+        *(
+            ({"store_file_mode": mode}, "storeFileMode is")
+            for mode in ("0400", "0602", "0700", "0611", "rw", "600000", "")
+        ),
     ],
 )
 def test_refusals(options: dict[str, Any], sentence: str) -> None:
@@ -40,4 +44,6 @@ def test_derived_values() -> None:
     assert config.commit_log_directory == Path("/data/commitlog")
     assert StoreConfig("/d", store_path_commit_log="/e").commit_log_directory == Path("/e")
     assert not config.sync_flush
+    for mode, umask in (("0600", 0o077), ("640", 0o027), ("0660", 0o007), ("0644", 0o022)):
+        assert StoreConfig("/d", store_file_mode=mode).umask == umask
     assert StoreConfig("/d", flush_disk_type="SYNC_FLUSH").sync_flush

@@ -93,14 +93,21 @@ def test_lock_and_abort_are_the_files_of_apache(kit: Kit) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_abort_stays_while_records_wait_for_dispatch(kit: Kit) -> None:
+def test_abort_stays_while_records_wait_for_dispatch_and_the_stop_is_clean(kit: Kit) -> None:
     """Apache would otherwise take the queues for complete (docs/formats/store-format.md, section
     6.7)."""
-    kit.write()
-    report = kit.reopen()
-    assert not report.clean
+    kit.write(b"seen")
+    kit.dispatch()
+    kit.write(b"not confirmed")
+    kit.close()
+    assert (kit.root / "abort").read_bytes() == b"stopped"
+    report = kit.open()
+    assert report.clean
+    assert report.dispatched_offset < report.log_end
+    assert (kit.root / "abort").read_bytes() == str(os.getpid()).encode()
     kit.dispatch()
     assert kit.reopen().clean
+    assert not kit.reopen().torn_bytes
 
 
 def test_a_store_is_opened_and_started_once(tmp_path: Path) -> None:

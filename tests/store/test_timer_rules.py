@@ -18,6 +18,7 @@ from cometmq.store.config.delay_levels import (
     queue_of,
 )
 from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.json_file import unseal
 from cometmq.store.format.properties import DELAY_LEVELS_MS
 from cometmq.store.timer.rules import (
     Request,
@@ -179,7 +180,7 @@ def test_offsets_of_levels_stay_within_their_queues(tmp_path: Path) -> None:
     assert offsets.offset(1, 7, 9) == 8
     assert offsets.offset(1, 0, 4) == 4
     offsets.save()
-    assert path.read_text() == (
+    assert unseal(path.read_text()) == (
         '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":5\n\t},\n'
         '\t"offsetTable":{\n\t\t1:8,\n\t\t18:3\n\t}\n}'
     )

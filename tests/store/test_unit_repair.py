@@ -164,6 +164,34 @@ def test_units_damaged_while_the_broker_is_stopped(tmp_path: Path, name: str) ->
     kit.close()
 
 
+@pytest.mark.parametrize("name", DAMAGES)
+def test_time_and_position_queries_use_restored_units(tmp_path: Path, name: str) -> None:
+    kit = Kit(tmp_path)
+    kit.open()
+    ends = []
+    for index in range(UNITS):
+        kit.now_ms = START_MS + 10 * index
+        for queue_id in range(2):
+            ends.append(kit.write(b"%d %03d" % (queue_id, index), queue_id=queue_id).end)
+    kit.dispatch()
+    settle(kit)
+    units, store = Units(kit), kit.store
+    places = [int.from_bytes(units.sound[n * 20 : n * 20 + 8], "big") for n in range(UNITS)]
+    for damage in DAMAGES[name]:
+        for number in (0, 7, 21, UNITS - 1):
+            units.changed = bytearray(units.sound)
+            damage(units)
+            units.save()
+            time_ms = START_MS + 10 * number
+            assert store.offset_by_time("TopicTest", 0, time_ms) == number
+            assert store.offset_by_time("TopicTest", 0, time_ms + 1, upper=True) == number
+            assert store.offset_by_position("TopicTest", 0, places[number]) == number
+            found = store.record_range("TopicTest", 0, number)
+            assert found is not None
+            assert found[0] == places[number]
+    kit.close()
+
+
 @pytest.mark.parametrize("byte", range(12, 20))
 def test_a_damaged_tags_code_hides_no_message_from_unfiltered_readers(kit: Kit, byte: int) -> None:
     units = Units(kit)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
+#: Far above the size of a handover with the maximum of entries.
 _PAYLOAD_MAX = 32 << 20
-"""Far above the size of a handover with the maximum of entries."""
+#: At least the number of replicas of a group; further handovers cost repeated deliveries.
 _EARLY_MAX = 16
-"""At least the number of replicas of a group; further handovers cost repeated deliveries."""
 
 
 class PopRoles:
@@ -68,8 +68,8 @@ class PopRoles:
         self._takeover = takeover
         self._waiting: asyncio.TimerHandle | None = None
         self._fail: Callable[[Exception], None] = _raise
+        #: Handovers that arrived before this leader leads pops, by broker id.
         self._early: dict[int, v1.PopHandover] = {}
-        """Handovers that arrived before this leader leads pops, by broker id."""
 
     def on_failure(self, listener: Callable[[Exception], None]) -> None:
         """Call `listener` if this leader cannot lead pops after its promotion has returned."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ...metadata.tables import Metadata
     from ..receive import PopService
 
+#: Distances in a checkpoint are 32-bit numbers in Apache's format; this limit is far below.
 _SPAN_MAX = 10_000
-"""Distances in a checkpoint are 32-bit numbers in Apache's format; this limit is far below."""
 
 
 class Takeover:

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 _FILE = "consumerOrderInfo.json"
 _SEPARATOR = "@"
 IDLE_MAX_MS = 24 * 3_600_000
+#: Pause after a snapshot, as a multiple of the time that rendering it took.
 _COST = 19
-"""Pause after a snapshot, as a multiple of the time that rendering it took."""
 
 
 class OrderInfo:
@@ -49,16 +49,16 @@ class OrderInfo:
         self._metadata = metadata
         self._sources: list[Callable[[], Iterable[Subscription]]] = []
         self._path: Path = store.config.root / "config" / _FILE
+        #: Batches of groups without a state yet, by topic and group.
         self._waiting: dict[str, dict[int, Batch]] = {}
-        """Batches of groups without a state yet, by topic and group."""
         self._saver: json_file.Saver | None = None
         self._leads = False
+        #: The last snapshot.
         self._text = b""
-        """The last snapshot."""
         self._changed = True
         self._not_before_ns = 0
+        #: The leader's last snapshot, on a follower; parsed on first use.
         self._received = b""
-        """The leader's last snapshot, on a follower; parsed on first use."""
 
     def add_source(self, subscriptions: Callable[[], Iterable[Subscription]]) -> None:
         """Include the FIFO states that `subscriptions` returns."""

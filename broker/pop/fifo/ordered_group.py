@@ -26,21 +26,21 @@ class Batch:
     """The messages of a queue that were delivered last."""
 
     pop_ms: int
+    #: For every message without an entry in `visible`.
     visible_ms: int
-    """For every message without an entry in `visible`."""
+    #: Empty if the request had none; then it matches no other request.
     attempt_id: str
-    """Empty if the request had none; then it matches no other request."""
     offsets: list[int]
+    #: Offsets in between and below this were filtered out: consumed.
     next_read: int
-    """Offsets in between and below this were filtered out: consumed."""
     attempts: dict[int, int]
     owner: str
     since_ms: int
     acked: set[int] = field(default_factory=set)
+    #: Visible times of single messages whose invisible time was changed.
     visible: dict[int, int] = field(default_factory=dict)
-    """Visible times of single messages whose invisible time was changed."""
+    #: The next delivery of these is not counted as an attempt.
     uncounted: set[int] = field(default_factory=set)
-    """The next delivery of these is not counted as an attempt."""
 
     def unacked(self) -> list[int]:
         """Ascending."""
@@ -58,15 +58,15 @@ class Batch:
 class OrderedQueue:
     """One queue of a FIFO group."""
 
+    #: Queue id within the topic.
     queue_id: int
-    """Queue id within the topic."""
+    #: The consumer offset: the first unacknowledged message, where a pop starts.
     committed: int
-    """The consumer offset: the first unacknowledged message, where a pop starts."""
+    #: Messages below this offset were delivered at least once, by this or another replica.
     handed_out: int = 0
-    """Everything below was delivered by some replica, as far as known."""
     batch: Batch | None = None
+    #: Offsets above `committed`, outside the batch, acknowledged by handles of another replica.
     skips: set[int] = field(default_factory=set)
-    """Offsets above `committed`, outside the batch, acknowledged by handles of another replica."""
 
     @property
     def key(self) -> Key:
@@ -116,8 +116,8 @@ class OrderedGroup:
     group: str
     in_flight_max: int
     since_ms: int
+    #: Queues of the topic itself: a FIFO group has no retry topic.
     queues: dict[Key, OrderedQueue] = field(default_factory=dict)
-    """Queues of the topic itself: a FIFO group has no retry topic."""
 
     def add_queue(self, key: Key, committed: int, handed_out: int = 0) -> OrderedQueue:
         """Add a queue at its consumer offset."""

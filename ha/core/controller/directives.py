@@ -12,7 +12,8 @@
 
 Every heartbeat is answered with one directive; every change of the state is pushed. Only the active
 nameserver grants leases, and only for a state that its store confirmed (docs/formats/ha.md,
-sections 6.6 and 6.7).
+sections 6.6 and 6.7). A lease ends with the nameserver's right to decide at the latest: the next
+active nameserver need not wait for it (docs/design/replication.md).
 """
 
 from .events import Direct, Order, Replica
@@ -28,7 +29,12 @@ def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0)
     if not group.active or not group.is_read:
         return Direct(replica.session, replica.heartbeat.broker_id, Order.NONE, state, active=False)
     order = order_for(group, replica)
-    leased = answers and _deserves_lease(group, replica)
+    lease_ms = 0
+    if answers and _deserves_lease(group, replica):
+        lease_ns = min(group.limits.lease_ns, group.claim_until_ns - now_ns)
+        lease_ms = max(0, lease_ns // _NS_PER_MS)
+    proven = group.proven_epoch == state.epoch
+    waits = order is Order.PROMOTE and not proven
     handing_over = order is Order.STEP_DOWN and state.leader == replica.ref
     return Direct(
         replica.session,
@@ -36,9 +42,10 @@ def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0)
         order,
         state,
         active=True,
-        lease_for_seq=answers if leased else 0,
-        lease_ms=group.limits.lease_ns // _NS_PER_MS if leased else 0,
-        old_leader_is_dead=order is Order.PROMOTE and group.proven_epoch == state.epoch,
+        lease_for_seq=answers if lease_ms else 0,
+        lease_ms=lease_ms,
+        old_leader_is_dead=order is Order.PROMOTE and proven,
+        wait_ms=max(0, group.leases_end_ns - now_ns) // _NS_PER_MS if waits else 0,
         drain_ms=group.operations.drain_ms(now_ns) if handing_over else 0,
         next=group.operations.next_leader if handing_over else state.leader,
         detail=state.hold_reason,
@@ -77,8 +84,8 @@ def phase(group: GroupView, now_ns: int) -> str:
         return "no_leader"
     if state.drain or group.operations.stepping_down:
         return "draining"
-    row = group.leader_row(state)
-    if row is None or not row.alive(now_ns, group.limits):
+    row, limits = group.leader_row(state), group.limits
+    if row is None or not row.alive(now_ns, limits) or row.overdue(now_ns, limits):
         return "electing" if state.leader is None else "suspect_leader"
     return "stable" if row.heartbeat.leads else "electing"
 

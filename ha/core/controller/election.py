@@ -51,11 +51,15 @@ def find_leader(
     eligible = [seat_holders[ref] for ref in state.eligible if ref in seat_holders]
     live = {r.ref for r in alive}
     whole = {r.ref for r in alive if not (r.heartbeat.suspect or r.heartbeat.learner)}
+    staying = {r.ref for r in alive if not r.heartbeat.leaving}
     seats = (*state.in_sync, *state.eligible)
     lost = tuple(ref for ref in seats if _returned_without_data(ref, replicas))
     candidates = in_sync or eligible
+    winner = max(candidates, key=lambda r: rank(state, r), default=None)
+    if winner is not None and winner.ref in staying:
+        whole &= staying  # else all of them stop, and each may be the first to return
     return Verdict(
-        winner=max(candidates, key=lambda r: rank(state, r), default=None),
+        winner=winner,
         from_eligible=not in_sync and bool(eligible),
         live_in_sync=tuple(ref for ref in state.in_sync if ref in whole),
         refused=tuple(refused),
@@ -94,8 +98,9 @@ def rank(state: GroupState, replica: Replica) -> tuple[int, ...]:
     heartbeat = replica.heartbeat
     failed = replica.failed_epoch > 0 and replica.failed_epoch >= state.epoch
     end = heartbeat.flushed_end if state.policy.sync_flush else heartbeat.log_end
-    # A replica that has just drained, perhaps because it stops, ranks last too.
-    usable = not failed and not heartbeat.no_room and not heartbeat.drained
+    # A replica that has just drained or that stops ranks last too.
+    stops = heartbeat.drained or heartbeat.leaving
+    usable = not failed and not heartbeat.no_room and not stops
     return (int(usable), heartbeat.last_epoch, end, heartbeat.priority, -heartbeat.broker_id)
 
 

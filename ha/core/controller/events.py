@@ -13,14 +13,16 @@ from ..group_state import NO_ADDRESSES, Addresses, GroupState, Policy, Ref
 
 #: Upper limit of positions and epochs: they fit signed 64-bit integers with headroom for additions.
 NUMBER_MAX = 1 << 62
+#: Later than any time.
+FOREVER_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Time limits of one controller."""
 
-    lease_ns: int = 5_000_000_000  #: a leader may write for this long after it sent a heartbeat
-    heartbeat_ns: int = 1_000_000_000  #: interval of heartbeats
+    lease_ns: int = 2_500_000_000  #: a leader may write for this long after it sent a heartbeat
+    heartbeat_ns: int = 250_000_000  #: interval of heartbeats
 
     @property
     def grace_ns(self) -> int:
@@ -76,6 +78,9 @@ class Heartbeat:
     priority: int = 0
     drained: bool = False
     no_room: bool = False
+    leaving: bool = False  #: is stopping
+    leader_refused: bool = False  #: the port of the leader of `heard_epoch` refuses connections
+    lacks_quorum: bool = False  #: leads with fewer in-sync replicas connected than the minimum
 
     @property
     def ref(self) -> Ref:
@@ -92,6 +97,7 @@ class Started:
 
     state: GroupState | None
     active: bool = True
+    claim_until_ns: int = FOREVER_NS  #: end of the right to decide; no lease outlives it
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,16 @@ class ActiveChanged:
     """This nameserver became active or inactive."""
 
     active: bool
+    claim_until_ns: int = FOREVER_NS  #: as in `Started`
+    #: Every lease of the formerly active nameserver has ended: its claim expired.
+    leases_are_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRenewed:
+    """This nameserver may decide until a later time."""
+
+    until_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +209,7 @@ class Tick:
 Event = (
     Started
     | ActiveChanged
+    | ClaimRenewed
     | HeartbeatArrived
     | SessionClosed
     | ProcessExited
@@ -236,6 +253,7 @@ class Direct:
     lease_ms: int = 0
     old_leader_is_dead: bool = False
     drain_ms: int = 0
+    wait_ms: int = 0  #: PROMOTE: leases of former leaders have ended after this time
     next: Ref | None = None
     detail: str = ""
 
@@ -329,6 +347,7 @@ class Replica:
     dead: bool = False  #: proven: its supervisor reported the exit
     dead_ns: int = 0
     failed_epoch: int = 0  #: elected for this epoch, but did not lead in time
+    lacks_quorum_ns: int = 0  #: time since which it reports so; 0: it does not
     known: GroupState | None = field(default=None, repr=False)
 
     @property
@@ -338,6 +357,10 @@ class Replica:
     def alive(self, now_ns: int, limits: Limits) -> bool:
         """Return whether a heartbeat came within the lease and no exit was reported."""
         return not self.dead and now_ns - self.heard_ns < limits.lease_ns
+
+    def overdue(self, now_ns: int, limits: Limits) -> bool:
+        """Return whether a heartbeat is missing; for operators only, it decides nothing."""
+        return self.dead or now_ns - self.heard_ns > 2 * limits.heartbeat_ns
 
 
 @dataclass(slots=True)

@@ -13,14 +13,17 @@ sections 6.3, 6.7 and 6.8; rules R2, R3, R12). The rules are in `membership.py`,
 `proposals.py`, `bootstrap.py` and `operations.py`.
 """
 
-from ..group_state import GroupState
+from ..group_state import GroupState, names
 from . import bootstrap, proposals
 from .directives import directive
+from .doubts import Doubt, Doubts
 from .election import elected, find_leader, next_epoch
 from .events import (
+    FOREVER_NS,
     ActiveChanged,
     AlterIsr,
     CasDone,
+    ClaimRenewed,
     CompareAndSet,
     Effect,
     Event,
@@ -43,7 +46,7 @@ from .events import (
     Tick,
 )
 from .leader_watch import LeaderGone, leader_gone, predecessors_are_gone
-from .membership import apply_registrations, mark_partial
+from .membership import apply_registrations, mark_partial, remove_departed
 from .operations import Operations
 from .replica_registry import ReplicaRegistry
 
@@ -60,11 +63,14 @@ class GroupController:
         self.replicas: dict[int, Replica] = self.registry.replicas  #: by broker id
         self.operations = Operations(self)
         self.grace_until_ns = 0
+        self.claim_until_ns = FOREVER_NS
+        self._leased_until_ns = self._former_leases_end_ns = 0
         self.wall_ms = 0
         self.elected_ns = 0
         self.confirm_seen = 0  #: newest confirm offset in a leader's heartbeat; for messages only
         self._leader_start: int | None = None  #: start of the last leader's log
         self.pending: PendingChange | None = None
+        self._doubts = self._pending_doubts = Doubts()
         self._store_version = 0  #: below `state.version`: the store lost a committed state
         self._proposal: AlterIsr | None = None
         self.proven_epoch = 0  #: every leader before this epoch is proven gone
@@ -88,6 +94,8 @@ class GroupController:
                 self._on_started(event, now_ns, effects)
             case ActiveChanged():
                 self._on_active_changed(event, now_ns, effects)
+            case ClaimRenewed():
+                self.claim_until_ns = event.until_ns
             case SessionClosed():
                 self.registry.close(event.session)
             case ProcessExited():
@@ -114,6 +122,7 @@ class GroupController:
 
     def _on_started(self, event: Started, now_ns: int, effects: list[Effect]) -> None:
         self.active = event.active
+        self.claim_until_ns = event.claim_until_ns
         self.grace_until_ns = now_ns + self.limits.grace_ns
         if event.state is None:
             self._read(effects)
@@ -125,8 +134,9 @@ class GroupController:
             return
         self.active = event.active
         if event.active:
-            # Leases granted by the formerly active controller may still run.
-            self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.lease_ns)
+            self.claim_until_ns = event.claim_until_ns
+            if not event.leases_are_over:
+                self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.lease_ns)
             self.is_read = False
             self._read(effects)
             return
@@ -151,7 +161,11 @@ class GroupController:
         self._decide(now_ns, effects)
         replica = self.replicas.get(heartbeat.broker_id)
         if replica is not None and replica.session == event.session:
-            effects.append(directive(self, replica, now_ns, answers=heartbeat.seq))
+            answer = directive(self, replica, now_ns, answers=heartbeat.seq)
+            if answer.lease_ms:
+                # With the margin for clock drift that brokers use, too.
+                self._leased_until_ns = now_ns + self.limits.lease_ns * 11 // 10
+            effects.append(answer)
 
     def _on_proposal(self, event: AlterIsr, effects: list[Effect]) -> None:
         if not self.active or not self.is_read:
@@ -211,6 +225,8 @@ class GroupController:
             self.proven_epoch = state.epoch
         if accepted and pending.proven and state.leader is None:
             self.vacant_epoch = state.epoch
+        if accepted and state.epoch > self.state.epoch:
+            self._doubts = self._pending_doubts
         self._adopt(
             state, pending.why if accepted else "decided by another controller", now_ns, effects
         )
@@ -231,6 +247,7 @@ class GroupController:
         self.state = state
         if state.epoch != old.epoch:
             self.elected_ns = now_ns
+            self._former_leases_end_ns = self._leased_until_ns
             self._no_candidate_since_ns = None
         effects.append(StateChanged(old, state, why))
         effects += (directive(self, row, now_ns) for row in self.replicas.values() if row.session)
@@ -249,9 +266,33 @@ class GroupController:
         if state.version <= self.state.version:
             state = state.with_(version=self.state.version + 1)
         self._ticket += 1
-        proven = proven and predecessors_are_gone(self)
+        all_gone = predecessors_are_gone(self)
+        if state.epoch > self.state.epoch:
+            former = None if proven else self._doubt_of_leader()
+            self._pending_doubts = self._doubts.after(
+                former, self.state.epoch, state.epoch, all_gone=all_gone
+            )
+        proven = proven and all_gone
         self.pending = PendingChange(self._ticket, state, why, proven, proposal, taken)
         effects.append(CompareAndSet(self._ticket, self._store_version, state))
+
+    def _doubt_of_leader(self) -> Doubt | None:
+        leader = self.state.leader
+        member = None if leader is None else self.state.member(leader.broker_id)
+        uuid = "" if member is None else member.replica_uuid
+        return None if leader is None else Doubt(leader, uuid)
+
+    def _resolve_doubts(self, now_ns: int, effects: list[Effect]) -> None:
+        """End the wait of a new leader once every former one is proven gone."""
+        epoch = self.state.epoch
+        row = self.leader_row(self.state)
+        if row is None or self.proven_epoch >= epoch or self.led_epoch >= epoch:
+            return
+        if self._doubts.are_resolved(epoch, self.replicas):
+            self.proven_epoch = epoch
+            effects.append(LogEvent("leader.predecessors_gone", f"epoch={epoch}"))
+            if row.session:
+                effects.append(directive(self, row, now_ns))
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -259,6 +300,7 @@ class GroupController:
         """Start at most one change; the only place that starts one."""
         if not self.active or not self.is_read or self._reading or self.pending is not None:
             return
+        self._resolve_doubts(now_ns, effects)
         known = self.newest_known()
         if known.version > self._store_version:
             self._rebuild_store(known, now_ns, effects)
@@ -293,7 +335,25 @@ class GroupController:
         notes = []
         if base.in_sync != state.in_sync:
             notes.append("a replica returned in a new incarnation")
+        leader = self.leader_row(base)
+        if leader is not None and leader.heartbeat.leads and leader.alive(now_ns, self.limits):
+            departed = [
+                row.ref
+                for row in self.replicas.values()
+                # A leader that was killed with its followers sends no heartbeat after their exits.
+                if row.heartbeat.leaving or (row.dead and leader.heard_ns > row.dead_ns)
+            ]
+            remaining = remove_departed(base, departed)
+            if remaining is not base:
+                gone = set(base.in_sync) - set(remaining.in_sync)
+                notes.append(f"broker {names(sorted(gone))} has stopped")
+                base = remaining
         return base, notes
+
+    @property
+    def leases_end_ns(self) -> int:
+        """End of every lease of a former leader that a nameserver may have granted."""
+        return max(self._former_leases_end_ns, self.grace_until_ns)
 
     def leader_row(self, state: GroupState) -> Replica | None:
         """Return the leader's registration, if it is the incarnation named by `state`."""

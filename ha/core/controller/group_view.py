@@ -67,6 +67,16 @@ class GroupView(Protocol):
         ...
 
     @property
+    def claim_until_ns(self) -> int:
+        """End of this nameserver's right to decide."""
+        ...
+
+    @property
+    def leases_end_ns(self) -> int:
+        """End of every lease of a former leader that a nameserver may have granted."""
+        ...
+
+    @property
     def elected_ns(self) -> int:
         """Time of the last election."""
         ...

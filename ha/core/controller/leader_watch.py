@@ -3,6 +3,8 @@
     its process ended                                          proven
     its replica returned in a new incarnation                  proven
     it led this epoch and reports that it stepped down         proven
+    silent, and every live in-sync replica's connection to its
+    replication port is refused (synchronous groups only)      proven
     silent for a lease, no live in-sync replica receives it    by time
     elected and alive, but not leading for three leases        by time
 
@@ -10,6 +12,10 @@ Proven: the new leader need not wait until the permission to write of the old on
 counts only after the grace time. A leader cut off only from the controller keeps leading. A leader
 that stopped writing without permission still reports that it leads: it may continue at any time, so
 its report would prove nothing (docs/formats/ha.md, rule R3).
+
+A refused connection shows that a live host has no process on that port. A firewall can forge it, so
+it counts only where the election is safe without any clock: in a synchronous group the former
+leader can confirm nothing without the replicas that elect another one (rule R5).
 """
 
 from dataclasses import dataclass
@@ -35,6 +41,10 @@ def leader_gone(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone |
     row = group.leader_row(base)
     if row is not None and row.dead:
         return LeaderGone("its process has ended", proven=True)
+    if _refused_by_all(group, base, row, now_ns):
+        if row is not None:
+            row.dead, row.dead_ns = True, now_ns
+        return LeaderGone("its replication port refuses all in-sync replicas", proven=True)
     if row is not None and row.alive(now_ns, group.limits):
         return _about_leading(group, row, now_ns)
     if now_ns < group.grace_until_ns or reachable_by_others(group, base, now_ns):
@@ -70,6 +80,28 @@ def _about_leading(group: GroupView, row: Replica, now_ns: int) -> LeaderGone | 
         return None
     row.failed_epoch = group.state.epoch
     return LeaderGone("it did not take over in time", proven=False)
+
+
+def _refused_by_all(
+    group: GroupView, base: GroupState, leader: Replica | None, now_ns: int
+) -> bool:
+    """Return whether the leader of a synchronous group is silent here and its port refuses every
+    other live replica that could be elected."""
+    if not group.state.policy.sync or (
+        leader is not None and not _is_silent(group, leader, now_ns)
+    ):
+        return False
+    seats = {*base.in_sync, *base.eligible} - {base.leader}
+    others = [row for row in group.replicas.values() if row.ref in seats]
+    live = [row.heartbeat for row in others if row.alive(now_ns, group.limits)]
+    return bool(live) and all(
+        heartbeat.leader_refused and heartbeat.heard_epoch == base.epoch for heartbeat in live
+    )
+
+
+def _is_silent(group: GroupView, row: Replica, now_ns: int) -> bool:
+    """Return whether its session ended, or two heartbeats are overdue."""
+    return not row.session or now_ns - row.heard_ns > 2 * group.limits.heartbeat_ns
 
 
 def reachable_by_others(group: GroupView, base: GroupState, now_ns: int) -> bool:

@@ -9,6 +9,9 @@ the data it acknowledged survived; otherwise it loses the seat and has to catch 
     synchronous group, log ends below the confirmed end     loses its seat
     otherwise (page cache survived, or all was flushed)     keeps it, under the new incarnation
 
+A follower that stops (`Heartbeat.leaving`), or whose process is proven to have ended, leaves the
+in-sync set at once while its leader is alive, so that no send waits for it.
+
 The last member keeps its seat under an incarnation that no live replica has: no replica is
 electable then, and the group is held until an operator decides.
 """
@@ -51,6 +54,21 @@ def seat_loss(state: GroupState, heartbeat: Heartbeat) -> str:
             "confirmed"
         )
     return ""
+
+
+def remove_departed(state: GroupState, departed: Iterable[Ref]) -> GroupState:
+    """Return the state without these followers in its in-sync set; the version stays.
+
+    Only a leader that is alive makes this right: without it they are the candidates. Below the
+    minimum nothing is confirmed, so they stay eligible, as after a proposal of the leader.
+    """
+    gone = [ref for ref in departed if ref in state.in_sync and ref != state.leader]
+    if not gone:
+        return state
+    in_sync = tuple(ref for ref in state.in_sync if ref not in gone)
+    below = len(in_sync) < state.policy.min_in_sync
+    eligible = ordered_refs([*state.eligible, *gone]) if below else ()
+    return state.with_(version=state.version, in_sync=in_sync, eligible=eligible)
 
 
 def _seats(state: GroupState, heartbeat: Heartbeat) -> GroupState:

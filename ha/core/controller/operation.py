@@ -21,6 +21,7 @@ class Operation:
     lost: tuple[int, int] = (0, 0)
     loses: bool = False
     is_forced: bool = False
+    is_step_aside: bool = False  #: the leader lacks its quorum: nothing to wait for
     why: str = ""
     policy: Policy | None = None  #: policy of the next epoch; None: unchanged
 

@@ -11,6 +11,7 @@ ordinary rules continue.
 """
 
 from ..group_state import Ref, names
+from . import quorum
 from .directives import directive
 from .election import Verdict, disqualification, elected, find_leader, forced, next_epoch, rank
 from .events import (
@@ -108,7 +109,9 @@ class Operations:
             self._step_drain(effects)
             return
         if self.current is None:
-            self._hand_over_full_disk(now_ns)
+            self._hand_over_unfit(now_ns)
+        if self.current is None:
+            self._step_aside(now_ns, effects)
         if self.current is not None:
             self._step(self.current, now_ns, effects)
 
@@ -229,18 +232,33 @@ class Operations:
             return f"broker {to} {why}: in sync are {names(state.in_sync)}"
         return row
 
-    def _hand_over_full_disk(self, now_ns: int) -> None:
-        """Hand over from a leader whose disk is full to an in-sync replica with free space."""
+    def _hand_over_unfit(self, now_ns: int) -> None:
+        """Hand over from a leader that stops, or whose disk is full, to a fit in-sync replica."""
         leader = self._live_leader(now_ns)
-        if leader is None or not leader.heartbeat.no_room:
+        why = "" if leader is None else _unfitness(leader)
+        if leader is None or not why:
             return
         target = self._target(-1, now_ns)
-        if isinstance(target, str) or target.heartbeat.no_room:
+        if isinstance(target, str) or _unfitness(target):
             return
         operation = Operation(0, target.ref, now_ns + DEFAULT_WAIT_NS)
         operation.mark_end = leader.heartbeat.log_end
-        operation.why = f"the disk of broker {leader.heartbeat.broker_id} is full"
+        operation.why = why
         self.current = operation
+
+    def _step_aside(self, now_ns: int, effects: list[Effect]) -> None:
+        """Let a leader without its quorum step down for a replica that can have one."""
+        leader = self._live_leader(now_ns)
+        target = None if leader is None else quorum.successor(self._group, leader, now_ns)
+        if leader is None or target is None:
+            return
+        operation = Operation(0, target.ref, now_ns + DEFAULT_WAIT_NS, phase="step_down")
+        operation.is_step_aside = True
+        operation.drain_until_ns = now_ns
+        operation.why = f"broker {leader.heartbeat.broker_id} is cut off from its quorum"
+        self.current = operation
+        if leader.session:
+            effects.append(directive(self._group, leader, now_ns))
 
     def _step(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
         if operation.phase == "catch_up":
@@ -285,12 +303,15 @@ class Operations:
         if leader is None or target is None:
             self._fail(operation, "a replica disconnected while the leader stepped down", effects)
             return
-        overdue = now_ns >= operation.drain_until_ns + group.limits.heartbeat_ns
+        patience_ns = group.limits.heartbeat_ns * (3 if operation.is_step_aside else 1)
+        overdue = now_ns >= operation.drain_until_ns + patience_ns
         if leader.heartbeat.leads:
             if overdue:
                 self._fail(operation, "the leader did not step down in time", effects)
             return
         complete = leader.heartbeat.drained or target.heartbeat.log_end >= leader.heartbeat.log_end
+        # Nothing was confirmed without a quorum: every candidate has all that was.
+        complete = complete or operation.is_step_aside
         if not complete and not overdue:
             return
         if not complete and not group.state.policy.sync:
@@ -317,7 +338,10 @@ class Operations:
         if operation.policy is not None:
             state = reelection_state(state, operation.policy, winner.ref)
         seen = find_leader(state, group.replicas, now_ns, group.limits)
-        verdict = Verdict(winner, live_in_sync=seen.live_in_sync, lost=seen.lost)
+        in_sync = seen.live_in_sync
+        if operation.is_step_aside:
+            in_sync = tuple(ref for ref in in_sync if ref != group.state.leader)
+        verdict = Verdict(winner, live_in_sync=in_sync, lost=seen.lost)
         operation.epoch = next_epoch(state, group.replicas.values())
         state = elected(state, verdict, operation.epoch)
         operation.phase = "taking_over"
@@ -347,8 +371,8 @@ class Operations:
         row = group.replicas.get(operation.target.broker_id)
         if row is None or row.ref != operation.target or not row.alive(now_ns, group.limits):
             return None
-        in_sync = row.ref in group.state.in_sync and not disqualification(group.state, row)
-        return row if in_sync else None
+        is_candidate = row.ref in group.state.in_sync or operation.is_step_aside
+        return row if is_candidate and not disqualification(group.state, row) else None
 
     def _fail(self, operation: Operation, reason: str, effects: list[Effect]) -> None:
         self.current = None
@@ -405,3 +429,11 @@ class Operations:
         state = forced(group.state, row, operation.epoch)
         operation.steps.append(f"elected for epoch {operation.epoch}, alone in the in-sync set")
         group.cas(state, operation.why, effects, proven=proven)
+
+
+def _unfitness(replica: Replica) -> str:
+    """Return why this replica should not lead, or an empty string."""
+    heartbeat = replica.heartbeat
+    if heartbeat.leaving:
+        return f"broker {heartbeat.broker_id} is stopping"
+    return f"the disk of broker {heartbeat.broker_id} is full" if heartbeat.no_room else ""

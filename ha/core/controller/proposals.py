@@ -87,6 +87,8 @@ def _join_refusal(ref: Ref, replica: Replica | None, now_ns: int, limits: Limits
         return "is not connected to the controller"
     if replica.heartbeat.learner:
         return "is a learner"
+    if replica.heartbeat.leaving:
+        return "is stopping"
     return ""
 
 

@@ -110,6 +110,10 @@ class ReplicaRegistry:
             effects.append(
                 LogEvent("replica.not_dead", f"broker {heartbeat.broker_id} sends heartbeats again")
             )
+        if not heartbeat.lacks_quorum:
+            row.lacks_quorum_ns = 0
+        elif not row.lacks_quorum_ns:
+            row.lacks_quorum_ns = now_ns
         row.heartbeat = heartbeat
         row.session = event.session
         row.heard_ns = now_ns

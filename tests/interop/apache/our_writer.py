@@ -1,7 +1,8 @@
-"""Writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT`.
+"""Writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT [indexed]`.
 
 OPTIONS is JSON for `StoreConfig`. With a COUNT it writes that many messages and stops cleanly; with
-0 it writes until it is killed and prints the number of acknowledged messages, one per line.
+0 it writes until it is killed and prints the number of acknowledged messages, one per line. With
+`indexed` every message is indexed at once, not in batches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterable
 
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, encode_properties, pack_host
@@ -75,10 +77,11 @@ def message_of(number: int) -> Message:
     )
 
 
-def key_queries(count: int) -> list[dict[str, str]]:
-    """Return keys to query: unique ids, single keys, keys of many messages, and an unused one."""
+def key_queries(numbers: Iterable[int]) -> list[dict[str, str]]:
+    """Return keys of these messages to query: unique ids, single keys, keys of many messages, and
+    an unused one."""
     asked = {(NOTES, "nosuchkey")}
-    for number in range(0, count, max(count // 60, 1)):
+    for number in numbers:
         topic = message_of(number).topic
         asked |= {(topic, key) for key in (f"{number:032X}", *keys_of(number))}
     return [{"topic": topic, "key": key} for topic, key in sorted(asked)]
@@ -105,6 +108,8 @@ def main() -> None:
     number = 0
     while not count or number < count:
         number = write(store, number, rng)
+        if "indexed" in sys.argv:
+            store.queries.query(ORDERS, "-")
         if not count:
             os.write(1, b"%d\n" % number)
             time.sleep(0.002)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.store.message_store import MessageStore, PutStatus
 from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of
@@ -56,15 +59,29 @@ NOW_MS = 1_900_000_000_000
 
 def run_writer(root: Path, options: dict[str, Any], count: int, kill_at: int = 0) -> int:
     """Run the writer to its end or kill it. Return the number of acknowledged messages."""
+    until = (lambda written: written >= kill_at) if kill_at else None
+    return run_writer_until(root, options, count, until)
+
+
+def run_writer_until(
+    root: Path,
+    options: dict[str, Any],
+    count: int,
+    until: Callable[[int], bool] | None,
+    *more: str,
+) -> int:
+    """Run the writer to its end, or kill it when `until` returns true for the number of
+    acknowledged messages. Return that number."""
     command = [sys.executable, our_writer.__file__, str(root), json.dumps(options), str(count)]
+    command += more
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         written = 0
         for line in process.stdout:
             written = int(line)
-            if kill_at and written >= kill_at and process.poll() is None:
+            if until is not None and until(written) and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-    assert process.returncode == (-signal.SIGKILL if kill_at else 0)
+    assert process.returncode == (-signal.SIGKILL if until is not None else 0)
     return written
 
 
@@ -94,7 +111,7 @@ def plan_for(written: int) -> dict[str, Any]:
     ]
     return {
         "topics": [{"name": name, "queues": n} for name, n in our_writer.TOPICS.items()],
-        "queries": our_writer.key_queries(written)
+        "queries": our_writer.key_queries(range(0, written, max(written // 60, 1)))
         + [{"topic": more[i]["topic"], "key": more[i]["keys"]} for i in (0, 77, 149)],
         "consume": [{"group": "Readers", "topic": our_writer.ORDERS, "count": count}],
         "write": more,
@@ -171,3 +188,39 @@ def test_a_killed_store_is_exchanged_without_loss(tmp_path: Path) -> None:
     assert_agrees(ours, report["before"])
     ours.close()
     check_reopened_by_cometmq(root, options, report)
+
+
+@pytest.mark.parametrize("thorough_ms", [50, 60_000])
+def test_a_killed_store_with_two_index_files_answers_key_queries_equally(
+    tmp_path: Path, thorough_ms: int
+) -> None:
+    """The first file is full and covered by the checkpoint; the queues are ahead of the index's
+    checkpoint, or were never flushed."""
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    options = SIZES | {
+        "max_index_num": 1200,
+        "flush_interval_consume_queue": 50,
+        "flush_consume_queue_thorough_interval": thorough_ms,
+    }
+    covered = 0
+
+    def until(written: int) -> bool:
+        """A hundred messages after the checkpoint covers the first index file."""
+        nonlocal covered
+        data = root / "checkpoint"
+        if not covered and data.exists():
+            stamp = Checkpoint.decode(data.read_bytes()).index_msg_timestamp_ms
+            covered = written if stamp else 0
+        return covered > 0 and written >= covered + 100
+
+    promised = run_writer_until(root, options, 0, until, "indexed")
+    assert len(list((root / "index").iterdir())) >= 2  # more if the checkpoint was slow
+    oracle.copy_of(root, copy)
+    queries = our_writer.key_queries(random.Random(1).sample(range(promised), 220))
+    assert len(queries) >= 300
+    plan = plan_for(promised) | {"queries": queries, "consume": [], "write": []}
+    report = oracle.ask(root, tmp_path / "apache", plan, CONF | {"maxIndexNum": "1200"})
+    check_numbers(report["before"], promised)
+    ours = opened(copy, options)
+    assert_agrees(ours, report["before"])
+    ours.close()

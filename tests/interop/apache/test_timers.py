@@ -178,14 +178,19 @@ def check_what_apache_left(root: Path) -> None:
     # On a busy machine Apache's broker may leave a unit whose slot on disk is older (seen after a
     # clean stop). Recovery rebuilds the slot; the checks below verify that nothing is missing.
     assert report.slots_revised <= 1
-    assert report.queue_offset == store.max_offset(TIMER_TOPIC, 0)
     waiting = [
         store.record_at(unit.physical_offset)
         for _, slot in timers.wheel.occupied()
         if slot.time * 1000 >= report.read_ms
         for unit in timers.units_at(slot.time * 1000).units
     ]
-    assert [b"not-yet" in record for record in waiting] == [True]
+    # Apache's broker writes "not-yet" to the topic again every 10 s. When it stops between this
+    # write and the entry in the wheel, the new message is in the topic and not in the wheel.
+    unread = store.get(TIMER_TOPIC, 0, report.queue_offset, 100).records
+    waiting += [stored.data for stored in unread]
+    assert len(unread) <= 1
+    assert waiting
+    assert all(b"not-yet" in record for record in waiting)
     offsets = DelayOffsets(root / "config" / "delayOffset.json", wall_ms)
     offsets.load()
     assert offsets.offset(1, 0, 9) == 2

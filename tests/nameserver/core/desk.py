@@ -82,9 +82,13 @@ class Desk:
         self.tell(HeartbeatArrived(1 + broker_id + 10 * incarnation, heartbeat))
 
     def all_send_heartbeats(self) -> None:
-        self.heartbeat(0, leads=True)
-        self.heartbeat(1, heard_epoch=5, heard_age_ns=0)
-        self.heartbeat(2, heard_epoch=5, heard_age_ns=0)
+        self.all_send_heartbeats_but(-1)
+
+    def all_send_heartbeats_but(self, silent: int) -> None:
+        for broker_id in range(3):
+            if broker_id != silent:
+                more = {"leads": True} if broker_id == 0 else {"heard_epoch": 5, "heard_age_ns": 0}
+                self.heartbeat(broker_id, **more)
 
     def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 50):

@@ -3,6 +3,7 @@
 //
 //	client ENDPOINT MARK COUNT
 //	client ENDPOINT MARK load:SECONDS    sends one after the other instead, and prints the gaps
+//	client ENDPOINT TOPIC history:FILE:RUN    sends until SIGTERM, and writes every outcome to FILE
 //
 // Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 package main
@@ -11,11 +12,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+	"unsafe"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
@@ -182,7 +188,67 @@ func load(seconds int) {
 	}))
 }
 
+// record sends to a FIFO topic until SIGTERM, a message again until it is acknowledged, and writes a
+// line for each attempt and outcome, in the form of tests/drills/history.py.
+func record(file, run string) {
+	out, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	check(err)
+	line := func(event, id string, more map[string]any) {
+		var now syscall.Timespec
+		syscall.Syscall(syscall.SYS_CLOCK_GETTIME, 1, uintptr(unsafe.Pointer(&now)), 0)
+		fields := map[string]any{
+			"t": float64(now.Sec) + float64(now.Nsec)/1e9, "c": "go-" + run, "e": event, "id": id,
+		}
+		maps.Copy(fields, more)
+		text, err := json.Marshal(fields)
+		check(err)
+		_, err = out.Write(append(text, '\n'))
+		check(err)
+	}
+	stopping := make(chan os.Signal, 1)
+	signal.Notify(stopping, syscall.SIGTERM)
+	var stopped atomic.Bool
+	go func() {
+		<-stopping
+		stopped.Store(true)
+		time.Sleep(20 * time.Second)
+		os.Exit(0)
+	}()
+	for !stopped.Load() {
+		producer, err = rmq.NewProducer(config(""), rmq.WithTopics(mark))
+		check(err)
+		if err = producer.Start(); err == nil {
+			break
+		}
+		fmt.Fprintln(os.Stderr, err)
+		time.Sleep(50 * time.Millisecond)
+	}
+	group := run + "go"
+	for seq := 1; !stopped.Load(); seq++ {
+		id := fmt.Sprintf("%s-%d", group, seq)
+		for {
+			line("invoke", id, map[string]any{"group": group, "seq": seq})
+			one := &rmq.Message{Topic: mark, Body: []byte(id + "|go")}
+			one.SetMessageGroup(group)
+			receipts, err := producer.Send(context.Background(), one)
+			if err == nil {
+				offset := receipts[0].Offset
+				line("ok", id, map[string]any{"group": group, "seq": seq, "offset": offset})
+				break
+			}
+			line("unknown", id, map[string]any{"why": err.Error()})
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	os.Exit(0)
+}
+
 func main() {
+	if rest, is := strings.CutPrefix(os.Args[3], "history:"); is {
+		file, run, _ := strings.Cut(rest, ":")
+		record(file, run)
+		return
+	}
 	if seconds, is := strings.CutPrefix(os.Args[3], "load:"); is {
 		number, err := strconv.Atoi(seconds)
 		check(err)

@@ -1,11 +1,16 @@
+import java.io.FileWriter;
+import java.io.IOException;
+import java.io.Writer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -22,7 +27,8 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * The official Java client with its default settings: sends, receives, retries, orders, delays, recalls,
  * transacts; prints what it saw.
  *
- * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
+ * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps, or
+ * ENDPOINT TOPIC history:FILE:RUN, which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
  * MARK-group, MARK-ordered.
  */
 public class Client {
@@ -40,6 +46,11 @@ public class Client {
     public static void main(String[] arguments) throws Exception {
         mark = arguments[1];
         configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
+        if (arguments[2].startsWith("history:")) {
+            String[] words = arguments[2].split(":");
+            record(words[1], words[2]);
+            Runtime.getRuntime().halt(0);
+        }
         if (arguments[2].startsWith("load:")) {
             load(Integer.parseInt(arguments[2].substring(5)));
             System.exit(0);
@@ -58,6 +69,59 @@ public class Client {
             + ",\"transact\":" + quoted(transact()) + ",\"delay\":" + delay(due) + ",\"asked\":" + quoted(ASKED);
         System.out.println("{" + seen + "}");
         System.exit(0);
+    }
+
+    /**
+     * Sends to the FIFO topic MARK until SIGTERM, a message again until it is acknowledged, and writes a line for each
+     * attempt and outcome, in the form of tests/drills/history.py.
+     */
+    private static void record(String file, String run) throws Exception {
+        AtomicBoolean stopping = new AtomicBoolean();
+        Thread sender = Thread.currentThread();
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            stopping.set(true);
+            try {
+                sender.join(20_000);
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            }
+            Runtime.getRuntime().halt(0);
+        }));
+        String group = run + "java";
+        try (Writer out = new FileWriter(file, true)) {
+            while (producer == null && !stopping.get()) {
+                try {
+                    producer = PROVIDER.newProducerBuilder()
+                        .setClientConfiguration(configuration).setTopics(mark).build();
+                } catch (Exception error) {
+                    System.err.println(error);
+                    Thread.sleep(50);
+                }
+            }
+            for (int seq = 1; !stopping.get(); seq++) {
+                String id = group + "-" + seq;
+                String who = ",\"group\":\"" + group + "\",\"seq\":" + seq;
+                for (boolean sent = false; !sent;) {
+                    line(out, run, "invoke", id, who);
+                    try {
+                        producer.send(PROVIDER.newMessageBuilder().setTopic(mark).setMessageGroup(group)
+                            .setBody((id + "|java").getBytes(StandardCharsets.UTF_8)).build());
+                        line(out, run, "ok", id, who);
+                        sent = true;
+                    } catch (Exception error) {
+                        line(out, run, "unknown", id, ",\"why\":\"" + error.getClass().getSimpleName() + "\"");
+                        Thread.sleep(50);
+                    }
+                }
+            }
+        }
+    }
+
+    private static void line(Writer out, String run, String event, String id, String more) throws IOException {
+        double now = System.nanoTime() / 1e9; // CLOCK_MONOTONIC
+        out.write(String.format(Locale.ROOT, "{\"t\":%.6f,\"c\":\"java-%s\",\"e\":\"%s\",\"id\":\"%s\"%s}\n",
+            now, run, event, id, more));
+        out.flush();
     }
 
     /** Sends until the time is up; what counts is the longest time without an OK, and the errors. */

@@ -1,0 +1,29 @@
+"""Secret files: a key or a token in a file that only its owner can read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BYTES_MAX = 4_096
+_BYTES_MIN = 16
+
+
+def read_secret_file(path: Path) -> bytes:
+    """Return the content without surrounding white space, at most 4,096 bytes.
+
+    Raises ValueError if other users can read the file or it holds fewer than 16 bytes, OSError.
+    """
+    with path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        content = file.read(_BYTES_MAX).strip()
+    if mode & 0o077:
+        raise ValueError(
+            f"{path} is readable by other users (mode {mode & 0o777:04o}): run chmod 600 {path}."
+        )
+    if len(content) < _BYTES_MIN:
+        raise ValueError(f"{path} is too short: put at least {_BYTES_MIN} bytes in it.")
+    return content

@@ -1,0 +1,142 @@
+"""Audit log: one line of JSON for each administrative call: when, who, from where, what, outcome.
+
+    {"time": "2026-11-23T06:04:28.000Z", "user": "admin", "from": "127.0.0.1:5", "call":
+    "DeleteTopic", "target": "orders", "code": 20000, "message": "OK"}
+
+The node that serves a call writes its line, and a node that refuses a call writes one as well. The
+user is empty while authentication is off. A file that cannot be written fails no call: the error is
+logged. Mode 0600, at most 6 files of 16 MiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Awaitable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from logging.handlers import RotatingFileHandler
+from typing import TYPE_CHECKING, Any
+
+from ...auth.signature import AUTHORIZATION, parse_authorization
+from ...proto import paths, v2
+from ...proto.errors import WireError
+from .rights import CHANGES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ...front.context import RequestContext
+    from ...front.service import Method
+
+logger = logging.getLogger(__name__)
+
+AUDITED = CHANGES | {paths.SET_ARCHIVE_WATERMARK}
+_FILE_BYTES, _FILES = 16 << 20, 5
+_TEXT_MAX = 255
+_TARGETS = ("name", "user", "group", "topic", "subject")
+
+
+class _PrivateFile(RotatingFileHandler):
+    """A rotated file that only its owner can read."""
+
+    def _open(self) -> Any:
+        def private(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding="utf-8", opener=private)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Log that a line was not written."""
+        logger.error("audit.not_written file=%s", self.baseFilename, exc_info=True)
+
+
+class AuditLog:
+    """Writes the lines of one broker."""
+
+    def __init__(self, file: Path, wall_ms: Callable[[], int], *, authentication: bool) -> None:
+        """Raise OSError if the file cannot be opened."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._handler = _PrivateFile(file, maxBytes=_FILE_BYTES, backupCount=_FILES)
+        self._wall_ms = wall_ms
+        self._authentication = authentication
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handler.close()
+
+    def watching(self, method: Method) -> Method:
+        """Return the method with a line for each call, if it is administrative."""
+        if method.path not in AUDITED:
+            return method
+        return replace(method, handler=partial(self._serve, method))
+
+    def refused(self, path: str, request: Any, ctx: RequestContext, error: WireError) -> None:
+        """Write the line of a call that was refused before it was served."""
+        if path in AUDITED:
+            self._write(path, request, ctx, error.code, error.message)
+
+    def _serve(self, method: Method, request: Any, ctx: RequestContext) -> Any:
+        try:
+            answer = method.handler(request, ctx)
+        except WireError as error:
+            self._write(method.path, request, ctx, error.code, error.message)
+            raise
+        if isinstance(answer, Awaitable):
+            return self._outcome(method.path, request, ctx, answer)
+        self._write(method.path, request, ctx, answer.code, answer.message)
+        return answer
+
+    async def _outcome(
+        self, path: str, request: Any, ctx: RequestContext, answer: Awaitable[Any]
+    ) -> Any:
+        """Wait for the answer and write its line."""
+        try:
+            found = await answer
+        except asyncio.CancelledError:
+            self._write(path, request, ctx, 0, "the caller left; the outcome is unknown")
+            raise
+        except WireError as error:
+            self._write(path, request, ctx, error.code, error.message)
+            raise
+        except Exception as error:
+            self._write(path, request, ctx, v2.INTERNAL_SERVER_ERROR, str(error))
+            raise
+        self._write(path, request, ctx, found.code, found.message)
+        return found
+
+    def _write(self, path: str, request: Any, ctx: RequestContext, code: int, message: str) -> None:
+        if getattr(request, "dry_run", False):
+            return
+        now = datetime.fromtimestamp(self._wall_ms() / 1_000, UTC)
+        line = {
+            "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "user": self._user(ctx),
+            "from": ctx.peer,
+            "call": path.rpartition("/")[2],
+            "target": _target(request),
+            "code": int(code),
+            "message": message[:_TEXT_MAX],
+        }
+        text = json.dumps(line, ensure_ascii=False)
+        self._handler.handle(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))
+
+    def _user(self, ctx: RequestContext) -> str:
+        """Return the user named by the call; of a refused call it is only claimed."""
+        header = next((value for name, value in ctx.metadata if name == AUTHORIZATION), "")
+        if not self._authentication or not header:
+            return ""
+        try:
+            return parse_authorization(header).user[:_TEXT_MAX]
+        except WireError:
+            return ""
+
+
+def _target(request: Any) -> str:
+    """Return the name of the topic, group or user that a request changes."""
+    values = (getattr(request, name, "") for name in _TARGETS)
+    return next((str(value)[:_TEXT_MAX] for value in values if value), "")

@@ -1,0 +1,324 @@
+"""Guard: authenticates every call of the client port and checks the user's rights.
+
+A verified signature (header and `x-mq-date-time`, which clients sign once a second) and a decision
+are computed once and looked up afterwards, until a user or a policy changes; only users of this
+node's own tables pass. Failures are UNAUTHORIZED in a normal answer, with the reference's sentences
+(docs/formats/grpc-api.md, sections 2.2-2.4). Failures are not stored: their number is unlimited.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...auth.decision import decide
+from ...auth.model import CLUSTER, Action, User
+from ...auth.secrets import SealError
+from ...auth.signature import (
+    AUTHORIZATION,
+    DATE_TIME,
+    is_signed,
+    parse_authorization,
+    signed_ms,
+    unauthorized,
+)
+from ...front.service import Kind
+from ...proto import paths
+from ...proto.addresses import host_of, is_loopback
+from ...proto.errors import WireError
+from .rights import RIGHTS, SUPER
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections import Counter
+    from collections.abc import Callable
+
+    from ...front.context import RequestContext
+    from ...front.service import Method, Outbound, Session
+    from ..metadata.tables import Metadata
+    from .audit import AuditLog
+    from .key_source import KeySource
+    from .rights import Need
+
+logger = logging.getLogger(__name__)
+
+# Signatures of the last seconds, about 400 bytes each, and decisions, about 150 bytes each. When a
+# table is full it is cleared: the next calls compute theirs again.
+_SIGNATURES_MAX = 20_000
+_DECISIONS_MAX = 100_000
+_RECENT_MAX = 1_024
+# Longer ones are computed each time: a client must not choose the size of the tables.
+_HEADERS_KEPT_MAX = 512
+_NAME_KEPT_MAX = 255
+
+_NO_POLICY = "no matched policies."
+_DENIED = "the decision is deny."
+_NOT_SUPER = "only users of type Super have it."
+_ONE_ACTION = {int(action): action for action in Action}
+
+
+@dataclass(slots=True)
+class _Known:
+    """A user whose secret is decrypted, and its decisions so far."""
+
+    user: User
+    secret: bytes
+    is_super: bool
+    depends_on_source: bool
+    #: By need (and source address): "" if allowed, else the reason.
+    decisions: dict[Any, str] = field(default_factory=dict)
+
+
+class Guard:
+    """Checks the calls of one broker."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        keys: KeySource,
+        wall_ms: Callable[[], int],
+        cluster: str,
+        authorize: bool,
+        clock_skew_ms: int,
+        refused: Counter[str],
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`cluster` is the name of the cluster resource; without `authorize` only the signature is
+        checked, except for the methods that need a user of type Super. `refused` counts refusals by
+        reason."""
+        self._tables = metadata
+        self._keys = keys
+        self._wall_ms = wall_ms
+        self._cluster = cluster
+        self._authorize = authorize
+        self._clock_skew_ms = clock_skew_ms
+        self._refused = refused
+        self._audit = audit
+        self._users_version = -1
+        #: By identity of a call's metadata: the native door reuses them for equal headers.
+        self._recent: dict[int, tuple[object, _Known]] = {}
+        self._known: dict[str, _Known] = {}
+        self._signatures: dict[tuple[str, str], _Known] = {}
+        self._decisions = 0
+        #: Signatures computed so far.
+        self.computed = 0
+
+    # -- the check ----------------------------------------------------------------------------
+
+    def check(self, path: str, request: Any, ctx: RequestContext) -> None:
+        """Authenticate a call and check the rights that it needs. Raises WireError."""
+        # One call for each send: everything is looked up here, and computed elsewhere.
+        metadata = ctx.metadata
+        recent = self._recent.get(id(metadata))
+        if (
+            recent is not None
+            and recent[0] is metadata
+            and self._tables.users_version == self._users_version
+        ):
+            known = recent[1]
+        elif path == paths.PUT_USER and self._creates_the_first_user(request, ctx):
+            return
+        else:
+            known = self._identify(ctx)
+        if self._clock_skew_ms and not ctx.forwarded:
+            self._check_clock(ctx)
+        if known.is_super:
+            return
+        needs = RIGHTS[path](request)
+        if not self._authorize and needs is not SUPER:
+            return
+        for need in needs:
+            if known.depends_on_source or known.decisions.get(need) != "":
+                self._permit(known, need, ctx)
+
+    def check_message(self, path: str, message: Any, ctx: RequestContext) -> None:
+        """Check a message of an open stream, whose signature may be old. Raises WireError."""
+        known = self._identify(ctx)
+        if not known.is_super and self._authorize:
+            for need in RIGHTS[path](message):
+                self._permit(known, need, ctx)
+
+    def user_of(self, ctx: RequestContext) -> str:
+        """Return the name of the user of a checked call. Raises WireError."""
+        recent = self._recent.get(id(ctx.metadata))
+        if recent is not None and recent[0] is ctx.metadata:
+            return recent[1].user.name
+        return self._identify(ctx).user.name
+
+    # -- authentication -----------------------------------------------------------------------
+
+    def _identify(self, ctx: RequestContext) -> _Known:
+        """Return the user that signed the call. Raises WireError."""
+        if self._tables.users_version != self._users_version:
+            self._forget()
+        header = date_time = ""
+        for name, value in ctx.metadata:
+            if name == AUTHORIZATION:
+                header = value
+            elif name == DATE_TIME:
+                date_time = value
+        known = self._signatures.get((header, date_time))
+        if known is None:
+            try:
+                known = self._verify(header, date_time)
+            except WireError:
+                self._refused["signature"] += 1
+                raise
+        if len(self._recent) >= _RECENT_MAX:
+            self._recent.clear()
+        self._recent[id(ctx.metadata)] = ctx.metadata, known
+        return known
+
+    def _forget(self) -> None:
+        """Drop everything that depends on users: one of them has changed."""
+        self._users_version = self._tables.users_version
+        self._known.clear()
+        self._signatures.clear()
+        self._recent.clear()
+        self._decisions = 0
+
+    def _verify(self, header: str, date_time: str) -> _Known:
+        if not header:
+            raise unauthorized("username cannot be null.")
+        if not date_time:
+            raise unauthorized("datetime is null.")
+        credential = parse_authorization(header)
+        known = self._known.get(credential.user) or self._open(credential.user)
+        self.computed += 1
+        if not is_signed(credential, known.secret, date_time):
+            raise unauthorized("check signature failed.")
+        if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
+            if len(self._signatures) >= _SIGNATURES_MAX:
+                self._signatures.clear()
+            self._signatures[header, date_time] = known
+        return known
+
+    def _open(self, name: str) -> _Known:
+        user = self._tables.users.get(name)
+        if user is None:
+            raise unauthorized(f"User:{name} is not found.")
+        if not user.enabled:
+            raise unauthorized(f"User:{name} is disabled.")
+        try:
+            secret = self._keys.key.open(name, user.secret)
+        except SealError as error:
+            logger.error("auth.secret_unreadable user=%s error=%s", name, error)
+            raise unauthorized(str(error)) from None
+        by_source = any(policy.sources for policy in user.policies)
+        known = self._known[name] = _Known(user, secret, user.is_super, by_source)
+        return known
+
+    def _check_clock(self, ctx: RequestContext) -> None:
+        date_time = next((value for name, value in ctx.metadata if name == DATE_TIME), "")
+        at_ms = signed_ms(date_time)
+        if at_ms is None or abs(self._wall_ms() - at_ms) > self._clock_skew_ms:
+            self._refused["clock"] += 1
+            raise unauthorized(
+                f"x-mq-date-time {date_time!r} differs from the server's clock by more than "
+                f"{self._clock_skew_ms} ms: set the client's clock, and its time zone to UTC."
+            )
+
+    # -- authorization ------------------------------------------------------------------------
+
+    def _permit(self, known: _Known, need: Need, ctx: RequestContext) -> None:
+        """Raise WireError if the user may not do what a call needs."""
+        host = host_of(ctx.peer)
+        key = (need, host) if known.depends_on_source else need
+        reason = known.decisions.get(key)
+        kind, name, _ = need
+        if reason is None:
+            reason = self._decide(known.user, need, host)
+            if len(name) <= _NAME_KEPT_MAX:
+                self._decisions += 1
+                if self._decisions > _DECISIONS_MAX:
+                    self._forget()
+                known.decisions[key] = reason
+        if reason:
+            self._refused["permission"] += 1
+            resource = f"{kind}:{name[:_NAME_KEPT_MAX] or self._cluster}"
+            raise unauthorized(
+                f"User:{known.user.name} has no permission to access {resource} from {host}, "
+                f"{reason}"
+            )
+
+    def _decide(self, user: User, need: Need, host: str) -> str:
+        """Return why the need is not met; empty if it is."""
+        kind, name, actions = need
+        if kind == CLUSTER:
+            name = name or self._cluster
+        reason = _NO_POLICY if actions else _NOT_SUPER
+        for bit, action in _ONE_ACTION.items():
+            if actions & bit:
+                decision = decide(user, kind, name, action, host)
+                if decision.allowed:
+                    return ""
+                if decision.policy is not None:
+                    reason = _DENIED
+        return reason
+
+    def _creates_the_first_user(self, request: Any, ctx: RequestContext) -> bool:
+        """Whether the call makes the first user, which this machine may do without a signature."""
+        return not self._tables.users and request.is_super and is_loopback(host_of(ctx.peer))
+
+    # -- installation -------------------------------------------------------------------------
+
+    def locating(
+        self, locate: Callable[[str, Any, RequestContext], str | None]
+    ) -> Callable[[str, Any, RequestContext], str | None]:
+        """Return `locate` of the access point with the check before it.
+
+        The access point calls it for every call before anything else, and again while it holds one.
+        """
+        check, audit = self.check, self._audit
+
+        def checked(path: str, request: Any, ctx: RequestContext) -> str | None:
+            if request is not None:  # a stream: its messages are checked
+                try:
+                    check(path, request, ctx)
+                except WireError as error:
+                    if audit is not None:
+                        audit.refused(path, request, ctx, error)
+                    raise
+            return locate(path, request, ctx)
+
+        return checked
+
+    def watching(self, method: Method) -> Method:
+        """Return a bidirectional method whose sessions check every message; others unchanged."""
+        if method.kind is not Kind.BIDI:
+            return method
+        return replace(method, handler=partial(_CheckedSession, self, method))
+
+
+class _CheckedSession:
+    """A session that opens with its first accepted message.
+
+    Not earlier, because a client that writes to a refused stream does not see the status.
+    """
+
+    __slots__ = ("_ctx", "_guard", "_method", "_outbound", "_session")
+
+    def __init__(
+        self, guard: Guard, method: Method, ctx: RequestContext, outbound: Outbound
+    ) -> None:
+        self._guard = guard
+        self._method = method
+        self._ctx = ctx
+        self._outbound = outbound
+        self._session: Session | None = None
+
+    def receive(self, message: Any) -> Future[Any] | None:
+        """Check and process one message. Raises WireError, which ends the stream."""
+        if self._session is None:
+            self._guard.check(self._method.path, message, self._ctx)
+            self._session = self._method.handler(self._ctx, self._outbound)
+        else:
+            self._guard.check_message(self._method.path, message, self._ctx)
+        return self._session.receive(message)
+
+    def close(self, reason: str) -> Future[Any] | None:
+        """Close the session."""
+        return self._session.close(reason) if self._session is not None else None

@@ -1,0 +1,227 @@
+"""Client port of one broker instance: services, access control, access point and door.
+
+Every call passes the guard (with authentication), the access point, which forwards what another
+node owns (docs/design/access-point.md), the audit log (if there is one) and the quotas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..front.access_point import AccessPoint
+from ..front.door import choose_door
+from ..front.suspendable_door import SuspendableDoor
+from . import services
+from .access.audit import AuditLog
+from .access.guard import Guard
+from .admin.fault_service import FaultService
+from .admin.groups import GroupAdmin
+from .admin.message_queries import MessageQueries
+from .admin.offsets import OffsetAdmin
+from .admin.read_log import LogReads
+from .admin.service import Admin
+from .admin.topics import TopicAdmin
+from .clients.relay import Relay
+from .clients.sessions import Sessions
+from .clients.telemetry import TelemetryService
+from .pull.cold_reads import ColdReads
+from .routing.request_router import RequestRouter
+from .routing.routes import Routes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AsyncExitStack
+
+    from ..front.access_point import Locate, Unreachable
+    from ..front.clock import Clock
+    from ..front.config import DoorConfig
+    from ..front.faults import FaultTable
+    from ..front.service import Method
+    from ..proto.node_links import NodeLinks
+    from .config import BrokerConfig
+    from .parts import Broker
+
+
+class ClientPort:
+    """Everything between the parts and the network; `open` builds it and listens, once."""
+
+    #: Set by `open`.
+    access: AccessPoint
+    door: SuspendableDoor
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        config: BrokerConfig,
+        max_message_size: int,
+        links: NodeLinks,
+        door_config: DoorConfig,
+        clock: Clock,
+        settings: Mapping[str, tuple[str, str]],
+        faults: FaultTable | None,
+    ) -> None:
+        """`settings` maps keys to value and origin; `faults` is None without test hooks."""
+        self._broker = broker
+        self._config = config
+        self._max_message_size = max_message_size
+        self._links = links
+        self._door_config = door_config
+        self._clock = clock
+        self._settings = settings
+        self._faults = faults
+
+    async def open(
+        self,
+        stack: AsyncExitStack,
+        on_leader_gone: Callable[[Callable[[str], None]], None],
+    ) -> int:
+        """Build the services, listen, and return the port.
+
+        `stack` closes everything but the door, which must be drained first. `on_leader_gone`
+        registers a listener that gets the address of a leader that has gone. Raises DoorError,
+        ValueError, OSError.
+        """
+        broker, clock, faults = self._broker, self._clock, self._faults
+        relay = Relay(broker.leadership.leader_client, self._links)
+        stack.push_async_callback(relay.close)
+        methods = list(map(broker.quotas.watching, self._methods(relay)))
+        locate, unreachable = self._routing()
+        audit = self._open_audit(stack)
+        if audit is not None:
+            methods = list(map(audit.watching, methods))
+        if self._config.authentication_enabled:
+            guard = await self._guard(audit)
+            broker.quotas.identify(guard.user_of)
+            methods = list(map(guard.watching, methods))
+            locate = guard.locating(locate)
+        access = self.access = AccessPoint(
+            services.table(methods),
+            self._door_config,
+            clock,
+            locate,
+            unreachable,
+            links=self._links,
+        )
+        stack.push_async_callback(access.close)
+        stack.callback(broker.sender.close)
+        on_leader_gone(access.owner_gone)
+        largest = self._max_message_size + services.AROUND_BODY_BYTES
+        make = choose_door(self._door_config.accepting(largest), self._links)
+        self.door = SuspendableDoor(lambda: make(access.services, clock, faults))
+        broker.sender.connect(access.hold, linger=not self.door.batches)
+        try:
+            return await self.door.start(self._config.bind_address, self._config.grpc_server_port)
+        except BaseException:
+            await self.door.drain(0)
+            raise
+
+    def _open_audit(self, stack: AsyncExitStack) -> AuditLog | None:
+        """Open the audit log, if there is one. Raises OSError."""
+        config = self._config
+        if not config.audit_log_file:
+            return None
+        file = Path(config.audit_log_file)
+        audit = AuditLog(file, self._clock.wall_ms, authentication=config.authentication_enabled)
+        stack.callback(audit.close)
+        return audit
+
+    async def _guard(self, audit: AuditLog | None) -> Guard:
+        """Load the key and return the check of every call. Raises ValueError, OSError."""
+        broker = self._broker
+        await asyncio.to_thread(lambda: broker.keys.key)
+        return Guard(
+            metadata=broker.metadata,
+            keys=broker.keys,
+            wall_ms=self._clock.wall_ms,
+            cluster=self._config.broker_cluster_name,
+            authorize=self._config.authorization_enabled,
+            clock_skew_ms=self._config.authentication_clock_skew,
+            refused=broker.runtime.counters.refused_calls,
+            audit=audit,
+        )
+
+    def _methods(self, relay: Relay) -> list[Method]:
+        broker, faults = self._broker, self._faults
+        routes = Routes(self._config, broker.metadata, broker.cluster, broker.auto_topics)
+        sessions = Sessions(
+            clock=self._clock,
+            metadata=broker.metadata,
+            clients=broker.clients,
+            leadership=broker.leadership,
+            client_gone=broker.receiving.client_gone,
+            relay=relay.send,
+        )
+        telemetry = TelemetryService(
+            self._clock,
+            broker.metadata,
+            broker.clients,
+            self._max_message_size,
+            broker.telemetry_forward,
+        )
+        queries = MessageQueries(broker.store, broker.pump)
+        reads = LogReads(
+            self._config.broker_name, self._clock, broker.store, broker.cluster, broker.pump
+        )
+        methods = [
+            *services.messaging(broker, routes, sessions, telemetry, self._max_message_size),
+            *services.administration(
+                self._admin(), broker.maintenance, queries, broker.users, broker.quota_admin
+            ),
+            *services.reading(reads),
+        ]
+        if faults is not None:
+            tests = FaultService(broker.runtime, broker.store.disk, faults, routes.name_stale)
+            methods += services.testing(tests)
+        return methods
+
+    def _routing(self) -> tuple[Locate, Unreachable]:
+        broker = self._broker
+        router = RequestRouter(
+            leadership=broker.leadership,
+            replication=broker.replication,
+            metadata=broker.metadata,
+            cluster=broker.cluster,
+            cold_reads=ColdReads(broker.runtime, broker.store, broker.replication, broker.cluster),
+            lite_fanout=broker.lite_fanout,
+        )
+        return router.locate, router.unreachable
+
+    def _admin(self) -> Admin:
+        broker = self._broker
+        return Admin(
+            topics=TopicAdmin(
+                runtime=broker.runtime,
+                store=broker.store,
+                metadata=broker.metadata,
+                meta_log=broker.meta_log,
+                changes=broker.changes,
+                offsets=broker.offsets,
+                pump=broker.pump,
+                progress=broker.progress,
+                status=broker.status,
+            ),
+            groups=GroupAdmin(
+                runtime=broker.runtime,
+                metadata=broker.metadata,
+                meta_log=broker.meta_log,
+                changes=broker.changes,
+                progress=broker.progress,
+                removal=broker.removal,
+            ),
+            offsets=OffsetAdmin(
+                clock=broker.runtime.clock,
+                metadata=broker.metadata,
+                store=broker.store,
+                offsets=broker.offsets,
+                leadership=broker.leadership,
+                pump=broker.pump,
+                pop=broker.pop,
+                progress=broker.progress,
+            ),
+            status=broker.status,
+            door=lambda: self.door.name,
+            settings=self._settings,
+        )

@@ -1,0 +1,107 @@
+"""`cometmq acl`: create, delete and list the policies of users."""
+
+import click
+
+from ..auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
+from ..proto import paths, v1
+from .connection import Connection
+from .errors import CliError, Exit
+from .options import endpoint_option, output_option
+from .output import show_rows
+from .user import users
+
+_RESOURCE = "Topic:NAME, Topic:PREFIX* or Topic:*, the same with Group or Cluster, or * (all)."
+
+
+@click.group()
+def acl() -> None:
+    """Create, delete and list the policies of users."""
+
+
+@acl.command()
+@click.option("--user", required=True, help="User.")
+@click.option("--resource", required=True, help=_RESOURCE)
+@click.option(
+    "--actions", required=True, help="Pub, Sub, Create, Update, Delete, Get, List or All; a list."
+)
+@click.option(
+    "--from", "sources", multiple=True, metavar="CIDR", help="Only for these clients; repeatable."
+)
+@click.option(
+    "--decision", type=click.Choice(["allow", "deny"]), default="allow", show_default=True
+)
+@endpoint_option
+@output_option
+def create(
+    *,
+    user: str,
+    resource: str,
+    actions: str,
+    sources: tuple[str, ...],
+    decision: str,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Add a policy; it replaces the user's policy with the same resource and decision."""
+    wanted = policy(resource, actions, sources, decision)
+    with Connection(endpoint) as connection:
+        request = v1.PutPolicyRequest(user=user, policy=wanted)
+        answer = connection.call(paths.PUT_POLICY, request, v1.UserResponse)
+    show(answer.user, output)
+
+
+@acl.command()
+@click.option("--user", required=True, help="User.")
+@click.option("--resource", default="", help="Only policies for this resource.")
+@click.option("--decision", type=click.Choice(["allow", "deny"]), help="Only with this decision.")
+@endpoint_option
+@output_option
+def delete(*, user: str, resource: str, decision: str | None, endpoint: str, output: str) -> None:
+    """Delete policies of a user."""
+    allow = None if decision is None else decision == "allow"
+    request = v1.DeletePolicyRequest(user=user, resource=resource, allow=allow)
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.DELETE_POLICY, request, v1.UserResponse)
+    show(answer.user, output)
+
+
+@acl.command("list")
+@click.option("--user", default="", help="Only this user.")
+@endpoint_option
+@output_option
+def list_policies(*, user: str, endpoint: str, output: str) -> None:
+    """List the policies."""
+    rows = [row for each in users(endpoint, user) for row in policy_rows(each)]
+    show_rows(rows, output, empty="There are no policies.")
+
+
+def policy(resource: str, actions: str, sources: tuple[str, ...], decision: str) -> v1.AclPolicy:
+    """Return the policy of the command's options. Raises CliError."""
+    try:
+        return v1.AclPolicy(
+            resource=str(ResourcePattern.parse(resource)),
+            actions=parse_actions(actions),
+            allow=decision == "allow",
+            sources=[str(parse_source(source)) for source in sources],
+        )
+    except ValueError as error:
+        raise CliError(f"{error}.", Exit.USAGE) from None
+
+
+def show(config: v1.UserConfig, output: str) -> None:
+    """Print all policies of a user."""
+    show_rows(policy_rows(config), output, empty=f"User {config.name} has no policies.")
+
+
+def policy_rows(config: v1.UserConfig) -> list[dict[str, object]]:
+    """Return a user's policies as table rows."""
+    return [
+        {
+            "user": config.name,
+            "decision": "allow" if each.allow else "deny",
+            "actions": ",".join(action_names(Action(each.actions))),
+            "resource": each.resource,
+            "from": ", ".join(each.sources) or "everywhere",
+        }
+        for each in config.policies
+    ]

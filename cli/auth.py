@@ -1,0 +1,69 @@
+"""`cometmq auth`: create the first user, explain a decision, make certificates."""
+
+from pathlib import Path
+
+import click
+
+from ..proto import paths, v1
+from . import private_file
+from .connection import Connection
+from .credentials import file_text
+from .dev_ca import dev_ca
+from .errors import CliError
+from .options import endpoint_option, output_option
+from .output import show_json
+from .user import put
+
+
+@click.group()
+def auth() -> None:
+    """Create the first user; explain a decision; make certificates for development."""
+
+
+auth.add_command(dev_ca)
+
+
+@auth.command()
+@click.option("--name", default="admin", show_default=True, help="Name of the user.")
+@click.option("--secret", default="", help="Secret key [default: generated and printed].")
+@click.option(
+    "--write",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write accessKey= and secretKey= to this file (mode 0600).",
+)
+@endpoint_option
+@output_option
+def init(*, name: str, secret: str, file: Path | None, endpoint: str, output: str) -> None:
+    """Create the first user, of type Super.
+
+    With authentication on, a node accepts this without a signature from its own machine only, and
+    only while there is no user.
+    """
+    request = v1.PutUserRequest(name=name, secret=secret, is_super=True, must_be_new=True)
+    secret = put(request, endpoint, output)
+    if file is not None:
+        try:
+            private_file.replace(file, file_text(name, secret))
+        except OSError as error:
+            raise CliError(f"Cannot write {file}: {error.strerror}.") from None
+
+
+@auth.command()
+@click.argument("user")
+@click.argument("action")
+@click.argument("resource")
+@click.option("--from", "source", default="", metavar="IP", help="Address of the client.")
+@endpoint_option
+@output_option
+def check(
+    *, user: str, action: str, resource: str, source: str, endpoint: str, output: str
+) -> None:
+    """Explain whether USER may do ACTION (Pub, Sub, ...) on RESOURCE (Topic:orders)."""
+    request = v1.CheckAccessRequest(user=user, action=action, resource=resource, source=source)
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.CHECK_ACCESS, request, v1.CheckAccessResponse)
+    if output == "json":
+        show_json({"allowed": answer.allowed, "reason": answer.reason})
+    else:
+        click.echo(f"{'allowed' if answer.allowed else 'denied'}: {answer.reason}")

@@ -1,0 +1,74 @@
+"""The same call to several nodes at once: one node that does not answer delays no other."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from ..connection import Connection, checked, failure
+from ..errors import CliError
+
+
+class Calls:
+    """Calls in progress, started by the constructor; a context manager that ends them."""
+
+    def __init__(
+        self, addresses: Sequence[str], path: str, request: object, answer: type[Any]
+    ) -> None:
+        self.answers: dict[str, Any] = {}  #: by address, in the order of arrival
+        self.errors: dict[str, CliError] = {}
+        self._began_s = time.monotonic()
+        self._changed = threading.Condition()
+        self._calls: dict[str, tuple[Connection, Any]] = {}
+        for address in dict.fromkeys(addresses):
+            connection = Connection(address)
+            method: Any = connection.method(path, answer)
+            call = method.future(request, metadata=connection.metadata)
+            self._calls[address] = connection, call
+        for address, (_, call) in self._calls.items():
+            call.add_done_callback(lambda call, address=address: self._done(address, call))
+
+    def __enter__(self) -> "Calls":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection, _ in self._calls.values():
+            connection.channel.close()
+
+    def wait(self, timeout_s: float, enough: Callable[[Any], bool] = lambda _: False) -> None:
+        """Wait for all answers, for one that is `enough`, or until `timeout_s` after the start.
+
+        Calls without an answer at the timeout get an error and are cancelled.
+        """
+        left_s = self._began_s + timeout_s - time.monotonic()
+
+        def ready() -> bool:
+            whole = len(self.answers) + len(self.errors) == len(self._calls)
+            return whole or any(enough(answer) for answer in self.answers.values())
+
+        with self._changed:
+            if self._changed.wait_for(ready, max(0.0, left_s)):
+                return
+            for address, (_, call) in self._calls.items():
+                if address not in self.answers:
+                    text = f"{address} did not answer within {timeout_s:g} s"
+                    self.errors.setdefault(address, CliError(text))
+                call.cancel()
+
+    def _done(self, address: str, call: Any) -> None:
+        """Enter the outcome of a call; runs in a thread of gRPC."""
+        with self._changed:
+            if address in self.errors:
+                return
+            try:
+                answer = call.result()
+                self.answers[address] = checked(answer) if hasattr(answer, "code") else answer
+            except CliError as error:
+                self.errors[address] = error
+            except grpc.RpcError as error:
+                self.errors[address] = failure(error, address)
+            except grpc.FutureCancelledError:
+                return
+            self._changed.notify_all()

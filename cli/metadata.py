@@ -1,0 +1,44 @@
+"""What `cometmq topic` and `cometmq group` share: options of settings, and their output."""
+
+from collections.abc import Callable
+
+import click
+from click.decorators import FC
+
+from ..proto import v1
+
+
+def with_options(*options: Callable[[FC], FC]) -> Callable[[FC], FC]:
+    """Return a decorator that adds these options, in this order."""
+
+    def add(command: FC) -> FC:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def attribute_option(example: str) -> Callable[[FC], FC]:
+    """Return `--attribute`; the help shows `example`."""
+    return click.option(
+        "--attribute",
+        "attributes",
+        multiple=True,
+        metavar="+KEY=VALUE|-KEY",
+        help=f"Set or remove an attribute, for example {example}; repeatable.",
+    )
+
+
+def attribute_texts(config: v1.TopicConfig | v1.GroupConfig) -> list[str]:
+    """Return `key=value` for each attribute."""
+    return [f"{key}={value}" for key, value in sorted(config.attributes.items())]
+
+
+def change_verb(answer: v1.CreateTopicResponse | v1.CreateGroupResponse, *, dry_run: bool) -> str:
+    """Return what was done: Created, Unchanged, Changed or, in a dry run, Would change."""
+    if answer.created:
+        return "Created"
+    if not answer.altered:
+        return "Unchanged"
+    return "Would change" if dry_run else "Changed"

@@ -1,0 +1,76 @@
+"""`cometmq quota`: set, delete and list the quotas of users and topics."""
+
+import click
+
+from ..auth.quota import LIMITS
+from ..proto import paths, v1
+from .connection import Connection
+from .errors import CliError, Exit
+from .options import endpoint_option, output_option
+from .output import show_rows
+
+_LIMIT = click.IntRange(min=0)
+
+
+@click.group()
+def quota() -> None:
+    """Set, delete and list the quotas of users and topics."""
+
+
+@quota.command("set")
+@click.argument("subject")
+@click.option("--messages", type=_LIMIT, help="Messages sent a second; 0: no limit.")
+@click.option("--bytes", "size", type=_LIMIT, help="Bytes sent a second; 0: no limit.")
+@click.option("--connections", type=_LIMIT, help="Connected clients; 0: no limit.")
+@click.option("--polls", type=_LIMIT, help="Waiting receives; 0: no limit.")
+@endpoint_option
+@output_option
+def set_quota(
+    *,
+    subject: str,
+    messages: int | None,
+    size: int | None,
+    connections: int | None,
+    polls: int | None,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Set limits of SUBJECT: User:NAME, Topic:NAME, or User:*, Topic:* for all without their own.
+
+    Limits that are not given stay. They hold for each broker group.
+    """
+    limits = {"messages": messages, "bytes": size, "connections": connections, "polls": polls}
+    if all(limit is None for limit in limits.values()):
+        names = ", ".join(f"--{name}" for name in LIMITS)
+        raise CliError(f"Give a limit: {names}.", Exit.USAGE)
+    request = v1.PutQuotaRequest(subject=subject, **limits)
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.PUT_QUOTA, request, v1.QuotaResponse)
+    show_rows([_row(answer.quota)], output, empty="")
+
+
+@quota.command()
+@click.argument("subject")
+@endpoint_option
+@output_option
+def delete(*, subject: str, endpoint: str, output: str) -> None:
+    """Delete the quota of SUBJECT."""
+    with Connection(endpoint) as connection:
+        request = v1.DeleteQuotaRequest(subject=subject)
+        answer = connection.call(paths.DELETE_QUOTA, request, v1.QuotaResponse)
+    show_rows([_row(answer.quota)], output, empty="")
+
+
+@quota.command("list")
+@endpoint_option
+@output_option
+def list_quotas(*, endpoint: str, output: str) -> None:
+    """List the quotas."""
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.LIST_QUOTAS, v1.ListQuotasRequest(), v1.ListQuotasResponse)
+    show_rows([_row(each) for each in answer.quotas], output, empty="There are no quotas.")
+
+
+def _row(config: v1.QuotaConfig) -> dict[str, object]:
+    """Return a quota as a table row."""
+    return {"subject": config.subject, **{name: getattr(config, name) or "-" for name in LIMITS}}

@@ -1,0 +1,63 @@
+"""Admission of calls from other nodes of the cluster.
+
+`proto/node_links.py` defines a node: the cluster token, or a certificate with the name of nodes.
+Admission uses the connection and metadata alone, so that a request is not parsed before it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from ..proto.addresses import host_of, is_loopback
+from ..proto.errors import PERMISSION_DENIED, RpcFailure
+from ..proto.node_links import NodeLinks
+from .context import FORWARDED, RequestContext
+
+#: Refuses a call before its request is parsed: raises RpcFailure or WireError.
+Admission = Callable[[RequestContext], None]
+
+
+def check_node(links: NodeLinks, ctx: RequestContext) -> None:
+    """Raise PERMISSION_DENIED unless the caller is a node."""
+    if links.admits(ctx.token, ctx.peer_certificate, local=_is_local(ctx.peer)):
+        return
+    if links.token:
+        raise RpcFailure(
+            PERMISSION_DENIED, "the cluster token is missing or wrong: set clusterToken"
+        )
+    raise RpcFailure(
+        PERMISSION_DENIED,
+        "without clusterToken a node accepts calls of nodes on its own machine only",
+    )
+
+
+def nodes_only(links: NodeLinks) -> Admission:
+    """Return the admission of methods that only nodes and operators of the cluster call."""
+    return partial(check_node, links)
+
+
+def forwarded_by_nodes_only(links: NodeLinks, admit: Admission | None) -> Admission:
+    """Return the admission of a client method: only a node may mark a request as forwarded.
+
+    `admit` is the method's own admission, called afterwards.
+    """
+
+    def check(ctx: RequestContext) -> None:
+        if ctx.forwarded:
+            check_node(links, ctx)
+            if ":" in ctx.forwarded_for:
+                ctx.peer = ctx.forwarded_for
+        if admit is not None:
+            admit(ctx)
+
+    return check
+
+
+def forward_mark(links: NodeLinks, address: str, peer: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that marks a request to the node at `address` as forwarded for the
+    client with the address `peer`."""
+    return ((FORWARDED, peer), *links.metadata(address))
+
+
+def _is_local(peer: str) -> bool:
+    """Return whether a peer is on this machine; calls inside the process have none."""
+    return not peer or is_loopback(host_of(peer))

@@ -1,0 +1,229 @@
+//! Byte budgets: what the requests of clients that are not complete yet, and answers that they have
+//! not read yet, may hold.
+//!
+//! A `Pool` is the budget of the process, a `Share` the part of one connection. Both only count;
+//! the callers refuse or disconnect.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+/// What an unfinished request holds besides its bytes: its stream and its task.
+const OVERHEAD: usize = 1 << 10;
+/// Answers below this size are not counted: it would cost more than they hold.
+const COUNTED_MIN: usize = 1 << 10;
+
+/// The budget of the process.
+pub struct Pool {
+    used: AtomicUsize,
+    sharers: AtomicUsize,
+    limit: usize,
+}
+
+impl Pool {
+    /// An unused budget.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            used: AtomicUsize::new(0),
+            sharers: AtomicUsize::new(0),
+            limit,
+        }
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// True if more than `times` the budget is used.
+    pub fn exceeds(&self, times: usize) -> bool {
+        self.used() > self.limit.saturating_mul(times)
+    }
+
+    /// True if a connection that uses `own` bytes may use no more: the budget is used up, or half
+    /// of it is, and the connection has more than its share of that half.
+    fn is_short(&self, own: usize) -> bool {
+        let used = self.used();
+        let half = self.limit / 2;
+        let sharers = self.sharers.load(Ordering::Acquire).max(1);
+        used > self.limit || (used > half && own > half / sharers)
+    }
+}
+
+/// The part of one connection.
+pub struct Share {
+    pool: Arc<Pool>,
+    own: AtomicUsize,
+    limit: usize,
+    /// Notified when the connection uses more than it may.
+    pub exceeded: Notify,
+}
+
+impl Share {
+    /// An unused part of at most `limit` bytes.
+    pub fn new(pool: Arc<Pool>, limit: usize) -> Self {
+        Self {
+            pool,
+            own: AtomicUsize::new(0),
+            limit,
+            exceeded: Notify::new(),
+        }
+    }
+
+    /// Bytes in use by the connection.
+    pub fn used(&self) -> usize {
+        self.own.load(Ordering::Acquire)
+    }
+
+    fn add(&self, size: usize) -> usize {
+        let before = self.own.fetch_add(size, Ordering::AcqRel);
+        if before == 0 && size > 0 {
+            self.pool.sharers.fetch_add(1, Ordering::AcqRel);
+        }
+        self.pool.used.fetch_add(size, Ordering::AcqRel);
+        before + size
+    }
+
+    fn subtract(&self, size: usize) {
+        if self.own.fetch_sub(size, Ordering::AcqRel) == size && size > 0 {
+            self.pool.sharers.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.pool.used.fetch_sub(size, Ordering::AcqRel);
+    }
+}
+
+/// The bytes of one request, from its headers until Python takes it.
+pub struct Held {
+    share: Arc<Share>,
+    bytes: usize,
+}
+
+impl Held {
+    /// A request of which nothing has arrived but its headers.
+    pub fn new(share: &Arc<Share>) -> Self {
+        share.add(OVERHEAD);
+        Self {
+            share: Arc::clone(share),
+            bytes: OVERHEAD,
+        }
+    }
+
+    /// Set the number of bytes that have arrived; false if the budget does not allow them. One
+    /// request alone may exceed the budget of its connection.
+    #[must_use]
+    pub fn set(&mut self, size: usize) -> bool {
+        let bytes = size + OVERHEAD;
+        let own = if bytes >= self.bytes {
+            self.share.add(bytes - self.bytes)
+        } else {
+            self.share.subtract(self.bytes - bytes);
+            self.share.used()
+        };
+        self.bytes = bytes;
+        let alone = own <= bytes;
+        (alone || own <= self.share.limit) && !self.share.pool.is_short(own)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.share.subtract(self.bytes);
+    }
+}
+
+struct Unread {
+    data: Bytes,
+    share: Arc<Share>,
+}
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.share.subtract(self.data.len());
+    }
+}
+
+/// Count an answer until its last byte was written to the socket or dropped; notifies
+/// `Share::exceeded` if the connection has more unread answers than it may. One answer alone may
+/// exceed the budget of its connection.
+pub fn counted(share: &Arc<Share>, data: Bytes) -> Bytes {
+    let size = data.len();
+    if size < COUNTED_MIN {
+        return data;
+    }
+    let own = share.add(size);
+    if (own > share.limit && own > size) || share.pool.exceeds(2) {
+        share.exceeded.notify_one();
+    }
+    Bytes::from_owner(Unread {
+        data,
+        share: Arc::clone(share),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(pool: &Arc<Pool>, limit: usize) -> Arc<Share> {
+        Arc::new(Share::new(Arc::clone(pool), limit))
+    }
+
+    #[test]
+    fn one_request_may_exceed_the_budget_of_its_connection_and_a_second_one_may_not() {
+        let pool = Arc::new(Pool::new(1 << 30));
+        let share = share(&pool, 10_000);
+        let mut first = Held::new(&share);
+        assert!(first.set(50_000));
+        let mut second = Held::new(&share);
+        assert!(!second.set(1));
+        drop(first);
+        assert!(second.set(1));
+        drop(second);
+        assert_eq!((share.used(), pool.used()), (0, 0));
+    }
+
+    #[test]
+    fn a_connection_with_more_than_its_share_is_refused_first() {
+        let pool = Arc::new(Pool::new(100_000));
+        let (greedy, modest) = (share(&pool, 1 << 20), share(&pool, 1 << 20));
+        let mut large = Held::new(&greedy);
+        assert!(large.set(48_000));
+        let mut small = Held::new(&modest);
+        assert!(small.set(10_000));
+        assert!(!large.set(48_001));
+        assert!(small.set(20_000));
+        assert!(!small.set(60_000)); // beyond the whole budget
+        assert_eq!(pool.sharers.load(Ordering::Acquire), 2);
+    }
+
+    #[test]
+    fn answers_count_until_they_are_dropped() {
+        let pool = Arc::new(Pool::new(1 << 20));
+        let share = share(&pool, 5_000);
+        let mut first = counted(&share, Bytes::from(vec![0; 4_000]));
+        let piece = first.split_to(1_000);
+        drop(first);
+        assert_eq!(share.used(), 4_000);
+        drop(piece);
+        assert_eq!(share.used(), 0);
+        let small = counted(&share, Bytes::from_static(b"small"));
+        assert_eq!((share.used(), &small[..]), (0, &b"small"[..]));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn too_many_unread_answers_notify() {
+        let pool = Arc::new(Pool::new(1 << 20));
+        let share = share(&pool, 5_000);
+        let _first = counted(&share, Bytes::from(vec![0; 9_000]));
+        let _second = counted(&share, Bytes::from(vec![0; 2_000]));
+        share.exceeded.notified().await;
+    }
+}

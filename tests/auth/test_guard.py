@@ -1,0 +1,209 @@
+"""The guard: verdicts follow users at once, a signature is computed once, sentences are exact."""
+
+import gc
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, parse_source
+from cometmq.auth.signature import authorization
+from cometmq.broker.access.guard import Guard
+from cometmq.broker.access.key_source import KeySource
+from cometmq.broker.metadata.tables import Metadata
+from cometmq.front.context import RequestContext
+from cometmq.proto import paths, v1, v2
+from cometmq.proto.errors import WireError
+
+TIME = "20261123T060428Z"
+TIME_MS = 1_795_413_868_000
+SECRET = "secret-key"
+KEYS = KeySource("", "token", Path("unused"))
+
+
+class World:
+    """A guard with users."""
+
+    def __init__(self, *, authorize: bool = True, clock_skew_ms: int = 0) -> None:
+        self.now_ms = TIME_MS
+        self.refused: Counter[str] = Counter()
+        self.metadata = Metadata(True, 10, 10)
+        self.guard = Guard(
+            metadata=self.metadata,
+            keys=KEYS,
+            wall_ms=lambda: self.now_ms,
+            cluster="DefaultCluster",
+            authorize=authorize,
+            clock_skew_ms=clock_skew_ms,
+            refused=self.refused,
+        )
+
+    def user(self, name: str, *policies: tuple[str, str, bool], **fields: Any) -> None:
+        sources = tuple(map(parse_source, fields.pop("sources", ())))
+        made = tuple(
+            Policy(ResourcePattern.parse(resource), parse_actions(actions), allow, sources)
+            for resource, actions, allow in policies
+        )
+        sealed = KEYS.key.seal(name, SECRET)
+        self.metadata.put_user(User(name, sealed, policies=made, **fields))
+
+    def send(self, ctx: RequestContext, topic: str = "orders") -> str:
+        """The sentence of a refused send; empty if it is allowed."""
+        message = v2.Message(topic=v2.Resource(name=topic))
+        return self.call(ctx, paths.SEND_MESSAGE, v2.SendMessageRequest(messages=[message]))
+
+    def call(self, ctx: RequestContext, path: str, request: Any) -> str:
+        try:
+            self.guard.check(path, request, ctx)
+        except WireError as error:
+            assert error.code == v2.UNAUTHORIZED
+            return error.message
+        return ""
+
+
+def signed(user: str, secret: str = SECRET, *, time: str = TIME, **fields: Any) -> RequestContext:
+    header = authorization(user, secret, time)
+    metadata = (("x-mq-client-id", "c"), ("authorization", header), ("x-mq-date-time", time))
+    return RequestContext("c", peer=fields.pop("peer", "10.1.2.3:5"), metadata=metadata, **fields)
+
+
+def test_each_failure_has_the_references_sentence() -> None:
+    world = World()
+    world.user("orders", ("Topic:orders", "Pub", True), ("Topic:denied", "All", False))
+    world.user("off", enabled=False)
+    assert world.send(signed("orders")) == ""
+    assert world.send(signed("missing")) == "User:missing is not found."
+    assert world.send(signed("off")) == "User:off is disabled."
+    assert world.send(signed("orders", "wrong-secret")) == "check signature failed."
+    assert world.send(RequestContext("c")) == "username cannot be null."
+    header = ("authorization", authorization("orders", SECRET, TIME))
+    assert world.send(RequestContext("c", metadata=(header,))) == "datetime is null."
+    assert world.send(signed("orders"), "other") == (
+        "User:orders has no permission to access Topic:other from 10.1.2.3, no matched policies."
+    )
+    assert world.send(signed("orders"), "denied") == (
+        "User:orders has no permission to access Topic:denied from 10.1.2.3, the decision is deny."
+    )
+    assert world.refused == {"signature": 5, "permission": 2}
+
+
+def test_a_signature_seen_before_is_not_computed_again() -> None:
+    world = World()
+    world.user("orders", ("Topic:*", "Pub", True))
+    for topic in ("a", "b", "a"):
+        assert world.send(signed("orders"), topic) == ""
+    assert world.guard.computed == 1
+    world.send(signed("orders", time="20261123T060429Z"))
+    assert world.guard.computed == 2
+    # A wrong signature is computed each time: only successes are stored.
+    for _ in range(2):
+        assert world.send(signed("orders", "wrong-secret"))
+    assert world.guard.computed == 4
+
+
+def test_long_names_and_headers_take_no_memory() -> None:
+    world = World()
+    world.user("orders", ("Topic:orders", "Pub", True))
+    gc.collect()
+    tracemalloc.start()
+    for number in range(50):
+        refusal = world.send(signed("orders"), "x" * (1 << 20) + str(number))
+        assert "no permission" in refusal
+        assert len(refusal) < 1_000
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 10 << 20
+    header = authorization("orders", SECRET, TIME) + ", x=" + "y" * 512
+    for computed in (2, 3):
+        metadata = (("authorization", header), ("x-mq-date-time", TIME))
+        assert world.send(RequestContext("c", peer="10.1.2.3:5", metadata=metadata)) == ""
+        assert world.guard.computed == computed
+
+
+def test_a_change_of_a_user_counts_from_the_next_call() -> None:
+    world = World()
+    world.user("orders", ("Topic:*", "Pub", True))
+    assert world.send(signed("orders")) == ""
+    world.user("orders", ("Topic:*", "Pub", True), enabled=False)
+    assert world.send(signed("orders")) == "User:orders is disabled."
+    world.user("orders")
+    assert world.send(signed("orders")).endswith("no matched policies.")
+    world.metadata.remove_user("orders")
+    assert world.send(signed("orders")) == "User:orders is not found."
+
+
+def test_source_addresses_decide_for_each_call() -> None:
+    world = World()
+    world.user("orders", ("Topic:*", "Pub", True), sources=["10.0.0.0/8"])
+    for _ in range(2):
+        assert world.send(signed("orders")) == ""
+        assert "192.168.0.1" in world.send(signed("orders", peer="192.168.0.1:7"))
+        assert world.send(signed("orders", peer="[::ffff:10.0.0.1]:7")) == ""
+
+
+def test_without_authorization_users_may_do_all_but_administer_users() -> None:
+    world = World(authorize=False)
+    world.user("orders")
+    world.user("admin", is_super=True)
+    assert world.send(signed("orders"), "any") == ""
+    change = v1.PutUserRequest(name="orders", is_super=True)
+    sentence = world.call(signed("orders"), paths.PUT_USER, change)
+    assert sentence.endswith("only users of type Super have it.")
+    assert world.call(signed("admin"), paths.PUT_USER, change) == ""
+
+
+def test_only_this_machine_creates_the_first_user_and_only_a_super_user() -> None:
+    world = World()
+    first = v1.PutUserRequest(name="admin", is_super=True)
+    near, far = RequestContext(peer="127.0.0.1:5"), RequestContext(peer="10.0.0.1:5")
+    assert world.call(near, paths.PUT_USER, first) == ""
+    assert world.call(far, paths.PUT_USER, first) == "username cannot be null."
+    normal = v1.PutUserRequest(name="admin")
+    assert world.call(near, paths.PUT_USER, normal) == "username cannot be null."
+    world.user("admin", is_super=True)
+    assert world.call(near, paths.PUT_USER, first) == "username cannot be null."
+
+
+def test_an_old_signature_is_refused_with_a_limit_but_not_in_an_open_stream() -> None:
+    world = World(clock_skew_ms=60_000)
+    world.user("orders", ("Topic:*", "Pub", True))
+    assert world.send(signed("orders")) == ""
+    world.now_ms += 60_001
+    assert "differs from the server's clock" in world.send(signed("orders"))
+    assert "differs" in world.send(signed("orders", time="no time"))
+    assert world.send(signed("orders", forwarded=True)) == "", "the first node has checked it"
+    world.guard.check_message(paths.TELEMETRY, v2.TelemetryCommand(), signed("orders"))
+
+
+def test_a_need_of_alternatives_is_met_by_one() -> None:
+    world = World()
+    world.user("reader", ("Topic:orders", "Sub", True), ("Topic:orders", "Pub", False))
+    route = v2.QueryRouteRequest(topic=v2.Resource(name="orders"))
+    assert world.call(signed("reader"), paths.QUERY_ROUTE, route) == ""
+    assert world.send(signed("reader")).endswith("the decision is deny.")
+
+
+def test_a_stream_is_checked_at_each_message() -> None:
+    world = World()
+    world.user("orders", ("Topic:orders", "Pub", True))
+    received: list[Any] = []
+    inner = SimpleNamespace(receive=received.append, close=lambda reason: None)
+    from cometmq.front.service import methods_of
+
+    (method,) = methods_of(
+        "apache.rocketmq.v2.MessagingService", {"Telemetry": lambda ctx, outbound: inner}
+    )
+    session = world.guard.watching(method).handler(signed("orders"), None)
+
+    def settings(topic: str) -> v2.TelemetryCommand:
+        publishing = v2.Publishing(topics=[v2.Resource(name=topic)])
+        return v2.TelemetryCommand(settings=v2.Settings(publishing=publishing))
+
+    session.receive(settings("orders"))
+    assert len(received) == 1
+    with pytest.raises(WireError, match="no permission to access Topic:other"):
+        session.receive(settings("other"))
+    assert len(received) == 1

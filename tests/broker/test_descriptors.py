@@ -1,0 +1,65 @@
+"""A broker with few descriptors and many connections."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from cometmq.proto import v2
+from cometmq.tests.broker.broker_process import BrokerProcess
+from cometmq.tests.broker.live import create_topic
+from cometmq.tests.front.raw_http2 import PREFACE, SETTINGS, frame
+from cometmq.tests.harness.wire import normal_message
+
+DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else ("grpcio",)
+DESCRIPTORS = 300
+IDLE = 400
+
+
+async def connect(address: str, count: int, greeting: bytes) -> list[asyncio.StreamWriter]:
+    """Open connections that send `greeting` and nothing else."""
+    host, _, port = address.rpartition(":")
+    writers = []
+    for _ in range(count):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(greeting)
+        writers.append(writer)
+    return writers
+
+
+def readiness(address: str) -> int:
+    """Return the status of the readiness probe."""
+    with urllib.request.urlopen(f"http://{address}/readyz", timeout=10) as answer:
+        status: int = answer.status
+    return status
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_idle_connections_beyond_the_descriptors_leave_the_store_working(
+    door: str, tmp_path: Path
+) -> None:
+    limits = {"descriptors": DESCRIPTORS, "front_door": door}
+    async with BrokerProcess(tmp_path, **limits) as broker, broker.client() as wire:
+        await create_topic(wire, "t0", queues=8)
+        assert (await wire.send([normal_message("t0", "first", b"x")])).status.code == v2.OK
+        greeting = PREFACE + frame(SETTINGS, 0, 0, b"")
+        idle = []
+        for address in (broker.address, broker.ha, broker.metrics):
+            idle += await connect(address, IDLE // 2, greeting)
+            idle += await connect(address, IDLE // 2, b"")
+        for number in range(1, 20):
+            # New files for the queues, and a new segment now and then.
+            await create_topic(wire, f"t{number}", queues=8)
+            messages = [normal_message(f"t{number}", f"m{number}", bytes(100_000))]
+            answer = await wire.send(messages)
+            assert answer.status.code == v2.OK, answer.status.message
+        assert await asyncio.to_thread(readiness, broker.metrics) == 200
+        for writer in idle:
+            writer.transport.abort()
+        async with broker.client("late") as late:
+            answer = await late.send([normal_message("t1", "last", b"x")])
+            assert answer.status.code == v2.OK

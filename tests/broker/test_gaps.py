@@ -1,0 +1,58 @@
+"""A message whose record is damaged: consumers go on, and every view of the broker names it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from cometmq.proto import paths, v1, v2
+from cometmq.store.format.record import decode
+from cometmq.tests.broker.desk import desk
+from cometmq.tests.broker.live import settings, until
+from cometmq.tests.broker.test_observed import fetch
+from cometmq.tests.harness.wire import Wire
+from cometmq.tests.store.damage import Place, flip
+
+COUNT = 60
+DAMAGED = 7
+FIRST_SEGMENT = "commitlog/00000000000000000000"
+
+
+async def test_a_damaged_record_is_named_by_probe_metrics_and_group(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    small = replace(chosen.store, mapped_file_size_commit_log=16 << 10)
+    async with desk(tmp_path, replace(chosen, store=small)) as k:
+        k.topic("T")
+        k.group("g")
+        await k.sent("T", *(b"%03d" % n + b"." * 200 for n in range(COUNT)))
+        store = k.node.store
+        found = store.get("T", 0, DAMAGED, 1).records[0]
+        assert found.physical_offset < small.mapped_file_size_commit_log
+        at = found.data.index(decode(found.data).body)
+        flip(Place(tmp_path / FIRST_SEGMENT, found.physical_offset + at, 1 << 20))
+        bodies: set[bytes] = set()
+
+        async def receive() -> bool:
+            answer = await k.receive("T", "g", k.context(remaining_ms=200))
+            bodies.update(each.body[:3] for each in answer.messages)
+            return len(bodies) == COUNT - 1
+
+        for _ in range(200):
+            if await receive():
+                break
+            await asyncio.sleep(0.02)
+        assert bodies == {b"%03d" % n for n in range(COUNT) if n != DAMAGED}
+        await until(lambda: len(store.blocks.gaps) == 1)
+        code, text = await fetch(k.live, "/readyz")
+        line = f"message missing: topic=T queue=0 offset={DAMAGED} file={FIRST_SEGMENT}"
+        assert (code, text.splitlines()) == (200, ["ok", line])
+        _, metrics = await fetch(k.live, "/metrics")
+        (sample,) = [m for m in metrics.splitlines() if m.startswith("cometmq_store_missing_mess")]
+        assert float(sample.rpartition(" ")[2]) == 1
+        async with Wire(k.live.bound.client, "c@1", "PYTHON") as wire:
+            request = v1.DescribeGroupRequest(name="g")
+            answer = await wire.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+        assert answer.code == v2.OK
+        missing = [(q.topic, m.offset, m.file) for q in answer.queues for m in q.missing]
+        assert missing == [("T", DAMAGED, FIRST_SEGMENT)]

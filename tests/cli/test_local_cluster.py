@@ -1,0 +1,86 @@
+"""Commands that find a cluster of `cometmq up` by its data directory, without other options."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from cometmq.cli.local_cluster import found_file
+from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with temporary("--controller") as found:
+        yield found.wait_in_sync()
+
+
+def run(*words: str, cwd: Path, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+    """Run a command in a directory, with no variable of CometMQ but those given."""
+    inherited = {name: value for name, value in os.environ.items() if "COMETMQ" not in name}
+    done = subprocess.run(
+        [*cometmq_command(), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        env={**inherited, **(env or {})},
+    )
+    text = done.stdout + done.stderr
+    assert done.returncode == code, text
+    assert "Traceback" not in text
+    return text
+
+
+def test_commands_in_the_directory_of_a_cluster_use_its_ports_and_token(cluster: Cluster) -> None:
+    for place in (cluster.data, cluster.data.parent):
+        (group,) = json.loads(run("ha", "status", "-o", "json", cwd=place))
+        assert [row["in_sync"] for row in group["replicas"]] == [True, True]
+        run("topic", "create", "orders", cwd=place)
+    run("ha", "switchover", "--dry-run", cwd=cluster.data)
+    run("healthcheck", cwd=cluster.data)
+
+
+def test_commands_with_the_data_option_use_its_ports_and_token(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    where = ("--data", str(cluster.data))
+    # Variables of another cluster do not change what the option names.
+    other = {"COMETMQ_ENDPOINT": "127.0.0.1:1", "COMETMQ_NAMESRV_ADDR": "127.0.0.1:1"}
+    run("topic", "create", "by-option", *where, cwd=tmp_path, env=other)
+    run("ha", "status", *where, cwd=tmp_path, env={**other, "COMETMQ_CLUSTER_TOKEN": "wrong"})
+
+
+def test_environment_variables_override_the_current_directory(cluster: Cluster) -> None:
+    told = run("topic", "list", cwd=cluster.data, code=1, env={"COMETMQ_ENDPOINT": "127.0.0.1:1"})
+    assert "Cannot connect to 127.0.0.1:1." in told
+    told = run("ha", "status", cwd=cluster.data, code=1, env={"COMETMQ_CLUSTER_TOKEN": "wrong"})
+    assert "the cluster token is missing or wrong" in told
+
+
+def test_a_directory_of_no_cluster_is_refused(tmp_path: Path) -> None:
+    told = run("topic", "list", "--data", str(tmp_path), cwd=tmp_path, code=2)
+    assert told == f"cometmq: {tmp_path} is not a data directory of `cometmq up`.\n"
+
+
+def test_a_secret_of_the_current_directory_is_for_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster-token").write_text("secret\n")
+    monkeypatch.chdir(tmp_path)
+    assert found_file("cluster-token", "127.0.0.1:8081;localhost:8083") is not None
+    assert found_file("cluster-token", "127.0.0.1:8081;10.0.0.1:8083") is None
+
+
+def test_the_addresses_of_a_stopped_cluster_are_gone(cluster: Cluster, tmp_path: Path) -> None:
+    with temporary("--single") as stopped:
+        addresses = stopped.data / "up.json"
+        assert json.loads(addresses.read_text()) == stopped.ready()
+        stopped.stop()
+        assert not addresses.exists()

@@ -1,0 +1,224 @@
+"""The three hosts of docs/production.md: its files word for word, one namespace for each host.
+
+`python -m cometmq.tests.drills.hosts.guide FOLDER` starts them, sends, carries out the rolling
+restart, kills a host and sends again. Prints `passed` at the end; a failure is a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from cometmq.proto import v2
+
+from ...harness.wire import Wire, normal_message
+from .lab import Lab, run
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDE = ROOT / "docs" / "production.md"
+UNITS = ROOT / "deploy" / "systemd"
+STATE = Path("/var/lib/cometmq")
+PREFIX = "/opt/cometmq/bin/cometmq"
+START_S = 90.0
+
+
+def printed_files() -> dict[tuple[str, str], str]:
+    """Return the configuration files of the guide by path and host."""
+    pattern = r"`(/etc/cometmq/\S+)` on ([\d.]+):\n\n```\n(.*?)```"
+    found = re.findall(pattern, GUIDE.read_text(), re.DOTALL)
+    return {(path, host): text for path, host, text in found}
+
+
+def start_command(unit: str) -> list[str]:
+    """Return ExecStart of a unit."""
+    (line,) = re.findall(r"^ExecStart=(.+)$", (UNITS / f"{unit}.service").read_text(), re.MULTILINE)
+    return str(line).split()
+
+
+class Hosts:
+    """The processes of the guide; commands of an operator on a fourth host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = printed_files()
+        self.addresses = sorted({host for _, host in self.files})
+        self.lab = Lab(folder)
+        self._folder = folder
+        self._running: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        for number, address in enumerate(self.addresses):
+            added = self.lab.add(f"h{number}", int(address.rpartition(".")[2]))
+            assert added == address
+        (token,) = {
+            line.partition("=")[2]
+            for text in self.files.values()
+            for line in text.splitlines()
+            if line.startswith("clusterToken=")
+        }
+        namesrv = ";".join(f"{address}:9876" for address in self.addresses)
+        self._operator = {
+            **os.environ,
+            "COMETMQ_CLUSTER_TOKEN": token,
+            "COMETMQ_NAMESRV_ADDR": namesrv,
+            "COMETMQ_ENDPOINT": self.endpoints,
+            "COMETMQ_TRUSTED_NETWORK": "true",
+        }
+
+    @property
+    def endpoints(self) -> str:
+        return ";".join(f"{address}:8081" for address in self.addresses)
+
+    def start(self, address: str, unit: str) -> None:
+        """Start a unit on a host: its ExecStart with the printed file and its own /var/lib."""
+        host = self._folder / address
+        state = host / "state"
+        state.mkdir(parents=True, exist_ok=True)
+        words = start_command(unit)
+        assert words[0] == PREFIX
+        path = words[words.index("-c") + 1]
+        file = host / Path(path).name
+        file.write_text(self.files[path, address])
+        words[words.index("-c") + 1] = str(file)
+        command = [sys.executable, "-P", "-m", "cometmq.cli.main", *words[1:]]
+        mount = f'mount --bind {state} {STATE} && exec "$@"'
+        name = f"h{self.addresses.index(address)}"
+        with (host / f"{unit}.log").open("ab") as log:
+            self._running[address, unit] = subprocess.Popen(
+                [*self.lab.command(name), "unshare", "--mount", "sh", "-ec", mount, "sh", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def restart(self, address: str, unit: str) -> None:
+        """Do what `systemctl restart` does."""
+        process = self._running[address, unit]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60.0) == 0, self.logs()
+        self.start(address, unit)
+
+    def kill(self, address: str) -> None:
+        """End all processes of a host."""
+        self.lab.kill_all(f"h{self.addresses.index(address)}")
+
+    def cometmq(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
+        """Run a command of the operator; return its output."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "cometmq.cli.main", *arguments],
+            env=self._operator,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode in codes, f"{arguments}: {done.stdout}{done.stderr}{self.logs()}"
+        return done.stdout
+
+    def status(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> Any:
+        (found,) = json.loads(self.cometmq("ha", "status", *arguments, "-o", "json", codes=codes))
+        return found
+
+    def logs(self) -> str:
+        files = sorted(self._folder.glob("*/*.log"))
+        return "".join(f"\n--- {path}\n{path.read_text()[-1500:]}" for path in files)
+
+
+class Restarter:
+    """A pipe that the restart commands of a rolling restart write to."""
+
+    def __init__(self, hosts: Hosts, folder: Path) -> None:
+        self._hosts = hosts
+        self.order: list[str] = []
+        self._wanted, self._done = folder / "wanted", folder / "done"
+        os.mkfifo(self._wanted)
+        os.mkfifo(self._done)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def command(self, unit: str) -> str:
+        """Return the command that restarts a unit on {host}."""
+        return f"echo {{host}} {unit} > {self._wanted}; grep -q restarted {self._done}"
+
+    def _serve(self) -> None:
+        while True:
+            address, unit = self._wanted.read_text().split()
+            self._hosts.restart(address, unit)
+            self.order.append(f"{unit} {address}")
+            self._done.write_text("restarted\n")
+
+
+async def send(endpoints: str, topic: str, first: int, count: int) -> None:
+    """Send messages; each must be acknowledged."""
+    async with Wire(endpoints, "guide@1") as wire:
+        for number in range(first, first + count):
+            message = normal_message(topic, f"01{0:020X}{number:010X}", f"{number}".encode())
+            for attempt in range(10):
+                try:
+                    answer = await wire.send([message], 10.0)
+                except grpc.aio.AioRpcError:
+                    continue
+                if answer.status.code == v2.OK:
+                    break
+                assert attempt < 9, answer
+
+
+def follow(folder: Path) -> None:
+    """Follow the guide."""
+    hosts = Hosts(folder)
+    for address in hosts.addresses:
+        hosts.start(address, "cometmq-namesrv")
+        hosts.start(address, "cometmq-broker")
+    end_s = time.monotonic() + START_S
+    found = hosts.status("--wait", str(START_S))
+    while found["in_sync"] != [0, 1, 2] and time.monotonic() < end_s:
+        # Two replicas are a healthy group until the third registers.
+        found = hosts.status("--wait", str(START_S))
+    assert found["health"] == "healthy", found
+    assert found["in_sync"] == [0, 1, 2]
+    assert found["decided_by"].partition(":")[0] in hosts.addresses
+    assert "at least 2 in sync" in found["policy"]
+    hosts.cometmq("topic", "create", "orders")
+    asyncio.run(send(hosts.endpoints, "orders", 0, 50))
+    restarter = Restarter(hosts, folder)
+    leader = hosts.addresses[int(found["leader"])]
+    commands = [
+        *("--restart-broker", restarter.command("cometmq-broker")),
+        *("--restart-nameserver", restarter.command("cometmq-namesrv")),
+    ]
+    plan = hosts.cometmq("ha", "rolling-restart", "--plan", *commands)
+    assert plan.count("cometmq ha status --wait") == 8, plan
+    hosts.cometmq("ha", "rolling-restart", *commands)
+    brokers = [line for line in restarter.order if "broker" in line]
+    assert len(brokers) == 3, restarter.order
+    assert brokers[-1].endswith(leader), "the leader restarts last"
+    decider = found["decided_by"].partition(":")[0]
+    assert restarter.order[-1] == f"cometmq-namesrv {decider}"
+    asyncio.run(send(hosts.endpoints, "orders", 50, 50))
+    leader = hosts.addresses[int(hosts.status()["leader"])]
+    hosts.kill(leader)
+    asyncio.run(send(hosts.endpoints, "orders", 100, 50))
+    left = hosts.status(codes=(3,))
+    assert left["health"] == "degraded", left
+    hosts.start(leader, "cometmq-namesrv")
+    hosts.start(leader, "cometmq-broker")
+    assert hosts.status("--wait", str(START_S))["health"] == "healthy"
+
+
+def main() -> None:
+    """Follow the guide in a lab."""
+    run("mount", "-t", "tmpfs", "tmpfs", "/var/lib")
+    STATE.mkdir()
+    follow(Path(sys.argv[1]))
+    print("passed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Fuzz targets of pure codecs: records, properties, units, SQL, handles, and wire conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cometmq.broker.delay.recall_handle import decode_recall_handle
+from cometmq.broker.journal import revive_codec
+from cometmq.broker.messages.convert import Receipt, delivery_of, message_item, topic_field
+from cometmq.broker.messages.decompress import decompressed
+from cometmq.broker.pop.handles import decode_handle, encode_handle
+from cometmq.broker.sql import SqlError, compile_sql
+from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
+from cometmq.proto import v2
+from cometmq.store.format.errors import RecordFormatError
+from cometmq.store.format.message_id import OffsetId, UniqueKey
+from cometmq.store.format.properties import (
+    decode_properties,
+    encode_properties,
+    is_delayed,
+    property_value,
+    tags_code,
+    waits,
+)
+from cometmq.store.format.record import decode, decode_delivery, encode_record
+from cometmq.tests.fuzz.target import Check, target
+
+NOW_MS = 1_700_000_000_000
+_TOPIC = topic_field(v2.Resource(name="t"))
+_RECEIPT = Receipt(b"handle", 30_000, 1)
+
+
+@target
+def record(_directory: Path) -> Iterator[Check]:
+    """A decoded record has the bytes it was decoded from; its delivery has the same fields."""
+
+    def check(data: bytes) -> None:
+        try:
+            found = decode(data, check_crc=False)
+        except RecordFormatError:
+            return
+        if not found.topic:
+            return  # decoded, because Apache decodes it, but never written
+        raw = data[: found.size]
+        again = encode_record(found)
+        assert again[:8] + again[12:] == raw[:8] + raw[12:]  # all but the checksum
+        delivery = decode_delivery(raw)
+        assert delivery.body == found.body
+        assert delivery.properties == found.properties
+        assert delivery.queue_offset == found.queue_offset
+        assert delivery.born_timestamp_ms == found.born_timestamp_ms
+
+    yield check
+
+
+@target
+def properties(_directory: Path) -> Iterator[Check]:
+    """Each reader of properties agrees with the decoded dictionary."""
+
+    def check(data: bytes) -> None:
+        found = decode_properties(data)
+        tags_code("t", data, NOW_MS)
+        tags_code("SCHEDULE_TOPIC_XXXX", data, NOW_MS)
+        is_delayed(data)
+        waits(data)
+        half_properties(data)
+        for name in ("TAGS", "KEYS", "WAIT", "DELAY"):
+            value = property_value(data, name.encode()).decode("utf-8", "replace")
+            assert value == found.get(name, ""), name
+        assert decode_properties(encode_properties(found)) == {
+            name: value for name, value in found.items() if len(name) + len(value) >= 2
+        }
+
+    yield check
+
+
+@target
+def delivery(_directory: Path) -> Iterator[Check]:
+    """Any stored record is delivered as a message that clients can parse."""
+
+    def check(data: bytes) -> None:
+        try:
+            found = decode(data, check_crc=False)
+        except RecordFormatError:
+            return
+        for receipt in (None, _RECEIPT):
+            item = message_item(_TOPIC, delivery_of(found, found.queue_id), receipt)
+            parsed = v2.ReceiveMessageResponse.FromString(item)
+            assert parsed.message.system_properties.queue_offset == found.queue_offset
+            parsed.message.system_properties.born_timestamp.ToMilliseconds()
+
+    yield check
+
+
+@target
+def sql(_directory: Path) -> Iterator[Check]:
+    """An expression is refused with its position, or true or false for any message."""
+    messages: tuple[dict[bytes, bytes], ...] = (
+        {},
+        {b"a": b"1", b"b": b"2.5", b"c": b"x", b"TAGS": b"t"},
+        {b"a": b"9" * 400, b"b": b"-1e400", b"c": b"\xff", b"TAGS": b""},
+    )
+
+    def check(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        try:
+            matches = compile_sql(text)
+        except SqlError:
+            return
+        for message in messages:
+            assert matches(message) in (True, False, None)
+
+    yield check
+
+
+@target
+def handles(_directory: Path) -> Iterator[Check]:
+    """Tokens of clients and bodies of internal records are decoded, or are not tokens."""
+
+    def check(data: bytes) -> None:
+        text = data.decode("utf-8", "replace")
+        handle = decode_handle(text)
+        if handle is not None:
+            assert decode_handle(encode_handle(handle)) == handle
+        recall = decode_recall_handle(text)
+        if recall is not None:
+            assert decode_recall_handle(recall.encode()) == recall
+        parse_id(text)
+        OffsetId.parse(text)
+        key = UniqueKey.parse(text)
+        if key is not None:
+            assert str(key) == text.upper()
+            key.born_ms(NOW_MS)
+        revive_codec.decode(data)
+        assert op_offsets(op_body(op_offsets(data))) == op_offsets(data)
+
+    yield check
+
+
+@target
+def bodies(_directory: Path) -> Iterator[Check]:
+    """A compressed body is decompressed within the limit, or left as it is."""
+
+    def check(data: bytes) -> None:
+        with suppress(RecordFormatError):
+            found = decompressed(data, 100_000)
+            assert found is None or len(found) <= 100_000
+
+    yield check

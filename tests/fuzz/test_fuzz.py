@@ -1,0 +1,21 @@
+"""Each fuzz target for ten seconds, from its seeds; longer runs by `scripts/fuzz`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.tests.fuzz.run import names
+
+SECONDS = 10
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_target_keeps_its_promises(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "cometmq.tests.fuzz.run", name]
+    command += ["--seconds", str(SECONDS), "--artifacts", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout[-2_000:]}\n{done.stderr[-6_000:]}"

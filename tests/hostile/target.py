@@ -1,0 +1,140 @@
+"""A live broker process under attack: its ports, memory, log, and a well-behaved neighbour."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from cometmq.proto import v2
+from cometmq.tests.harness.cluster import Cluster, Node, wait_until
+from cometmq.tests.hostile.neighbour import Figures, Neighbour
+
+TOPIC, GROUP = "neighbour", "neighbour"
+_MIB = 1 << 20
+# A stall shows in the length of the neighbour's calls, not as a refusal of its sends.
+_PATIENT = {
+    "COMETMQ_WAIT_TIME_MILLS_IN_SEND_QUEUE": "30000",
+    "COMETMQ_OS_PAGE_CACHE_BUSY_TIME_OUT_MILLS": "30000",
+    # Half of the time that the attack by a trickling body waits.
+    "COMETMQ_FRONT_REQUEST_TIMEOUT": "10000",
+}
+_PROBE = Path(__file__).parent / "probe"
+_FAULTS = {"tracebacks": "Traceback (most recent call last)", "internal": "door.internal_error"}
+
+
+class Target:
+    """A nameserver and a broker in one process (`cometmq up --single`), behind a chosen door."""
+
+    def __init__(
+        self,
+        data: Path,
+        door: str,
+        *,
+        nofile: int | None = None,
+        env: Mapping[str, str] | None = None,
+        probe: bool = False,
+    ) -> None:
+        """With `probe` the broker's event loop is asyncio's own, and `turns` is available."""
+        settings = {"COMETMQ_FRONT_DOOR": door, **_PATIENT, **(env or {})}
+        self._turns = data.with_name(f"{data.name}.turns")
+        if probe:
+            settings |= {"PYTHONPATH": str(_PROBE), "COMETMQ_TURNS": str(self._turns)}
+        self._cluster = Cluster(data, "--single", env=settings, nofile=nofile)
+        self._neighbour: Neighbour | None = None
+        self.door = door
+        self.data = data
+        self.node: Node
+
+    def start(self) -> Self:
+        """Start the broker and the neighbour; return when the neighbour's calls succeed."""
+        self._cluster.start()
+        self.node = self._cluster.node("master")
+        self._cluster.create_topic(TOPIC, queues=1)
+        for name, kind in (("attacked", "normal"), ("delays", "delay")):
+            self._cluster.create_topic(name, kind=kind, queues=4)
+        self._neighbour = Neighbour(self.address, TOPIC, GROUP)
+        wait_until("the neighbour works", lambda: self.figures().cycles)
+        return self
+
+    def stop(self) -> None:
+        """Stop both."""
+        if self._neighbour is not None:
+            self._neighbour.__exit__()
+        self._cluster.stop()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the client port."""
+        return self._cluster.address("master")
+
+    @property
+    def port(self) -> int:
+        """The client port."""
+        return self.node.ports["client"]
+
+    def figures(self) -> Figures:
+        """Return the neighbour's figures since the call before."""
+        assert self._neighbour is not None
+        return self._neighbour.figures()
+
+    def get(self, path: str) -> bytes:
+        """Fetch a page of the metrics port."""
+        url = f"http://127.0.0.1:{self.node.ports['metrics']}{path}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            found: bytes = answer.read()
+            return found
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples."""
+        found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics").decode(), re.M)
+        return sum(map(float, found))
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the long turns of the event loop since the call before; see the probe."""
+        if not self._turns.exists():
+            return []
+        lines = self._turns.read_text().splitlines()
+        self._turns.write_text("")
+        return [json.loads(line) for line in lines]
+
+    # -- memory -------------------------------------------------------------------------------
+
+    def reset_peak(self) -> None:
+        """Begin a period for `peak_mib`."""
+        Path(f"/proc/{self.node.pid}/clear_refs").write_text("5")
+
+    def peak_mib(self) -> float:
+        """Return the largest resident size of the period."""
+        return self._status_kib("VmHWM") / 1024
+
+    def memory_mib(self) -> float:
+        """Return the resident memory that belongs to no file."""
+        return self._status_kib("RssAnon") / 1024
+
+    def _status_kib(self, name: str) -> int:
+        text = Path(f"/proc/{self.node.pid}/status").read_text()
+        found = re.search(rf"^{name}:\s+(\d+) kB", text, re.M)
+        assert found is not None
+        return int(found[1])
+
+    # -- log ----------------------------------------------------------------------------------
+
+    def faults(self) -> dict[str, int]:
+        """Count tracebacks and internal errors in the log."""
+        text = self.log()
+        return {name: text.count(mark) for name, mark in _FAULTS.items()}
+
+    def log(self) -> str:
+        """Return all output of the process."""
+        files = [self._cluster.log_file, *sorted(self.data.glob("*/log/*"))]
+        return "\n".join(f.read_text(errors="replace") for f in files if f.is_file())
+
+
+def code_name(code: int) -> str:
+    """Return the name of a code of the protocol."""
+    known: Any = v2.Code.DESCRIPTOR.values_by_number.get(code)
+    return known.name if known else str(code)
