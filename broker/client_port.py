@@ -14,7 +14,8 @@ from ..front.access_point import AccessPoint
 from ..front.door import choose_door
 from ..front.suspendable_door import SuspendableDoor
 from . import services
-from .access.audit import AuditLog
+from .access.audit import AuditFile, AuditLog
+from .access.audit_topic import AuditTopic
 from .access.guard import Guard
 from .admin.fault_service import FaultService
 from .admin.groups import GroupAdmin
@@ -120,13 +121,25 @@ class ClientPort:
 
     def _open_audit(self, stack: AsyncExitStack) -> AuditLog | None:
         """Open the audit log, if there is one. Raises OSError."""
-        config = self._config
-        if not config.audit_log_file:
+        config, broker = self._config, self._broker
+        writers = []
+        if config.audit_log_file:
+            file = AuditFile(Path(config.audit_log_file))
+            stack.callback(file.close)
+            writers.append(file.write)
+        if config.audit_topic_enable:
+            topic = AuditTopic(
+                clock=self._clock,
+                leadership=broker.leadership,
+                system_topics=broker.system_topics,
+                appender=broker.sender,
+                dropped=broker.runtime.counters.audit_dropped,
+            )
+            writers.append(topic.write)
+        if not writers:
             return None
-        file = Path(config.audit_log_file)
-        audit = AuditLog(file, self._clock.wall_ms, authentication=config.authentication_enabled)
-        stack.callback(audit.close)
-        return audit
+        authentication = config.authentication_enabled
+        return AuditLog(writers, self._clock.wall_ms, authentication=authentication)
 
     async def _guard(self, audit: AuditLog | None) -> Guard:
         """Load the key and return the check of every call. Raises ValueError, OSError."""

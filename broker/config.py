@@ -247,7 +247,12 @@ class BrokerConfig:
     audit_log_file: str = _setting(
         "",
         "File for a line of JSON about each administrative call: time, user, address, call, "
-        "target, outcome. Rotated at 16 MiB, 6 files. Empty: no audit log.",
+        "target, outcome. Rotated at 16 MiB, 6 files. Empty: no file.",
+    )
+    audit_topic_enable: bool = _setting(
+        False,
+        "Write the lines of the audit log to rmq_sys_COMETMQ_AUDIT as well (the leader): at most "
+        "100 served and 10 refused calls a second.",
     )
     test_hooks: bool = _setting(
         False, "Serve cometmq.v1.Test (clock, faults); for tests only, never in production."

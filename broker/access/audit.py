@@ -4,8 +4,8 @@
     "DeleteTopic", "target": "orders", "code": 20000, "message": "OK"}
 
 The node that serves a call writes its line, and a node that refuses a call writes one as well. The
-user is empty while authentication is off. A file that cannot be written fails no call: the error is
-logged. Mode 0600, at most 6 files of 16 MiB.
+user is empty while authentication is off. `AuditFile` writes to a file (mode 0600, at most 6 files
+of 16 MiB), `audit_topic.py` to a system topic. A line that cannot be written fails no call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import RotatingFileHandler
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...auth.signature import AUTHORIZATION, parse_authorization
 from ...proto import paths, v2
@@ -27,7 +27,7 @@ from ...proto.errors import WireError
 from .rights import CHANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ...front.context import RequestContext
@@ -39,6 +39,21 @@ AUDITED = CHANGES | {paths.SET_ARCHIVE_WATERMARK}
 _FILE_BYTES, _FILES = 16 << 20, 5
 _TEXT_MAX = 255
 _TARGETS = ("name", "user", "group", "topic", "subject")
+
+
+#: The fields of one line; `from` is the client's address.
+Entry = TypedDict(
+    "Entry",
+    {
+        "time": str,
+        "user": str,
+        "from": str,
+        "call": str,
+        "target": str,
+        "code": int,
+        "message": str,
+    },
+)
 
 
 class _PrivateFile(RotatingFileHandler):
@@ -55,19 +70,37 @@ class _PrivateFile(RotatingFileHandler):
         logger.error("audit.not_written file=%s", self.baseFilename, exc_info=True)
 
 
-class AuditLog:
-    """Writes the lines of one broker."""
+class AuditFile:
+    """Writes lines to a rotated file."""
 
-    def __init__(self, file: Path, wall_ms: Callable[[], int], *, authentication: bool) -> None:
+    def __init__(self, file: Path) -> None:
         """Raise OSError if the file cannot be opened."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._handler = _PrivateFile(file, maxBytes=_FILE_BYTES, backupCount=_FILES)
-        self._wall_ms = wall_ms
-        self._authentication = authentication
 
     def close(self) -> None:
         """Close the file."""
         self._handler.close()
+
+    def write(self, entry: Entry, line: str) -> None:
+        """Write a line; a failure is logged."""
+        self._handler.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))
+
+
+class AuditLog:
+    """Makes the lines of one broker."""
+
+    def __init__(
+        self,
+        writers: Sequence[Callable[[Entry, str], None]],
+        wall_ms: Callable[[], int],
+        *,
+        authentication: bool,
+    ) -> None:
+        """Each of `writers` gets the entry and its line."""
+        self._writers = writers
+        self._wall_ms = wall_ms
+        self._authentication = authentication
 
     def watching(self, method: Method) -> Method:
         """Return the method with a line for each call, if it is administrative."""
@@ -113,7 +146,7 @@ class AuditLog:
         if getattr(request, "dry_run", False):
             return
         now = datetime.fromtimestamp(self._wall_ms() / 1_000, UTC)
-        line = {
+        entry: Entry = {
             "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "user": self._user(ctx),
             "from": ctx.peer,
@@ -122,8 +155,9 @@ class AuditLog:
             "code": int(code),
             "message": message[:_TEXT_MAX],
         }
-        text = json.dumps(line, ensure_ascii=False)
-        self._handler.handle(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))
+        line = json.dumps(entry, ensure_ascii=False)
+        for write in self._writers:
+            write(entry, line)
 
     def _user(self, ctx: RequestContext) -> str:
         """Return the user named by the call; of a refused call it is only claimed."""

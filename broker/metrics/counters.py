@@ -58,6 +58,8 @@ class Counters:
     cold: Counter[str] = field(default_factory=Counter)
     #: Calls refused by the guard: for their "signature", "clock" or "permission".
     refused_calls: Counter[str] = field(default_factory=Counter)
+    #: Entries missing in the audit topic: above the "rate", or refused by the "log".
+    audit_dropped: Counter[str] = field(default_factory=Counter)
     #: Calls refused by a quota: by "User" or "Topic", and limit.
     refused_by_quota: Counter[tuple[str, str]] = field(default_factory=Counter)
 

@@ -207,6 +207,12 @@ class Metrics:
                 ("reason",),
             ),
             self._counter(
+                "cometmq_audit_dropped",
+                "Entries missing in the audit topic: above the rate, or refused by the log.",
+                [((why,), number) for why, number in sorted(counters.audit_dropped.items())],
+                ("reason",),
+            ),
+            self._counter(
                 "cometmq_quota_refused",
                 "Calls refused by a quota of a user or a topic.",
                 sorted(counters.refused_by_quota.items()),

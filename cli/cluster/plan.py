@@ -214,6 +214,7 @@ def _broker_file(
         first = {"username": access_key, "password": secret_key}
         wanted["initAuthenticationUser"] = json.dumps(first)
         wanted["auditLogFile"] = str(home / "log" / "audit.log")
+        wanted["auditTopicEnable"] = "true"
         flags["authentication_enabled"] = flags["authorization_enabled"] = "true"
     if options.flush:
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"

@@ -31,10 +31,9 @@ from ...store.timer.rules import OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 
 ORIGIN: Final = "REPLAYED_FROM"
 DEQUEUED: Final = b"TIMER_DEQUEUE_MS"
-_META_TOPIC: Final = "rmq_sys_COMETMQ_META"
 _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-_NOT_SENT: Final = ("rmq_sys_REVIVE_LOG_", "%RETRY%", "%DLQ%")
+_NOT_SENT: Final = ("rmq_sys_COMETMQ_", "rmq_sys_REVIVE_LOG_", "%RETRY%", "%DLQ%")
 _COMPRESSED: Final = 0x1
 #: Properties that a producer does not set: they are set again, or are valid only in the original
 #: log.
@@ -43,7 +42,7 @@ _SYSTEM_NAMES: Final = FORBIDDEN_PROPERTIES | {ORIGIN}
 
 def is_message(topic: str) -> bool:
     """Return whether records of this topic are messages of producers."""
-    return topic not in (_META_TOPIC, _OP_TOPIC) and not topic.startswith(_NOT_SENT)
+    return topic != _OP_TOPIC and not topic.startswith(_NOT_SENT)
 
 
 @dataclass(frozen=True, slots=True)

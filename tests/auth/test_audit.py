@@ -1,10 +1,13 @@
 """The audit log: a line for each administrative call, served or refused; no secrets."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cometmq.auth.signature import authorization
+from cometmq.broker.access.audit_topic import AUDIT_TOPIC, AuditTopic
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.live import Live, create_topic, running, settings
 from cometmq.tests.harness.wire import Wire
@@ -19,20 +22,23 @@ def signed(live: Live, user: str, secret: str) -> Wire:
     return wire
 
 
+def secured(tmp_path: Path, **broker: Any) -> Any:
+    return settings(
+        tmp_path / "store",
+        authentication_enabled=True,
+        authorization_enabled=True,
+        init_authentication_user='{"username":"admin","password":"admin-secret"}',
+        **broker,
+    )
+
+
 def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 async def test_each_administrative_call_has_a_line(tmp_path: Path) -> None:
     file = tmp_path / "log" / "audit.log"
-    chosen = settings(
-        tmp_path / "store",
-        authentication_enabled=True,
-        authorization_enabled=True,
-        init_authentication_user='{"username":"admin","password":"admin-secret"}',
-        audit_log_file=str(file),
-    )
-    async with running(chosen) as live:
+    async with running(secured(tmp_path, audit_log_file=str(file))) as live:
         async with signed(live, "admin", "admin-secret") as wire:
             assert (await create_topic(wire, "orders")).code == v2.OK
             gone = v1.DeleteTopicRequest(name="missing")
@@ -55,3 +61,74 @@ async def test_each_administrative_call_has_a_line(tmp_path: Path) -> None:
     ]
     assert all(row["from"].startswith("127.0.0.1:") for row in lines(file))
     assert all(row["time"].endswith("Z") for row in lines(file))
+
+
+async def entries(wire: Wire, key: str = "audit") -> v1.QueryMessagesResponse:
+    asked = v1.QueryMessagesRequest(topic=AUDIT_TOPIC, key=key)
+    found: v1.QueryMessagesResponse = await wire.call(
+        paths.QUERY_MESSAGES, asked, v1.QueryMessagesResponse
+    )
+    return found
+
+
+def bodies(answer: v1.QueryMessagesResponse) -> list[dict[str, Any]]:
+    return [json.loads(v2.Message.FromString(each.message).body) for each in answer.messages]
+
+
+async def test_the_audit_topic_holds_each_line_for_tools_with_cluster_rights(
+    tmp_path: Path,
+) -> None:
+    async with running(secured(tmp_path, audit_topic_enable=True)) as live:
+        async with signed(live, "admin", "admin-secret") as wire:
+            assert (await create_topic(wire, "orders")).code == v2.OK
+            user = v1.PutUserRequest(name="worker", secret="worker-secret")
+            await wire.call(paths.PUT_USER, user, v1.UserResponse)
+            everything = v1.AclPolicy(resource="Topic:*", actions=3, allow=True)
+            granted = v1.PutPolicyRequest(user="worker", policy=everything)
+            await wire.call(paths.PUT_POLICY, granted, v1.UserResponse)
+        async with signed(live, "worker", "worker-secret") as wire:
+            assert (await create_topic(wire, "more")).code == v2.UNAUTHORIZED
+            assert (await entries(wire)).code == v2.UNAUTHORIZED
+            forged = v2.Message(topic=v2.Resource(name=AUDIT_TOPIC), body=b"{}")
+            forged.system_properties.message_id = "ID"
+            sent = await wire.call(
+                paths.SEND_MESSAGE,
+                v2.SendMessageRequest(messages=[forged]),
+                v2.SendMessageResponse,
+            )
+            assert sent.status.code == v2.ILLEGAL_TOPIC
+        async with signed(live, "admin", "admin-secret") as wire:
+            found = bodies(await entries(wire))
+            assert [(row["user"], row["call"], row["target"], row["code"]) for row in found] == [
+                ("admin", "CreateTopic", "orders", v2.OK),
+                ("admin", "PutUser", "worker", v2.OK),
+                ("admin", "PutPolicy", "worker", v2.OK),
+                ("worker", "CreateTopic", "more", v2.UNAUTHORIZED),
+            ]
+            assert bodies(await entries(wire, "orders")) == found[:1]
+
+
+async def test_a_flood_of_refused_calls_adds_a_bounded_number_of_entries(tmp_path: Path) -> None:
+    async with running(secured(tmp_path, audit_topic_enable=True)) as live:
+        started_ns = live.node.runtime.clock.steady_ns()
+        async with live.client() as wire:
+            for n in range(100):
+                assert (await create_topic(wire, f"t{n}")).code == v2.UNAUTHORIZED
+        seconds = (live.node.runtime.clock.steady_ns() - started_ns) / 1e9
+        written = live.node.store.max_offset(AUDIT_TOPIC, 0)
+        assert 10 <= written <= 11 + 10 * seconds
+        assert live.node.runtime.counters.audit_dropped["rate"] == 100 - written
+        async with signed(live, "admin", "admin-secret") as wire:
+            assert (await create_topic(wire, "orders")).code == v2.OK
+            assert bodies(await entries(wire))[-1]["target"] == "orders"
+
+
+def test_a_follower_appends_nothing() -> None:
+    dropped: Counter[str] = Counter()
+    parts: Any = SimpleNamespace(is_leader=False, steady_ns=lambda: 0)
+    topic = AuditTopic(
+        clock=parts, leadership=parts, system_topics=parts, appender=parts, dropped=dropped
+    )
+    entry: Any = {"code": v2.OK}
+    topic.write(entry, "{}")
+    assert not dropped
