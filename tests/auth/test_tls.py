@@ -64,7 +64,7 @@ async def call(
     )
     async with channel:
         try:
-            await channel.unary_unary(path)(b"", timeout=5, metadata=metadata)
+            await channel.unary_unary(path)(b"", timeout=60, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             return error.code()
     return grpc.StatusCode.OK

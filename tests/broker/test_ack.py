@@ -142,7 +142,7 @@ async def test_old_and_new_handle_are_valid_after_a_change(tmp_path: Path, order
             # The new handle expires a minute after the change.
             fields = new.split(" ")
             ends_ms = int(fields[1]) + int(fields[2])
-            assert abs(ends_ms - one.node.runtime.clock.wall_ms() - 60_000) < 1_000
+            assert abs(ends_ms - one.node.runtime.clock.wall_ms() - 60_000) < 10_000
             one.advance(50_000)
             await one.nothing("t", "g")
             assert one.ack("t", "g", old if use_old else new).status.code == v2.OK
