@@ -43,21 +43,6 @@ class Answer(Protocol):
 R = TypeVar("R")
 
 
-def target(endpoint: str) -> str:
-    """Return the gRPC target of HOST:PORT or of alternatives. Raises CliError."""
-    addresses = [part.strip() for part in endpoint.split(";") if part.strip()]
-    for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not host or not colon or not port.isdigit() or not 0 < int(port) <= 65_535:
-            raise CliError(f"--endpoint must be HOST:PORT, but is '{endpoint}'.", Exit.USAGE)
-    if not addresses:
-        raise CliError("--endpoint must be HOST:PORT, but is empty.", Exit.USAGE)
-    if len(addresses) == 1:
-        return addresses[0]
-    scheme = "ipv6" if addresses[0].startswith("[") else "ipv4"
-    return f"{scheme}:{','.join(addresses)}"
-
-
 class Caller:
     """The identity of this command: client id, cluster token, and the user that signs its calls."""
 
@@ -105,7 +90,7 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
     """Convert a failed call to a CliError."""
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
-        with_tls = " with TLS" if uses_tls() else ""
+        with_tls = " with TLS" if uses_tls(endpoint) else ""
         return CliError(
             f"Cannot connect to {endpoint}{with_tls}. Start a cluster with `cometmq up`, or name a"
             " running node with --endpoint."
@@ -127,7 +112,7 @@ class Connection:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self._caller = Caller(endpoint)
-        self.channel = channel(target(endpoint))
+        self.channel = channel(endpoint)
 
     def __enter__(self) -> "Connection":
         return self

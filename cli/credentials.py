@@ -1,8 +1,9 @@
 """Credentials: the user and the secret key that sign the calls of the command line.
 
 In this order: the file `admin-credentials` (written by `cometmq up --auth`) of the directory given
-by `--data`; COMETMQ_ACCESS_KEY with COMETMQ_SECRET_KEY; the file of the current directory, or of
-`data` in it, for endpoints on this machine.
+by `--data`; the user of the context, for addresses of the context; for other addresses
+COMETMQ_ACCESS_KEY with COMETMQ_SECRET_KEY, or the file of the current directory, or of `data` in
+it, for endpoints on this machine.
 """
 
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ..auth.signature import AUTHORIZATION, DATE_TIME, authorization
+from .context.chosen import context_of
 from .errors import CliError, Exit
 from .local_cluster import CREDENTIALS_FILE, found_file, named_file
 
@@ -32,6 +34,9 @@ def credentials(endpoint: str) -> Credentials | None:
     """Return the credentials for an endpoint, or None. Raises CliError."""
     if named := named_file(CREDENTIALS_FILE):
         return read_file(named)
+    if context := context_of(endpoint):
+        keys = context.access_key, context.secret_key
+        return Credentials(*keys) if context.access_key else None
     access_key = os.environ.get("COMETMQ_ACCESS_KEY", "")
     secret_key = os.environ.get("COMETMQ_SECRET_KEY", "")
     if bool(access_key) != bool(secret_key):

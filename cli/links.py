@@ -1,14 +1,15 @@
 """Connections of the command line to nodes: TLS, and which nodes get the cluster token.
 
-A token belongs to a context: that of `--token-file` to the addresses that the command was given,
-any other one to this machine and to the addresses of the environment ($COMETMQ_ENDPOINT and
-$COMETMQ_NAMESRV_ADDR), and all to the replicas that such nodes list. It is never sent elsewhere,
-and in plaintext to other machines only over a trusted network (`proto/node_links.py`).
+A token belongs to addresses: that of `--token-file` to those that the command was given, that of a
+context to those of the context (`context/chosen.py`), any other one to this machine and to the
+addresses of the environment ($COMETMQ_ENDPOINT and $COMETMQ_NAMESRV_ADDR); and all to the replicas
+that such nodes list. It is never sent elsewhere, and in plaintext to other machines only over a
+trusted network (`proto/node_links.py`).
 """
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import grpc.aio
 
 from ..proto.node_links import TOKEN_KEY, is_local
 from . import local_cluster
+from .context import chosen
 from .errors import CliError, Exit
 
 CHANNEL_OPTIONS = (
@@ -26,11 +28,12 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
-#: Keys of the click context: the values of the options, and the addresses that nodes listed.
-OPTIONS_KEY = "cometmq.links"
+# Keys of the click context: the values of the options, the names of those on the command line, and
+# the addresses that nodes listed.
+_OPTIONS_KEY = "cometmq.links"
+_EXPLICIT_KEY = "cometmq.links.explicit"
 _LISTED_KEY = "cometmq.listed"
 _NODE_NAME = "node.cometmq.internal"
-_NAMED_BY = ("COMETMQ_ENDPOINT", "COMETMQ_NAMESRV_ADDR")
 
 
 @dataclass(slots=True)
@@ -50,42 +53,88 @@ def options() -> LinkOptions:
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return LinkOptions()
-    found: LinkOptions = ctx.meta.setdefault(OPTIONS_KEY, LinkOptions())
+    found: LinkOptions = ctx.meta.setdefault(_OPTIONS_KEY, LinkOptions())
     return found
 
 
-def uses_tls() -> bool:
-    """Return whether the running command calls nodes with TLS."""
-    chosen = options()
-    return chosen.tls or chosen.tls_ca is not None
+def explicit() -> set[str]:
+    """Return the names of the options that the command line gives, not the environment."""
+    found: set[str] = click.get_current_context().meta.setdefault(_EXPLICIT_KEY, set())
+    return found
 
 
-def channel(address: str) -> grpc.Channel:
-    """Return a blocking channel to a gRPC target. Raises CliError."""
-    credentials, more = _dial()
+def options_for(endpoint: str) -> LinkOptions:
+    """Return the options for an endpoint; in a context, those of the command line override it."""
+    context = chosen.context_of(endpoint)
+    if context is None:
+        return options()
+    values = {name: getattr(options(), name) for name in explicit()}
+    return replace(
+        LinkOptions(
+            _path(context.token_file),
+            context.tls,
+            _path(context.tls_ca),
+            _path(context.tls_certificate),
+            _path(context.tls_key),
+            context.trusted_network,
+        ),
+        **values,
+    )
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def uses_tls(endpoint: str) -> bool:
+    """Return whether the running command calls an endpoint with TLS."""
+    found = options_for(endpoint)
+    return found.tls or found.tls_ca is not None
+
+
+def target(endpoint: str) -> str:
+    """Return the gRPC target of HOST:PORT or of alternatives. Raises CliError."""
+    addresses = chosen.split(endpoint)
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not host or not colon or not port.isdigit() or not 0 < int(port) <= 65_535:
+            raise CliError(f"--endpoint must be HOST:PORT, but is '{endpoint}'.", Exit.USAGE)
+    if not addresses:
+        raise CliError("--endpoint must be HOST:PORT, but is empty.", Exit.USAGE)
+    if len(addresses) == 1:
+        return addresses[0]
+    scheme = "ipv6" if addresses[0].startswith("[") else "ipv4"
+    return f"{scheme}:{','.join(addresses)}"
+
+
+def channel(endpoint: str) -> grpc.Channel:
+    """Return a blocking channel to HOST:PORT or to alternatives. Raises CliError."""
+    address = target(endpoint)
+    credentials, more = _dial(endpoint)
     if credentials is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     return grpc.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, *more))
 
 
-def async_channel(address: str) -> grpc.aio.Channel:
-    """Return a channel for the event loop to a gRPC target. Raises CliError."""
-    credentials, more = _dial()
+def async_channel(endpoint: str) -> grpc.aio.Channel:
+    """Return a channel for the event loop, as `channel` does. Raises CliError."""
+    address = target(endpoint)
+    credentials, more = _dial(endpoint)
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, *more))
 
 
-def _dial() -> tuple[grpc.ChannelCredentials | None, tuple[tuple[str, Any], ...]]:
+def _dial(endpoint: str) -> tuple[grpc.ChannelCredentials | None, tuple[tuple[str, Any], ...]]:
     """Return the credentials, None for plaintext, and further channel options."""
-    chosen = options()
-    if not uses_tls():
+    found = options_for(endpoint)
+    if not uses_tls(endpoint):
         return None, ()
-    if bool(chosen.tls_certificate) != bool(chosen.tls_key):
+    if bool(found.tls_certificate) != bool(found.tls_key):
         raise CliError("Give both --tls-certificate and --tls-key, or neither.", Exit.USAGE)
-    roots, key, chain = map(_content, (chosen.tls_ca, chosen.tls_key, chosen.tls_certificate))
+    roots, key, chain = map(_content, (found.tls_ca, found.tls_key, found.tls_certificate))
     name = os.environ.get("COMETMQ_TLS_NODE_NAME", _NODE_NAME)
-    more = () if chosen.tls else (("grpc.ssl_target_name_override", name),)
+    more = () if found.tls else (("grpc.ssl_target_name_override", name),)
     return grpc.ssl_channel_credentials(roots, key, chain), more
 
 
@@ -99,11 +148,12 @@ def _content(path: Path | None) -> bytes | None:
 def cluster_token(endpoint: str) -> str:
     """Return the token for an endpoint; "" without one. Raises OSError.
 
-    In this order: `--token-file`; the data directory of `--data`; the environment; the data
-    directory at the current directory, for endpoints on this machine.
+    In this order: `--token-file`; the data directory of `--data`; the context, for its addresses;
+    for other addresses the environment, or the data directory at the current directory, for
+    endpoints on this machine.
     """
-    path = options().token_file or local_cluster.named_file(local_cluster.TOKEN_FILE)
-    if path is None:
+    path = options_for(endpoint).token_file or local_cluster.named_file(local_cluster.TOKEN_FILE)
+    if path is None and chosen.context_of(endpoint) is None:
         if token := os.environ.get("COMETMQ_CLUSTER_TOKEN", ""):
             return token
         path = local_cluster.found_file(local_cluster.TOKEN_FILE, endpoint)
@@ -111,9 +161,13 @@ def cluster_token(endpoint: str) -> str:
 
 
 def list_addresses(source: str, addresses: Iterable[str]) -> None:
-    """Add addresses that a node listed to the context, if the node itself gets the token."""
+    """Let addresses that a node listed get its token, if the node itself gets it."""
     ctx = click.get_current_context(silent=True)
-    if ctx is not None and not refusal_of_token(source):
+    if ctx is None or refusal_of_token(source):
+        return
+    if chosen.context_of(source) is not None:
+        chosen.list_addresses(addresses)
+    else:
         ctx.meta.setdefault(_LISTED_KEY, set()).update(addresses)
 
 
@@ -124,18 +178,37 @@ def token_metadata(endpoint: str) -> tuple[tuple[str, str], ...]:
     return ((TOKEN_KEY, token),) if token and not refusal_of_token(endpoint) else ()
 
 
+def variables(endpoint: str) -> dict[str, str]:
+    """Return variables by which a child process calls an endpoint as this command does. Raises
+    OSError."""
+    found = options_for(endpoint)
+    values = {
+        "COMETMQ_NAMESRV_ADDR": endpoint,
+        "COMETMQ_CLUSTER_TOKEN": "" if refusal_of_token(endpoint) else cluster_token(endpoint),
+        "COMETMQ_TRUSTED_NETWORK": "true" if found.trusted_network else "",
+        "COMETMQ_TLS_CA": str(found.tls_ca or ""),
+        "COMETMQ_TLS_CERTIFICATE": str(found.tls_certificate or ""),
+        "COMETMQ_TLS_KEY": str(found.tls_key or ""),
+    }
+    return {name: value for name, value in values.items() if value}
+
+
 def refusal_of_token(endpoint: str) -> str:
     """Return why the token is not sent to an endpoint, or an empty text."""
-    chosen = options()
-    far = [address for address in _split(endpoint) if not is_local(address)]
+    far = [address for address in chosen.split(endpoint) if not is_local(address)]
     if not far:
         return ""
-    if chosen.token_file is None and not _context().issuperset(far):
+    if (
+        options().token_file is None
+        and chosen.context_of(endpoint) is None
+        and not _addresses().issuperset(far)
+    ):
         return (
-            "the cluster token is sent to this machine and to the addresses of $COMETMQ_ENDPOINT "
-            "and $COMETMQ_NAMESRV_ADDR only; for other addresses give --token-file"
+            "the cluster token is sent to this machine, to the addresses of the context, and to "
+            "those of $COMETMQ_ENDPOINT and $COMETMQ_NAMESRV_ADDR only; for other addresses give "
+            "--token-file"
         )
-    if not uses_tls() and not chosen.trusted_network:
+    if not uses_tls(endpoint) and not options_for(endpoint).trusted_network:
         return (
             "the cluster token is not sent in plaintext to another machine: give --tls-ca, or "
             "--trusted-network"
@@ -143,14 +216,10 @@ def refusal_of_token(endpoint: str) -> str:
     return ""
 
 
-def _context() -> set[str]:
+def _addresses() -> set[str]:
     """Return the addresses of the environment, and those that nodes listed."""
     ctx = click.get_current_context(silent=True)
     found: set[str] = set(ctx.meta.get(_LISTED_KEY, ())) if ctx is not None else set()
-    for name in _NAMED_BY:
-        found.update(_split(os.environ.get(name, "")))
+    for name in chosen.ADDRESS_VARIABLES:
+        found.update(chosen.split(os.environ.get(name, "")))
     return found
-
-
-def _split(endpoint: str) -> list[str]:
-    return [part.strip() for part in endpoint.split(";") if part.strip()]

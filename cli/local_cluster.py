@@ -25,16 +25,26 @@ def keep_directory(ctx: click.Context, _parameter: click.Parameter, path: Path |
     """Keep the value of `--data`. Raises CliError if `cometmq up` has not made the directory."""
     if path is None:
         return
+    check_directory(path)
+    ctx.meta[DATA_KEY] = path
+
+
+def check_directory(path: Path) -> None:
+    """Raise CliError if `cometmq up` has not made the directory."""
     if not any((path / name).exists() for name in (TOKEN_FILE, CREDENTIALS_FILE)):
         raise CliError(f"{path} is not a data directory of `cometmq up`.", Exit.USAGE)
-    ctx.meta[DATA_KEY] = path
 
 
 def named_file(name: str) -> Path | None:
     """Return a file of the directory given by `--data`, if it exists."""
     ctx = click.get_current_context(silent=True)
     data: Path | None = ctx.meta.get(DATA_KEY) if ctx is not None else None
-    return data / name if data is not None and (data / name).exists() else None
+    return None if data is None else existing(data, name)
+
+
+def existing(directory: Path, name: str) -> Path | None:
+    """Return a file of a directory, if it exists."""
+    return directory / name if (directory / name).exists() else None
 
 
 def found_file(name: str, endpoint: str = "") -> Path | None:
@@ -44,7 +54,7 @@ def found_file(name: str, endpoint: str = "") -> Path | None:
     """
     if endpoint and not all(is_loopback(host_of(part.strip())) for part in endpoint.split(";")):
         return None
-    return next((path / name for path in (Path(), Path("data")) if (path / name).exists()), None)
+    return existing(Path(), name) or existing(Path("data"), name)
 
 
 def address(kind: str, file: Path | None) -> str:

@@ -25,6 +25,7 @@ COMMANDS: Table = {
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
     "cluster": ("cluster.command", "cluster", "Describe the members of a broker group."),
+    "context": ("context.command", "context", "Name clusters that commands can address."),
     "user": ("user", "user", "Create, change, delete and list users."),
     "acl": ("acl", "acl", "Create, delete and list the policies of users."),
     "quota": ("quota", "quota", "Set, delete and list the quotas of users and topics."),

@@ -8,7 +8,9 @@ import click
 from click.core import ParameterSource
 
 from . import local_cluster
-from .links import options
+from .context import chosen
+from .errors import CliError, Exit
+from .links import explicit, options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,8 +23,9 @@ def address_option(
 ) -> Callable[[F], F]:
     """Add an option for `endpoints` or `nameservers`.
 
-    Without the option, in this order: the running cluster of `--data`, the environment variable,
-    the running cluster of the current directory, `default`.
+    Without the option, in this order: the context of `--context` or the running cluster of
+    `--data`, which exclude each other; the context of $COMETMQ_CONTEXT; the environment variable;
+    the running cluster of the current directory; the current context; `default`.
     """
 
     def resolve(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -30,7 +33,8 @@ def address_option(
         if ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             return value or ""
         return (
-            local_cluster.address(kind, local_cluster.named_file(local_cluster.ADDRESSES_FILE))
+            _of_context(kind, name)
+            or local_cluster.address(kind, local_cluster.named_file(local_cluster.ADDRESSES_FILE))
             or value
             or local_cluster.address(kind, local_cluster.found_file(local_cluster.ADDRESSES_FILE))
             or default
@@ -41,12 +45,35 @@ def address_option(
         envvar=envvar,
         callback=resolve,
         metavar=metavar,
-        help=f"{what} [default: those of the cluster of --data or of this directory, or {default}]",
+        help=f"{what} [default: those of the cluster of --data, of the context or of this"
+        f" directory, or {default}]",
     )
 
 
+def _of_context(kind: str, option: str) -> str:
+    """Return `endpoints` or `nameservers` of the context; "" without one. Raises CliError."""
+    found = chosen.chosen()
+    if found is None:
+        return ""
+    name, context = found
+    if not (value := getattr(context, kind)):
+        cure = f"start it: cometmq up --data {context.data}" if context.data else f"give {option}"
+        raise CliError(f"The context '{name}' has no {kind}; {cure}.", Exit.USAGE)
+    return str(value)
+
+
 def data_option(command: F) -> F:
-    """Add `--data`: the data directory of a cluster of `cometmq up`."""
+    """Add `--data`, the data directory of a cluster of `cometmq up`, and `--context`."""
+    command = click.option(
+        "--context",
+        envvar="COMETMQ_CONTEXT",
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,  # the defaults of the addresses come from it
+        callback=chosen.keep_name,
+        help="Use the addresses, token, user and TLS of this context (`cometmq context add`)"
+        " [default: $COMETMQ_CONTEXT, or the current context].",
+    )(command)
     return click.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
@@ -58,9 +85,12 @@ def data_option(command: F) -> F:
     )(command)
 
 
-def _keep_link_option(_ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _keep_link_option(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    name = parameter.name or ""
     if value:
-        setattr(options(), parameter.name or "", value)
+        setattr(options(), name, value)
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            explicit().add(name)
 
 
 def link_options(command: F) -> F:
@@ -87,7 +117,7 @@ def link_options(command: F) -> F:
         (
             "--token-file",
             None,
-            "File with the clusterToken of the cluster [default: that of --data,"
+            "File with the clusterToken of the cluster [default: that of --data or of the context,"
             " $COMETMQ_CLUSTER_TOKEN, or that of this directory].",
         ),
     ):

@@ -6,7 +6,6 @@ Exit code 0 if the node is serving, 3 if it is not or does not answer: for conta
 import click
 import grpc
 
-from ..connection import target
 from ..errors import Exit
 from ..links import channel
 from ..options import endpoint_option, output_option
@@ -40,7 +39,7 @@ def healthcheck(timeout: float, endpoint: str, output: str) -> int:
 def _state(endpoint: str, timeout: float) -> str:
     from grpc_health.v1 import health_pb2
 
-    with channel(target(endpoint)) as link:
+    with channel(endpoint) as link:
         check = link.unary_unary(
             _CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

@@ -23,7 +23,13 @@ from .rocketmq_keys import IGNORED
 ENVIRONMENT_PREFIX = "COMETMQ_"
 # Variables of the command line; not settings.
 _OTHER_VARIABLES = frozenset(
-    ("COMETMQ_ENDPOINT", "COMETMQ_TRACEBACK", "COMETMQ_ACCESS_KEY", "COMETMQ_SECRET_KEY")
+    (
+        "COMETMQ_ENDPOINT",
+        "COMETMQ_CONTEXT",
+        "COMETMQ_TRACEBACK",
+        "COMETMQ_ACCESS_KEY",
+        "COMETMQ_SECRET_KEY",
+    )
 )
 _TRUE_FALSE = {"true": True, "false": False}
 _HIDDEN = "********"

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...proto import v1
 from ...proto.addresses import host_of
 from ..errors import CliError, Exit
-from ..links import cluster_token, refusal_of_token
+from ..links import variables
 from .replicas import Nameservers, one_group
 from .rows import GroupView, states
 
@@ -93,7 +93,6 @@ def run_script(script: str, namesrv: str) -> int:
     """Run the script, with this installation's `cometmq`; return its exit code."""
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '')}"}
-    if (token := cluster_token(namesrv)) and not refusal_of_token(namesrv):
-        # The script's commands show the token to the nameservers of this command.
-        environment |= {"COMETMQ_CLUSTER_TOKEN": token, "COMETMQ_NAMESRV_ADDR": namesrv}
+    environment |= variables(namesrv)
+    environment.pop("COMETMQ_CONTEXT", None)
     return subprocess.run(["sh", "-exc", script], env=environment, check=False).returncode

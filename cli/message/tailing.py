@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from ...proto import paths, v1, v2
-from ..connection import Caller, checked, failure, refusal, target
+from ..connection import Caller, checked, failure, refusal
 from ..errors import CliError
 from ..links import async_channel
 from .start import Start
@@ -39,7 +39,7 @@ class _Tail:
         self.caller = Caller(endpoint)
         self.done = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.channel: Any = async_channel(target(endpoint))
+        self.channel: Any = async_channel(endpoint)
 
     async def call(self, path: str, request: Any, answer: Any) -> Any:
         """Make one unary call. Raises CliError."""

@@ -27,7 +27,8 @@ FAR = "10.0.0.1:8081"
 def _context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     """A running command with a token in its environment, away from any data directory."""
     monkeypatch.chdir(tmp_path)
-    for name in ("ENDPOINT", "NAMESRV_ADDR", "TRUSTED_NETWORK", "TLS_CA"):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("CONTEXT", "ENDPOINT", "NAMESRV_ADDR", "TRUSTED_NETWORK", "TLS_CA"):
         monkeypatch.delenv(f"COMETMQ_{name}", raising=False)
     monkeypatch.setenv("COMETMQ_CLUSTER_TOKEN", "secret")
     with click.Context(click.Command("test")) as context:
@@ -96,7 +97,7 @@ def test_the_options_of_a_command_count(monkeypatch: pytest.MonkeyPatch, tmp_pat
     @endpoint_option
     def command(endpoint: str) -> None:
         found.append(options())
-        assert uses_tls()
+        assert uses_tls(endpoint)
         channel(endpoint).close()
 
     dev_ca(tmp_path, "one")

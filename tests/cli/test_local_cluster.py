@@ -21,8 +21,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 def run(*words: str, cwd: Path, code: int = 0, env: Mapping[str, str] | None = None) -> str:
-    """Run a command in a directory, with no variable of CometMQ but those given."""
+    """Run a command in a directory, with no context and no variable of CometMQ but those given."""
     inherited = {name: value for name, value in os.environ.items() if "COMETMQ" not in name}
+    inherited["XDG_CONFIG_HOME"] = str(cwd / "no-configuration")
     done = subprocess.run(
         [*cometmq_command(), *words],
         capture_output=True,

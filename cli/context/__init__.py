@@ -1,0 +1,1 @@
+"""Contexts: named clusters that commands can address from any directory."""
