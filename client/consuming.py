@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
+from ..proto.short_polls import SHORT_POLL_METADATA
 from .errors import CometError, OutcomeUnknown, RequestRefused, refused
 from .message import Message, read_message
 from .retrying import RetryableError
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 #: Added to the polling time: the deadline of the response.
 ANSWER_MARGIN_S = 3.0
-#: Apache's proxy refuses shorter polls.
+#: Brokers hold a poll at least this long, unless it is marked (`proto/short_polls.py`); Apache's
+#: proxy refuses shorter ones.
 POLL_LEAST_S = 5.0
 _EMPTY = frozenset((v2.MESSAGE_NOT_FOUND,))
 _MISSING = v2.Status(code=v2.INTERNAL_ERROR, message="the response has no result for this message")
@@ -79,6 +81,7 @@ async def _poll(
         request,
         v2.ReceiveMessageResponse,
         wait_s + ANSWER_MARGIN_S,
+        metadata=SHORT_POLL_METADATA if wait_s < POLL_LEAST_S else (),
     )
     found, status = [], None
     for answer in answers:

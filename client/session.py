@@ -37,7 +37,7 @@ from .identity import client_id
 from .retrying import RetryableError, call_error, until_done, wrong_server
 from .routes import Isolation, Route, read_route
 from .transport.addresses import Target, parse_endpoints
-from .transport.calls import CallFailed
+from .transport.calls import CallFailed, Metadata
 from .transport.connection import Connection
 from .transport.credentials import Caller, Credentials
 from .transport.outages import Outages
@@ -272,11 +272,21 @@ class Session:
         return found
 
     async def stream(
-        self, target: Target, path: str, request: Any, answer: type[A], timeout_s: float
+        self,
+        target: Target,
+        path: str,
+        request: Any,
+        answer: type[A],
+        timeout_s: float,
+        *,
+        metadata: Metadata = (),
     ) -> list[A]:
-        """Make one attempt of a call with many responses. Raises as `call` does."""
+        """Make one attempt of a call with many responses and more metadata. Raises as `call`
+        does."""
         try:
-            found = await self._connect(target).stream(path, request, answer, timeout_s)
+            found = await self._connect(target).stream(
+                path, request, answer, timeout_s, metadata=metadata
+            )
         except CallFailed as failure:
             raise self._call_failed(target, failure) from None
         self._outages.answered(target, steady_s())

@@ -5,7 +5,7 @@
             await consumer.ack(message)
 
 `receive` returns as soon as a message is available (several topics are polled in turn), and an
-empty list when the waiting time is over. Brokers hold a poll for at least 5 s. An unreachable
+empty list when the waiting time is over (from Apache's brokers not before 5 s). An unreachable
 broker is retried within the waiting time. A message that is not acknowledged within its invisible
 time is delivered again with a higher `attempt` (docs/formats/grpc-api.md, section 7).
 """
@@ -72,7 +72,10 @@ class SimpleConsumer(Client):
         invisible_for: float = INVISIBLE_S,
         wait: float | None = None,
     ) -> list[Message]:
-        """Return up to `max_messages` (at most 32 per call).
+        """Return up to `max_messages` (at most 32 per call), or none after `wait` seconds.
+
+        With `wait=0` it returns only messages that are available now. Apache's brokers refuse a
+        wait of less than 5 s: there it is 5 s.
 
         They are invisible to other consumers for `invisible_for` seconds. Raises RequestRefused,
         or ConnectionFailed when no endpoint was reachable.

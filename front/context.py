@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..proto.node_links import TOKEN_KEY
+from ..proto.short_polls import SHORT_POLL
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
@@ -18,7 +19,8 @@ NAMESPACE = "x-mq-namespace"
 TOKEN = TOKEN_KEY
 FORWARDED = "x-cometmq-forwarded"
 
-#: Names that are picked: identity, version, and the fields of a signature.
+#: Names that are picked: identity, version, the fields of a signature, and the mark of a poll that
+#: is shorter than the protocol has it.
 PICKED = frozenset(
     (
         CLIENT_ID,
@@ -32,6 +34,7 @@ PICKED = frozenset(
         "x-mq-protocol",
         "x-mq-protocol-version",
         "x-mq-session-token",
+        SHORT_POLL,
     )
 )
 
@@ -82,6 +85,10 @@ class RequestContext:
     #: "host:port" of the client of a forwarded request, as the forwarding node sent it. An access
     #: point replaces `peer` by it once it has admitted the node.
     forwarded_for: str = ""
+
+    def has(self, name: str) -> bool:
+        """Return True if the call has metadata of this name."""
+        return any(key == name for key, _ in self.metadata)
 
     def remaining_ms(self, now_ns: int) -> int | None:
         """Return milliseconds until the deadline, 0 if it has passed, None without a deadline."""

@@ -372,9 +372,15 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 DEFAULT_REQUEST_TIMEOUT_MS = 3_000
 
 
-def polling_ms(asked_ms: int | None, remaining_ms: int | None, request_timeout_ms: int = 0) -> int:
+def polling_ms(
+    asked_ms: int | None,
+    remaining_ms: int | None,
+    request_timeout_ms: int = 0,
+    *,
+    may_be_short: bool = False,
+) -> int:
     """Return how long a poll is held: the requested time within 5 to 20 s, ending before the
-    deadline.
+    deadline; also less than 5 s if it `may_be_short`.
 
     A deadline too short for 5 s gets a shorter poll, not an error: no client depends on
     ILLEGAL_POLLING_TIME, and the official Python client requests as little as 3 s.
@@ -383,7 +389,8 @@ def polling_ms(asked_ms: int | None, remaining_ms: int | None, request_timeout_m
         if remaining_ms is None:
             return MAX_POLLING_MS
         asked_ms = remaining_ms - (request_timeout_ms or DEFAULT_REQUEST_TIMEOUT_MS) // 2
-    held = min(max(asked_ms, MIN_POLLING_MS), MAX_POLLING_MS)
+    least = 0 if may_be_short else MIN_POLLING_MS
+    held = min(max(asked_ms, least), MAX_POLLING_MS)
     if remaining_ms is None:
         return held
     # The empty response must arrive before the deadline: a tenth of the time, 100 to 500 ms, is

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
+from ...proto.short_polls import SHORT_POLL
 from ..messages.convert import topic_field
 from ..messages.filters import Filter, parse_filter
 from ..messages.validation import (
     MAX_BATCH,
     MIN_INVISIBLE_MS,
+    MIN_POLLING_MS,
     check_group,
     check_invisible,
     check_topic,
@@ -61,7 +63,9 @@ def poll_time_ms(
         asked = duration_ms(request.long_polling_timeout)
     else:
         timeout = clients.request_timeout_ms(ctx.client_id)
-    return polling_ms(asked, ctx.remaining_ms(now_ns), timeout)
+    # The mark is searched for only if it matters: most polls are longer.
+    short = asked is not None and asked < MIN_POLLING_MS and ctx.has(SHORT_POLL)
+    return polling_ms(asked, ctx.remaining_ms(now_ns), timeout, may_be_short=short)
 
 
 def checked(

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from ...proto import paths, v2
 from ...proto.channels import cancel_requests
 from .addresses import Target
-from .calls import CallFailed, calls_to
+from .calls import CallFailed, Metadata, calls_to
 from .credentials import Caller
 
 logger = logging.getLogger(__name__)
@@ -92,10 +92,20 @@ class Connection:
         )
         return self._parse(raw, answer)
 
-    async def stream(self, path: str, request: Any, answer: type[A], timeout_s: float) -> list[A]:
-        """Make one call with many responses. Raises CallFailed if it fails before the first."""
+    async def stream(
+        self,
+        path: str,
+        request: Any,
+        answer: type[A],
+        timeout_s: float,
+        *,
+        metadata: Metadata = (),
+    ) -> list[A]:
+        """Make one call with many responses and more metadata. Raises CallFailed if it fails
+        before the first."""
+        metadata = (*self._caller.metadata(), *metadata)
         found, failure = await self._calls.stream(
-            path, request.SerializeToString(), timeout_s, self._caller.metadata()
+            path, request.SerializeToString(), timeout_s, metadata
         )
         if failure is not None:
             if not found:

@@ -35,6 +35,18 @@ def test_the_polling_time_is_limited_by_the_deadline(
     assert polling_ms(asked, remaining, timeout) == held
 
 
+async def test_a_marked_poll_is_held_as_long_as_it_asks(tmp_path: Path) -> None:
+    assert polling_ms(1_000, 30_000, may_be_short=True) == 1_000
+    assert polling_ms(60_000, 90_000, may_be_short=True) == 20_000
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        ctx = one.context()
+        ctx.metadata = (("x-cometmq-short-poll", "1"),)
+        asked: dict[str, Any] = {"long_polling_timeout": v2.Duration()}
+        assert one.start_receive("t", "g", ctx, **asked).done()
+        assert not one.start_receive("t", "g", **asked).done()
+
+
 async def test_a_new_group_starts_at_the_first_message(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4)

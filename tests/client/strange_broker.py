@@ -29,6 +29,8 @@ class StrangeBroker:
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.calls: Counter[str] = Counter()
+        #: Names of the metadata of the last call, by method.
+        self.metadata: dict[str, set[str]] = {}
         self.fifo = False
         #: Sent on every telemetry stream before the settings are answered.
         self.first_commands: list[v2.TelemetryCommand] = []
@@ -138,6 +140,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _answer(self, path: str, raw: bytes, context: Any) -> Any:
         self.broker.calls[path] += 1
+        self.broker.metadata[path] = {key for key, _ in context.invocation_metadata()}
         make = self.broker.answers.get(path)
         answer = self.broker.healthy(path, raw) if make is None else make(raw)
         if isinstance(answer, Awaitable):

@@ -80,6 +80,14 @@ async def test_close_makes_a_pending_receive_raise_closed() -> None:
             await receiving
 
 
+async def test_a_receive_of_less_than_the_least_poll_is_marked() -> None:
+    async with receiving() as (broker, consumer):
+        for wait, marked in ((0, True), (4.0, True), (60.0, False)):
+            broker.deliver("a")
+            (_,) = await consumer.receive(wait=wait)
+            assert ("x-cometmq-short-poll" in broker.metadata[paths.RECEIVE_MESSAGE]) is marked
+
+
 async def test_immediate_empty_polls_cause_no_busy_loop() -> None:
     async with receiving() as (broker, consumer):
         assert await consumer.receive(wait=0.5) == []
