@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 import grpc
 import grpc.aio
 
+from ..client.transport.tls import Tls
 from ..proto.node_links import TOKEN_KEY, is_local
 from . import local_cluster
 from .context import chosen
@@ -110,37 +110,38 @@ def target(endpoint: str) -> str:
 def channel(endpoint: str) -> grpc.Channel:
     """Return a blocking channel to HOST:PORT or to alternatives. Raises CliError."""
     address = target(endpoint)
-    credentials, more = _dial(endpoint)
-    if credentials is None:
+    used = tls(endpoint)
+    if used is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, *more))
+    more = (*CHANNEL_OPTIONS, *used.options())
+    return grpc.secure_channel(address, used.credentials(), options=more)
 
 
 def async_channel(endpoint: str) -> grpc.aio.Channel:
     """Return a channel for the event loop, as `channel` does. Raises CliError."""
     address = target(endpoint)
-    credentials, more = _dial(endpoint)
-    if credentials is None:
+    used = tls(endpoint)
+    if used is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, *more))
+    more = (*CHANNEL_OPTIONS, *used.options())
+    return grpc.aio.secure_channel(address, used.credentials(), options=more)
 
 
-def _dial(endpoint: str) -> tuple[grpc.ChannelCredentials | None, tuple[tuple[str, Any], ...]]:
-    """Return the credentials, None for plaintext, and further channel options."""
+def tls(endpoint: str) -> Tls | None:
+    """Return how calls to an endpoint use TLS; None for plaintext. Raises CliError."""
     found = options_for(endpoint)
     if not uses_tls(endpoint):
-        return None, ()
+        return None
     if bool(found.tls_certificate) != bool(found.tls_key):
         raise CliError("Give both --tls-certificate and --tls-key, or neither.", Exit.USAGE)
-    roots, key, chain = map(_content, (found.tls_ca, found.tls_key, found.tls_certificate))
+    roots, certificate, key = map(_content, (found.tls_ca, found.tls_certificate, found.tls_key))
     name = os.environ.get("COMETMQ_TLS_NODE_NAME", _NODE_NAME)
-    more = () if found.tls else (("grpc.ssl_target_name_override", name),)
-    return grpc.ssl_channel_credentials(roots, key, chain), more
+    return Tls(roots, certificate, key, "" if found.tls else name)
 
 
-def _content(path: Path | None) -> bytes | None:
+def _content(path: Path | None) -> bytes:
     try:
-        return None if path is None else path.read_bytes()
+        return b"" if path is None else path.read_bytes()
     except OSError as error:
         raise CliError(f"Cannot read {path}: {error.strerror}.", Exit.USAGE) from None
 

@@ -93,34 +93,38 @@ def _keep_link_option(ctx: click.Context, parameter: click.Parameter, value: Any
             explicit().add(name)
 
 
-def link_options(command: F) -> F:
-    """Add `--token-file` and the options of TLS (`links.py`)."""
-    for name, variable, text in (
-        (
-            "--trusted-network",
-            "COMETMQ_TRUSTED_NETWORK",
-            "Send the cluster token in plaintext to other machines.",
-        ),
-        ("--tls-key", "COMETMQ_TLS_KEY", "File of the key of --tls-certificate (PEM)."),
-        (
-            "--tls-certificate",
-            "COMETMQ_TLS_CERTIFICATE",
-            "File of a certificate for this command (PEM); replication ports require one.",
-        ),
-        (
-            "--tls-ca",
-            "COMETMQ_TLS_CA",
-            "File of the nodes' certificate authorities (PEM): use TLS, and check the name of"
-            " nodes, not of the host.",
-        ),
-        ("--tls", None, "Use TLS and check the host name; without --tls-ca by the system."),
-        (
-            "--token-file",
-            None,
-            "File with the clusterToken of the cluster [default: that of --data or of the context,"
-            " $COMETMQ_CLUSTER_TOKEN, or that of this directory].",
-        ),
-    ):
+_TOKEN_OPTIONS = (
+    (
+        "--trusted-network",
+        "COMETMQ_TRUSTED_NETWORK",
+        "Send the cluster token in plaintext to other machines.",
+    ),
+    (
+        "--token-file",
+        None,
+        "File with the clusterToken of the cluster [default: that of --data or of the context,"
+        " $COMETMQ_CLUSTER_TOKEN, or that of this directory].",
+    ),
+)
+_TLS_OPTIONS = (
+    ("--tls-key", "COMETMQ_TLS_KEY", "File of the key of --tls-certificate (PEM)."),
+    (
+        "--tls-certificate",
+        "COMETMQ_TLS_CERTIFICATE",
+        "File of a certificate for this command (PEM); replication ports require one.",
+    ),
+    (
+        "--tls-ca",
+        "COMETMQ_TLS_CA",
+        "File of the nodes' certificate authorities (PEM): use TLS, and check the name of"
+        " nodes, not of the host.",
+    ),
+    ("--tls", None, "Use TLS and check the host name; without --tls-ca by the system."),
+)
+
+
+def _add(command: F, options_of: tuple[tuple[str, str | None, str], ...]) -> F:
+    for name, variable, text in options_of:
         is_flag = name in ("--trusted-network", "--tls")
         command = click.option(
             name,
@@ -132,6 +136,16 @@ def link_options(command: F) -> F:
             help=text,
         )(command)
     return command
+
+
+def tls_options(command: F) -> F:
+    """Add the options of TLS (`links.py`), for commands that never send the token."""
+    return _add(command, _TLS_OPTIONS)
+
+
+def link_options(command: F) -> F:
+    """Add `--token-file`, `--trusted-network` and the options of TLS (`links.py`)."""
+    return _add(command, (_TOKEN_OPTIONS[0], *_TLS_OPTIONS, _TOKEN_OPTIONS[1]))
 
 
 def endpoint_option(command: F) -> F:

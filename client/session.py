@@ -19,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
-import grpc
-
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
 from .clock import local_date_time, steady_s
@@ -41,6 +39,7 @@ from .transport.calls import CallFailed, Metadata
 from .transport.connection import Connection
 from .transport.credentials import Caller, Credentials
 from .transport.outages import Outages
+from .transport.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +74,11 @@ class Options(TypedDict, total=False):
     tls: bool
     #: Certificate authorities in PEM form.
     tls_roots: bytes
+    #: Name that the server's certificate must have; default: the host name of the endpoint.
+    tls_server_name: str
+    #: Certificate of the client and its key in PEM form, for ports that require one.
+    tls_certificate: bytes
+    tls_key: bytes
     #: Seconds for one attempt of a request.
     request_timeout: float
     #: Seconds for a request with all its attempts.
@@ -416,7 +420,7 @@ class Session:
             found = self._connections[target] = Connection(
                 *(target, self._caller, self.settings, self._on_command),
                 on_telemetry_end=self._on_telemetry_end,
-                credentials=self._tls,
+                tls=self._tls,
             )
         return found
 
@@ -494,7 +498,12 @@ class Session:
         await self.resync()
 
 
-def _tls(options: Options) -> grpc.ChannelCredentials | None:
+def _tls(options: Options) -> Tls | None:
     if not options.get("tls"):
         return None
-    return grpc.ssl_channel_credentials(options.get("tls_roots"))
+    return Tls(
+        options.get("tls_roots", b""),
+        options.get("tls_certificate", b""),
+        options.get("tls_key", b""),
+        options.get("tls_server_name", ""),
+    )

@@ -7,13 +7,15 @@ that outlasts the SDK's retries fails the task, which Spark repeats: delivery is
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..client.clock import steady_s
 from ..client.errors import CometError
 from ..client.outgoing import Outgoing
 from ..client.producer import Producer
+from ..client.session import Options
 from ..client.transport.credentials import Credentials
+from ..client.transport.tls import Tls
 from ..proto import v2
 from .errors import PipelineError
 
@@ -32,25 +34,25 @@ class SendTarget:
 
     endpoints: str
     access_key: str = ""
-    secret_key: str = ""
-    session_token: str = ""
-    tls: bool = False
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    tls: Tls | None = None
     timeout_s: float = 60.0
     rate: float = 0.0  #: messages per second of one task; 0: unlimited
 
     def producer(self) -> "BulkProducer":
         """Return a producer that is not started. Raises ValueError."""
-        more = {}
+        options = Options(request_timeout=min(self.timeout_s, 15.0), timeout=self.timeout_s)
         if self.access_key:
             keys = (self.access_key, self.secret_key, self.session_token)
-            more["credentials"] = Credentials(*keys)
-        return BulkProducer(
-            self.endpoints,
-            tls=self.tls,
-            request_timeout=min(self.timeout_s, 15.0),
-            timeout=self.timeout_s,
-            **more,  # type: ignore[arg-type]
-        )
+            options["credentials"] = Credentials(*keys)
+        if self.tls is not None:
+            options["tls"] = True
+            options["tls_roots"] = self.tls.roots
+            options["tls_certificate"] = self.tls.certificate
+            options["tls_key"] = self.tls.key
+            options["tls_server_name"] = self.tls.name
+        return BulkProducer(self.endpoints, **options)
 
 
 @dataclass(frozen=True, slots=True)

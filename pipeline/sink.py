@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
 from .errors import OptionError, PipelineError
 from .outbound import SHARDING_KEY, unique_key, user_properties
 from .schema import COLUMNS
+from .tls_options import TLS_OPTIONS, read_tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ OPTIONS: Final = {
     "accessKey": "access key, with secretKey",
     "secretKey": "secret of the access key",
     "securityToken": "token of temporary keys",
-    "tls": "true: dial with TLS",
+    **TLS_OPTIONS,
     "sendTimeoutMs": "timeout of one message with all attempts (60000)",
     "dedupId": "identity of a batch write; reuse it to repeat the write (default: random)",
 }
@@ -99,7 +100,7 @@ def sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
         given.get("accesskey", ""),
         given.get("secretkey", ""),
         given.get("securitytoken", ""),
-        given.get("tls", "false").lower() == "true",
+        read_tls(lambda name: given.get(name.lower(), "")),
         int(text) / 1000,
     )
     return SinkOptions(target, given.get("topic", ""), given.get("dedupid", "") or uuid.uuid4().hex)

@@ -9,7 +9,8 @@ import click
 
 from ..credentials import access_for
 from ..errors import CliError, Exit
-from ..options import output_option
+from ..links import tls
+from ..options import data_option, output_option, tls_options
 from ..output import show_json
 from .session import (
     SessionOptions,
@@ -71,6 +72,8 @@ def duration_ms(text: str, option: str) -> int:
     show_default=True,
     help="Action for damaged records of the log.",
 )
+@data_option
+@tls_options
 @click.option("--dry-run", is_flag=True, help="Show what would be archived.")
 @spark_options
 @output_option
@@ -96,6 +99,7 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         on_corrupt=said["on_corrupt"],
         gate=said["gate"],
         **access_for(said["gate"]),
+        tls=tls(said["gate"]) if said["gate"] else None,
     )
     require_directories(store=said["store"])
     with failures(), spark_session("archive", SessionOptions(master, memory, settings)) as spark:

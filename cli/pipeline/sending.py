@@ -9,7 +9,14 @@ import click
 from ..confirm import go_on, plan_options
 from ..credentials import access_for
 from ..errors import CliError, Exit
-from ..options import DEFAULT_ENDPOINT, address_option, data_option, output_option
+from ..links import tls
+from ..options import (
+    DEFAULT_ENDPOINT,
+    address_option,
+    data_option,
+    output_option,
+    tls_options,
+)
 from .session import (
     SessionOptions,
     failures,
@@ -38,6 +45,7 @@ _target = address_option(
 @click.option("--to", required=True, metavar="TOPIC", help="Target topic.")
 @_target
 @data_option
+@tls_options
 @click.option("--broker", default="", help="Only messages of this broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only messages of this queue.")
 @click.option("--start", metavar="TIME", help="Only messages stored at this time or later.")
@@ -80,6 +88,7 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
         keep_order=said["keep_order"],
         identity=said["identity"],
         **access_for(said["endpoint"]),
+        tls=tls(said["endpoint"]),
     )
     with failures(), spark_session("replay", SessionOptions(master, memory, settings)) as spark:
         tasks = spark.sparkContext.defaultParallelism
@@ -122,6 +131,7 @@ def _one_source(said: dict[str, Any]) -> None:
 )
 @_target
 @data_option
+@tls_options
 @click.option("--rate", type=float, default=0, help="Maximum messages per second; 0: no limit.")
 @plan_options
 @spark_options
@@ -162,6 +172,7 @@ def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int
         said["to"],
         said["rate"],
         **access_for(said["endpoint"]),
+        tls=tls(said["endpoint"]),
     )
     now_ms = time.time_ns() // 1_000_000
     with failures(), spark_session("dlq", SessionOptions(master, memory, settings)) as spark:

@@ -23,6 +23,7 @@ from ...proto.channels import cancel_requests
 from .addresses import Target
 from .calls import CallFailed, Metadata, calls_to
 from .credentials import Caller
+from .tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Connection:
         on_command: OnCommand,
         *,
         on_telemetry_end: OnTelemetryEnd,
-        credentials: grpc.ChannelCredentials | None,
+        tls: Tls | None,
     ) -> None:
         self.target = target
         #: Set when the server has answered the client's settings.
@@ -77,10 +78,12 @@ class Connection:
         name = target.name()
         self._channel = (
             grpc.aio.insecure_channel(name, options=_OPTIONS)
-            if credentials is None
-            else grpc.aio.secure_channel(name, credentials, options=_OPTIONS)
+            if tls is None
+            else grpc.aio.secure_channel(
+                name, tls.credentials(), options=(*_OPTIONS, *tls.options())
+            )
         )
-        self._calls = calls_to(target, self._channel, plaintext=credentials is None)
+        self._calls = calls_to(target, self._channel, plaintext=tls is None)
         self._stream: Any = None
         self._commands: set[asyncio.Task[None]] = set()
         self._telemetry = asyncio.create_task(self._keep_telemetry())

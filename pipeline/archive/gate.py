@@ -8,17 +8,10 @@ the disk is too full it deletes them anyway and logs `archive.overridden`. Only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import grpc
-
-from ...client.clock import local_date_time
-from ...client.identity import client_id
-from ...client.transport.credentials import Caller, Credentials
-from ...proto import paths, v1, v2
-from ..errors import PipelineError
-
-_TIMEOUT_S = 15.0
+from ...proto import paths, v1
+from ..source.channel import Channel
+from ..source.options import Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +24,20 @@ class Mark:
     log_end: int
 
 
-def get_watermark(endpoint: str, keys: Credentials | None = None) -> Mark:
-    """Return the archive watermark of the broker at HOST:PORT. Raises PipelineError."""
+def get_watermark(access: Access) -> Mark:
+    """Return the archive watermark of a broker. Raises PipelineError."""
     request = v1.GetArchiveWatermarkRequest()
-    path, answer = paths.GET_ARCHIVE_WATERMARK, v1.GetArchiveWatermarkResponse
-    found = _call(endpoint, path, request, answer, keys)
+    with Channel(access) as broker:
+        found = broker.call(paths.GET_ARCHIVE_WATERMARK, request, v1.GetArchiveWatermarkResponse)
     return Mark(found.watermark, found.gate, found.log_start, found.log_end)
 
 
-def set_watermark(endpoint: str, watermark: int, keys: Credentials | None = None) -> bool:
-    """Set the broker's archive watermark; durable on return. Raises PipelineError.
+def set_watermark(access: Access, watermark: int) -> bool:
+    """Set a broker's archive watermark; durable on return. Raises PipelineError.
 
     Return whether the broker's retention honours the watermark.
     """
     request = v1.SetArchiveWatermarkRequest(watermark=watermark)
-    path, answer = paths.SET_ARCHIVE_WATERMARK, v1.SetArchiveWatermarkResponse
-    found = _call(endpoint, path, request, answer, keys)
+    with Channel(access) as broker:
+        found = broker.call(paths.SET_ARCHIVE_WATERMARK, request, v1.SetArchiveWatermarkResponse)
     return bool(found.gate)
-
-
-def _call(endpoint: str, path: str, request: Any, answer: Any, keys: Credentials | None) -> Any:
-    options = (("grpc.enable_http_proxy", 0),)
-    with grpc.insecure_channel(endpoint, options=options) as channel:
-        method = channel.unary_unary(
-            path,
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )
-        caller = Caller(client_id(), keys, "", local_date_time)
-        try:
-            found = method(request, timeout=_TIMEOUT_S, metadata=caller.metadata())
-        except grpc.RpcError as error:
-            text = f"The broker at {endpoint} did not answer: {error.details()}."
-            raise PipelineError(text) from None
-    if found.code != v2.OK:
-        raise PipelineError(f"The broker at {endpoint} refused: {found.message}.")
-    return found

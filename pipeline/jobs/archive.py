@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...client.transport.credentials import Credentials
+from ...client.transport.tls import Tls
 from ..archive.checking import check_unit, is_another_log
 from ..archive.coverage import Range, covered_to, left_to_do, ranges_of
 from ..archive.gate import get_watermark, set_watermark
@@ -29,6 +29,7 @@ from ..archive.row_file import FileFormat
 from ..archive.settings import only_writer, open_archive
 from ..archive.splits import KIND, SplitWork, archive_split
 from ..errors import PipelineError
+from ..source.options import Access
 from ..splits import Split
 from .running import Report, run_parts
 
@@ -53,6 +54,7 @@ class ArchivePlan:
     gate: str = ""  #: HOST:PORT of the broker whose watermark is set
     access_key: str = ""  #: with `secret_key`: signs the calls to `gate`
     secret_key: str = field(default="", repr=False)
+    tls: Tls | None = None  #: of the calls to `gate`
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,8 @@ def archive(
         return report
 
 
-def _keys(plan: ArchivePlan) -> Credentials | None:
-    return Credentials(plan.access_key, plan.secret_key) if plan.access_key else None
+def _gate(plan: ArchivePlan) -> Access:
+    return Access(plan.gate, plan.access_key, plan.secret_key, tls=plan.tls)
 
 
 def _choice(plan: ArchivePlan) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def _advance(
     spark: SparkSession | None, plan: ArchivePlan, store: StoreSnapshot, report: Report
 ) -> None:
     """Check the units between the watermark and its target, then set it."""
-    state = get_watermark(plan.gate, _keys(plan))
+    state = get_watermark(_gate(plan))
     if not state.gate:
         text = f"archiveGate is off at {plan.gate}: the broker's retention ignores the watermark."
         report.problems.append(text)
@@ -198,7 +200,7 @@ def _advance(
     report.summary["checked"] = len(units)
     right_to = max(right_to, target)
     if right_to > state.watermark:
-        set_watermark(plan.gate, right_to, _keys(plan))
+        set_watermark(_gate(plan), right_to)
     report.summary["watermark"] = max(right_to, state.watermark)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ...client.transport.tls import Tls
 from ..archive.manifest import FileEntry, all_manifests, files_of, finish
 from ..archive.planning import grid_splits, snapshot
 from ..archive.reading import NO_TIME, Selection, rows
@@ -75,6 +76,7 @@ class DlqPlan:
     rate: float = 0.0
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    tls: Tls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def dlq(
 
 
 def _parts(plan: DlqPlan, now_ms: int, dry_run: bool) -> list[DlqPart]:
-    target = SendTarget(plan.endpoints, plan.access_key, plan.secret_key)
+    target = SendTarget(plan.endpoints, plan.access_key, plan.secret_key, tls=plan.tls)
     if plan.store:
         return [
             DlqPart(plan, split, "", (), target, now_ms, dry_run)

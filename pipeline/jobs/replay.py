@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ...client.transport.tls import Tls
 from ..archive.manifest import FileEntry, all_manifests, files_of
 from ..archive.names import day_of
 from ..archive.planning import grid_splits, snapshot
@@ -65,7 +66,8 @@ class ReplayPlan:
     keep_order: bool = False
     identity: str = ""  #: identity of this replay; empty: derived from topics and range
     access_key: str = ""
-    secret_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    tls: Tls | None = None
 
     @property
     def selection(self) -> Selection:
@@ -131,7 +133,7 @@ def replay(
 
 def _parts(plan: ReplayPlan, dry_run: bool) -> list[ReplayPart]:
     identity = plan.identity or unique_key(plan.topic, plan.to, plan.start_ms, plan.end_ms)
-    target = SendTarget(plan.endpoints, plan.access_key, plan.secret_key)
+    target = SendTarget(plan.endpoints, plan.access_key, plan.secret_key, tls=plan.tls)
     root = os.path.abspath(plan.archive) if plan.archive else ""
     chosen = plan.selection
     empty = ReplayPart(root, (), (), chosen, target, plan.to, identity, plan.keep_order, dry_run)

@@ -28,6 +28,7 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
     # Streams of raw frames need large windows.
     ("grpc.http2.bdp_probe", 1),
 )
@@ -60,9 +61,11 @@ class Channel:
         self._caller = Caller(f"spark@{os.getpid()}", keys, "", local_date_time)
         name = self.target.name()
         self._channel = (
-            grpc.secure_channel(name, grpc.ssl_channel_credentials(), _OPTIONS)
-            if access.tls
-            else grpc.insecure_channel(name, _OPTIONS)
+            grpc.insecure_channel(name, _OPTIONS)
+            if access.tls is None
+            else grpc.secure_channel(
+                name, access.tls.credentials(), (*_OPTIONS, *access.tls.options())
+            )
         )
 
     def __enter__(self) -> Self:

@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
+from ...client.transport.tls import Tls
 from ...store.scan.walk import OnCorrupt
 from ..decode import BATCH_BYTES, BATCH_ROWS
 from ..errors import OptionError
 from ..schema import COLUMNS, PropertiesForm
 from ..selection import TopicFilter
 from ..splits import SPLIT_BYTES
+from ..tls_options import TLS_OPTIONS, read_tls
 from .offsets import OffsetSpec, parse_offset_spec, parse_offsets
 
 OPTIONS: Final = {
@@ -30,7 +32,7 @@ OPTIONS: Final = {
     "accessKey": "access key, with secretKey",
     "secretKey": "secret of the access key",
     "securityToken": "token of temporary keys",
-    "tls": "true: dial with TLS",
+    **TLS_OPTIONS,
     "brokerName": "names of the stores of `path`, in order; default: the directories' names",
     "allowReplicas": "true: path may name several replicas of one log",
     "subscribe": "topics, separated by ','",
@@ -77,7 +79,7 @@ class Access:
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)
-    tls: bool = False
+    tls: Tls | None = None
     timeout_ms: int = 30_000
     read_log: ReadLog = "auto"
 
@@ -247,7 +249,7 @@ def _access(given: _OptionReader, endpoints: str) -> Access | None:
         given.text("accessKey"),
         given.text("secretKey"),
         given.text("securityToken"),
-        given.flag("tls", False),
+        read_tls(given.text),
         given.number("wireTimeoutMs", 30_000),
         given.one_of("readLog", get_args(ReadLog), "auto"),
     )

@@ -22,6 +22,7 @@ from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1, v2
+from cometmq.proto.tls_config import TlsConfig
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.harness.wire import Wire
 
@@ -81,11 +82,14 @@ class Live:
 
 @asynccontextmanager
 async def running(
-    chosen: Settings, clock: Clock | None = None, door: DoorConfig | None = None
+    chosen: Settings,
+    clock: Clock | None = None,
+    door: DoorConfig | None = None,
+    tls: TlsConfig | None = None,
 ) -> AsyncIterator[Live]:
     """Start a broker; stop it cleanly at the end."""
     door = door or DoorConfig(front_door="grpcio")
-    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, door, clock)
+    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, door, clock, tls=tls)
     bound = await server.start()
     try:
         yield Live(server, bound)

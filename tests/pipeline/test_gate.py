@@ -27,6 +27,7 @@ from cometmq.pipeline.archive.planning import snapshot
 from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive, check_archive
 from cometmq.pipeline.jobs.replay import ReplayPlan, replay
+from cometmq.pipeline.source.options import Access
 from cometmq.store.format.disk import Disk, Space
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import settings, until
@@ -64,7 +65,7 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.05):
             try:
-                mark = get_watermark(self.endpoint)
+                mark = get_watermark(Access(self.endpoint))
             except PipelineError:
                 continue  # the machine is busy
             self.looks += 1
@@ -118,10 +119,11 @@ def test_no_record_is_deleted_before_it_is_archived(
         assert mark > 0
         assert mark % SEGMENT == 0
         wait_until(
-            "what is archived goes", lambda mark=mark: get_watermark(endpoint).log_start >= mark
+            "what is archived goes",
+            lambda mark=mark: get_watermark(Access(endpoint)).log_start >= mark,
         )
         send(endpoint, begin, begin + 300)
-    end = get_watermark(endpoint).log_end
+    end = get_watermark(Access(endpoint)).log_end
     # What is confirmed stands in the store a moment later.
     wait_until("the files say that all is confirmed", lambda: snapshot(str(store)).end >= end)
     archive(spark, ArchivePlan(str(store), str(out), broker="broker-a", live=True))
@@ -225,10 +227,11 @@ def test_leader_and_follower_keep_unarchived_records_after_a_failover(
     cluster.kill9(leader.name)
     heir = cluster.address(follower.name)
     wait_until("the follower leads", lambda: leads(heir))
-    assert get_watermark(heir).watermark == mark
+    assert get_watermark(Access(heir)).watermark == mark
     send(cluster.endpoints, 700, 1400)
     wait_until(
-        "it is confirmed", lambda: snapshot(str(stores[1])).end >= get_watermark(heir).log_end
+        "it is confirmed",
+        lambda: snapshot(str(stores[1])).end >= get_watermark(Access(heir)).log_end,
     )
     report = archive(spark, replace(plan, store=str(stores[1]), gate=heir))
     assert report.problems == []
@@ -287,7 +290,7 @@ async def test_an_incorrect_archive_does_not_move_the_watermark(tmp_path: Path) 
         await asyncio.sleep(0.3)
         assert one.node.store.log_start <= report.summary["watermark"]
         with pytest.raises(PipelineError, match="above the log end"):
-            await asyncio.to_thread(set_watermark, endpoint, 1 << 40)
+            await asyncio.to_thread(set_watermark, Access(endpoint), 1 << 40)
 
 
 async def test_the_watermark_is_lowered_to_the_end_of_a_truncated_log(
@@ -330,7 +333,7 @@ async def test_a_new_leader_keeps_the_watermark_that_is_set_on_it(
         one.topic("t")
         await fill(one, 50)
         one.node.maintenance._leader_watermark = 7  # from its time as follower
-        await asyncio.to_thread(set_watermark, one.live.bound.client, 900)
+        await asyncio.to_thread(set_watermark, Access(one.live.bound.client), 900)
         one.node.maintenance.tick()
         await asyncio.sleep(0.2)
         assert mark_of(tmp_path / "store") == 900

@@ -12,6 +12,7 @@ import pytest
 from cometmq.client.testing.broker import TestBroker
 from cometmq.pipeline.archive.gate import get_watermark
 from cometmq.pipeline.archive.planning import snapshot
+from cometmq.pipeline.source.options import Access
 from cometmq.tests.harness.cluster import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -36,7 +37,7 @@ def test_the_worked_example(spark: Any, broker: TestBroker, tmp_path: Path) -> N
     said: dict[str, Any] = {}
     for number, program in enumerate(programs()):
         if "ArchivePlan" in program:
-            end = get_watermark(broker.endpoints).log_end
+            end = get_watermark(Access(broker.endpoints)).log_end
             wait_until("all of it is confirmed", lambda end=end: snapshot(str(store)).end >= end)
         exec(compile(program, f"docs/pipeline.md, program {number}", "exec"), said)
         if "ENDPOINT =" in program:
