@@ -23,6 +23,9 @@ _FIRST_BYTE_S: Final = 5.0
 #: Limit of connections, as on the server itself; each holds two buffers of this size.
 _CONNECTIONS_MAX: Final = 128
 _BUFFER_BYTES: Final = 256 << 10
+#: Addresses that stand for all of the machine, of IPv4 and IPv6, as on a port of grpcio alone.
+#: asyncio would listen on one of both.
+_WILDCARDS: Final = ("0.0.0.0", "::", "")
 
 
 class DualPort:
@@ -43,14 +46,20 @@ class DualPort:
             self._server.add_insecure_port(f"unix:{self._directory}/plain")
             credentials = self._links.server_credentials(require_client=True)
             self._server.add_secure_port(f"unix:{self._directory}/tls", credentials)
-            self._listener = await asyncio.start_server(
-                self._accepted, host, port, limit=_BUFFER_BYTES, reuse_address=True
-            )
+            self._listener = await self._listen(host, port)
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
         listening: socket.socket = self._listener.sockets[0]
         return int(listening.getsockname()[1])
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        if host in _WILDCARDS and socket.has_dualstack_ipv6():
+            both = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+            return await asyncio.start_server(self._accepted, sock=both, limit=_BUFFER_BYTES)
+        return await asyncio.start_server(
+            self._accepted, host, port, limit=_BUFFER_BYTES, reuse_address=True
+        )
 
     def stop_listening(self) -> None:
         """Refuse new connections."""
