@@ -54,25 +54,23 @@ def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
     request = _request(name, settings)
     with Connection(endpoint) as connection:
         if settings["kind"]:
-            _check_type(connection, name, settings["kind"])
+            _check_type(connection, request, settings["kind"])
         answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
     _show(answer, output)
 
 
-def _check_type(connection: Connection, name: str, kind: str) -> None:
-    """Raise CliError if the topic exists with another type."""
-    request = v1.DescribeTopicRequest(name=name)
-    try:
-        found = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse).topic
-    except CliError as error:
-        if error.code is Exit.NOT_FOUND:
-            return
-        raise
-    present = TOPIC_TYPE_NAMES.get(found.message_type, "normal")
-    if present != kind:
+def _check_type(connection: Connection, wanted: v1.CreateTopicRequest, kind: str) -> None:
+    """Raise CliError if the topic exists with another type.
+
+    It asks with a dry run of a creation, which needs no other right than the creation.
+    """
+    request = v1.CreateTopicRequest(name=wanted.name, dry_run=True)
+    found = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
+    present = TOPIC_TYPE_NAMES.get(found.topic.message_type, "normal")
+    if not found.created and present != kind:
         raise CliError(
-            f"Topic {name} exists with type {present}. To change its type, use `cometmq topic alter"
-            f" {name} --type {kind}`."
+            f"Topic {wanted.name} exists with type {present}. To change its type, use `cometmq "
+            f"topic alter {wanted.name} --type {kind}`."
         )
 
 

@@ -99,7 +99,8 @@ class Quotas:
     def charge(self, request: v2.SendMessageRequest, ctx: RequestContext) -> None:
         """Count a SendMessage. Raises WireError.
 
-        The caller skips it while `Metadata.quotas` is empty.
+        Called when its messages can be appended; the caller skips it while `Metadata.quotas` is
+        empty.
         """
         messages = request.messages
         topics = (messages[0].topic.name,) if messages else ()

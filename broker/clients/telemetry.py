@@ -19,6 +19,7 @@ from ..lite.names import quota as lite_quota
 from ..messages.filters import parse_filter
 from ..messages.validation import check_group, check_topic, duration_ms, require_client_id
 from ..metadata.tables import Group
+from .settings_rate import TOO_MANY_SETTINGS, SettingsRate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,13 +52,6 @@ _LONG_POLLING_S = 20
 _LITE_TOPIC_BYTES = 64
 #: Time of the loop in one turn for the expressions of one client's settings.
 _CHECK_NS = 5_000_000
-#: Settings of one stream in `_SETTINGS_PERIOD_NS`. Official clients send them when a stream begins
-#: and when a subscription changes, some every few minutes.
-SETTINGS_MAX = 100
-_SETTINGS_PERIOD_NS = 1_000_000_000
-_TOO_MANY_SETTINGS = RpcFailure(
-    RESOURCE_EXHAUSTED, f"more than {SETTINGS_MAX} settings in a second on one stream; send fewer"
-)
 # The Node.js client supports an exponential policy only: with a customized one it retries without
 # pause.
 _EXPONENTIAL_ONLY = frozenset(("HTTP", "NODE_JS"))
@@ -124,9 +118,7 @@ class TelemetrySession:
         self._service = service
         self._ctx = ctx
         self._outbound = outbound
-        #: Settings since `_since_ns`.
-        self._settings = 0
-        self._since_ns = 0
+        self._rate = SettingsRate()
         try:
             require_client_id(ctx)
         except WireError as error:
@@ -145,8 +137,8 @@ class TelemetrySession:
         self._service.register(self._ctx, self._outbound)
         kind = command.WhichOneof("command")
         if kind == "settings":
-            if self._too_many():
-                self._outbound.finish(_TOO_MANY_SETTINGS)
+            if self._rate.exceeded(self._service.clock.steady_ns()):
+                self._outbound.finish(TOO_MANY_SETTINGS)
                 return None
             parts = _check_subscription(command.settings)
             if self._checked(parts):
@@ -160,14 +152,6 @@ class TelemetrySession:
             # The answer to a command goes to the leader that sent the command.
             self._forward(command)
         return None
-
-    def _too_many(self) -> bool:
-        """Count settings; return whether the stream sends more than it may."""
-        now_ns = self._service.clock.steady_ns()
-        if now_ns - self._since_ns >= _SETTINGS_PERIOD_NS:
-            self._since_ns, self._settings = now_ns, 0
-        self._settings += 1
-        return self._settings > SETTINGS_MAX
 
     def _checked(self, parts: Iterator[None]) -> bool:
         """Check settings for one turn of the loop; return whether they are complete and valid.

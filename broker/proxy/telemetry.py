@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
+from ..clients.settings_rate import TOO_MANY_SETTINGS, SettingsRate
 from ..clients.telemetry_forward import ForwardedClient, TelemetryForward
 from ..messages.validation import require_client_id
 
@@ -62,7 +63,7 @@ class ProxyTelemetry(TelemetryForward):
 
     def open(self, ctx: RequestContext, outbound: Outbound) -> ProxySession:
         """Handle Telemetry."""
-        return ProxySession(self, ctx, outbound)
+        return ProxySession(self, self._clock, ctx, outbound)
 
     def seen(self, ctx: RequestContext) -> None:
         """Record a request of a client."""
@@ -120,8 +121,12 @@ class ProxyTelemetry(TelemetryForward):
 class ProxySession:
     """One open stream of one client."""
 
-    def __init__(self, owner: ProxyTelemetry, ctx: RequestContext, outbound: Outbound) -> None:
+    def __init__(
+        self, owner: ProxyTelemetry, clock: Clock, ctx: RequestContext, outbound: Outbound
+    ) -> None:
         self._owner = owner
+        self._clock = clock
+        self._rate = SettingsRate()
         self._ctx = ctx
         self._outbound = outbound
         try:
@@ -134,10 +139,14 @@ class ProxySession:
 
     def receive(self, command: v2.TelemetryCommand) -> None:
         """Handle a command of the client."""
-        if not self._ctx.client_id:
+        if not self._ctx.client_id or self._outbound.finished:
             return
         self._register()
-        if command.WhichOneof("command") is None:
+        kind = command.WhichOneof("command")
+        if kind == "settings" and self._rate.exceeded(self._clock.steady_ns()):
+            self._outbound.finish(TOO_MANY_SETTINGS)
+            return
+        if kind is None:
             text = "the telemetry message contains no command"
             self._outbound.finish(RpcFailure(INVALID_ARGUMENT, text))
             return

@@ -194,8 +194,6 @@ class Sender:
             raise WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL)
         if self._pending_bytes >= PENDING_BYTES_MAX:
             raise WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL)
-        if self._metadata.quotas:
-            self._quotas.charge(request, ctx)
         answer = ReplyFuture()
         if not pending:
             self._since_ns = self._clock.steady_ns()
@@ -309,8 +307,12 @@ class Sender:
             return []
         now_ms = self._clock.wall_ms()
         batches = []
+        # Not earlier: a held request comes here again, and a refused one takes nothing.
+        counted = refusal is None and bool(self._metadata.quotas)
         for request, ctx, answer in pending:
             try:
+                if counted:
+                    self._quotas.charge(request, ctx)
                 ready = self._prepared(request.messages, ctx, now_ms)
             except WireError as error:
                 # Bytes, not the exception: it references this frame, and through it every request

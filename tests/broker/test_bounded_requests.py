@@ -14,10 +14,12 @@ import grpc.aio
 import pytest
 
 from cometmq.broker.clients import registry
-from cometmq.broker.clients.telemetry import SETTINGS_MAX, TelemetryService
+from cometmq.broker.clients.settings_rate import SETTINGS_MAX
+from cometmq.broker.clients.telemetry import TelemetryService
 from cometmq.broker.messages.decompress import DECOMPRESSED_BYTES_MAX
 from cometmq.broker.pop import turn
 from cometmq.broker.pop.turn import ANSWER_BYTES_MAX
+from cometmq.broker.proxy.telemetry import ProxySession
 from cometmq.broker.sending.sender import SLICE_MESSAGES
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
@@ -315,6 +317,28 @@ async def test_a_stream_with_too_many_settings_ends(tmp_path: Path) -> None:
             session.receive(consumer_settings("a = 1"))
         assert outbound.error.grpc_code == RESOURCE_EXHAUSTED
         assert len(outbound.commands) == SETTINGS_MAX
+
+
+def test_a_stream_with_too_many_settings_ends_at_a_proxy() -> None:
+    class Owner:
+        """The proxy behind the session, without brokers."""
+
+        def __init__(self) -> None:
+            self.forwarded: list[v2.TelemetryCommand] = []
+
+        def opened(self, _ctx: RequestContext, _outbound: Any) -> None:
+            pass
+
+        def forward(self, _ctx: RequestContext, command: v2.TelemetryCommand) -> None:
+            self.forwarded.append(command)
+
+    owner: Any = Owner()
+    outbound: Any = Sent()
+    session = ProxySession(owner, StoppedClock(), context("many@1"), outbound)
+    for _ in range(SETTINGS_MAX + 10):
+        session.receive(consumer_settings("a = 1"))
+    assert outbound.error.grpc_code == RESOURCE_EXHAUSTED
+    assert len(owner.forwarded) == SETTINGS_MAX
 
 
 async def test_the_settings_of_all_clients_have_a_total_size(

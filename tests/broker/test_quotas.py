@@ -112,6 +112,22 @@ async def test_a_topic_takes_as_many_messages_a_second_as_its_quota(
         assert [(await send(wire, "orders")).code for _ in range(5)] == [v2.OK] * 5
 
 
+async def test_a_held_send_counts_once(tmp_path: Path) -> None:
+    clock = Stopped()
+    async with running(settings(tmp_path), clock) as live, live.client() as wire:
+        await create_topic(wire, "orders")
+        clock.stopped_ns = clock.steady_ns()
+        await put(wire, "Topic:orders", messages=10)
+        leadership = live.node.leadership
+        leadership.draining = "no replica is in sync"  # as `minInSyncReplicas` or a full disk does
+        held = asyncio.create_task(send(wire, "orders", count=6))
+        await until(lambda: leadership.pausing, 60)
+        leadership.draining = None
+        assert (await held).code == v2.OK
+        assert (await send(wire, "orders", count=4)).code == v2.OK
+        assert (await send(wire, "orders")).code == v2.TOO_MANY_REQUESTS
+
+
 async def test_a_request_that_one_quota_refuses_takes_nothing_from_another(tmp_path: Path) -> None:
     clock = Stopped()
     chosen = settings(

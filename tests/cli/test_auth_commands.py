@@ -75,6 +75,26 @@ def test_users_are_created_changed_and_deleted(cluster: Cluster) -> None:
     run(cluster, "user", "disable", "service", code=4, cwd=at)
 
 
+def test_a_topic_with_a_type_needs_the_right_to_create_only(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    at = cluster.data
+    run(cluster, "user", "create", "maker", "--secret", "maker-secret", cwd=at)
+    policy = ("--resource", "Cluster:*", "--actions", "Create", "--decision", "allow")
+    run(cluster, "acl", "create", "--user", "maker", *policy, cwd=at)
+    keys = {"COMETMQ_ACCESS_KEY": "maker", "COMETMQ_SECRET_KEY": "maker-secret"}
+
+    def create(kind: str, code: int = 0) -> str:
+        words = ("topic", "create", "made", "--type", kind)
+        return run(cluster, *words, code=code, cwd=tmp_path, **keys)
+
+    create("fifo")
+    create("fifo")
+    assert "Topic made exists with type fifo" in create("normal", code=1)
+    refused = run(cluster, "topic", "describe", "made", code=1, cwd=tmp_path, **keys)
+    assert "no permission" in refused
+
+
 def test_policies_decide_and_are_explained(cluster: Cluster) -> None:
     at = cluster.data
     run(cluster, "user", "create", "limited", "--secret", "a-secret-key", cwd=at)
