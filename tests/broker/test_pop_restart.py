@@ -47,7 +47,7 @@ async def some(wire: Wire, count: int, invisible_s: int = 60) -> list[Any]:
 
 async def nothing(wire: Wire) -> None:
     """Check that no message is available now."""
-    code, messages = await wire.receive(receive_request("t", "g", await_s=0.1), within_s=0.4)
+    code, messages = await wire.receive_now(receive_request("t", "g"))
     assert (code, messages) == (v2.MESSAGE_NOT_FOUND, [])
 
 

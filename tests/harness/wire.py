@@ -13,6 +13,9 @@ from typing import Any, Self
 import grpc
 
 from cometmq.proto import paths, v2
+from cometmq.proto.short_polls import SHORT_POLL_METADATA
+
+Metadata = tuple[tuple[str, str], ...]
 
 MAX_MESSAGE = 64 << 20
 OPTIONS = (
@@ -49,7 +52,7 @@ class Wire:
             if credentials is None
             else grpc.aio.secure_channel(target(endpoints), credentials, options=options)
         )
-        self.metadata: tuple[tuple[str, str], ...] = (
+        self.metadata: Metadata = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", language),
             ("x-mq-client-version", "5.1.2"),
@@ -83,13 +86,21 @@ class Wire:
         request = v2.SendMessageRequest(messages=messages)
         return await self.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, within_s)
 
-    async def receive(self, request: Any, within_s: float = 10.0) -> tuple[int, list[Any]]:
+    async def receive_now(self, request: Any) -> tuple[int, list[Any]]:
+        """Make one ReceiveMessage call that does not wait for messages (0.1 s), however slow the
+        machine is."""
+        request.long_polling_timeout.FromMilliseconds(100)
+        return await self.receive(request, within_s=60.0, metadata=SHORT_POLL_METADATA)
+
+    async def receive(
+        self, request: Any, within_s: float = 10.0, metadata: Metadata = ()
+    ) -> tuple[int, list[Any]]:
         """Make one ReceiveMessage call; return the status code and the messages."""
         stream = self.channel.unary_stream(
             paths.RECEIVE_MESSAGE,
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=v2.ReceiveMessageResponse.FromString,
-        )(request, timeout=within_s, metadata=self.metadata)
+        )(request, timeout=within_s, metadata=(*self.metadata, *metadata))
         code, found = 0, []
         async for part in stream:
             if part.HasField("message"):
