@@ -14,7 +14,6 @@ from ..options import data_option, output_option, tls_options
 from ..output import show_json
 from .session import (
     SessionOptions,
-    failures,
     require_directories,
     show_report,
     spark_options,
@@ -102,7 +101,7 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         tls=tls(said["gate"]) if said["gate"] else None,
     )
     require_directories(store=said["store"])
-    with failures(), spark_session("archive", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("archive", SessionOptions(master, memory, settings)) as spark:
         return _rounds(spark, plan, age_ms, pause_ms, said)
 
 
@@ -146,7 +145,7 @@ def check(
     from ...pipeline.jobs.archive import check_archive
 
     require_directories(store=store, archive=out)
-    with failures(), spark_session("check", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("check", SessionOptions(master, memory, settings)) as spark:
         return show_report(check_archive(spark, out, store, broker), output)
 
 
@@ -169,7 +168,7 @@ def compact(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
     if bool(said["latest"]) != bool(said["to"]):
         raise CliError("Use --latest TOPIC and --to DIR together.", Exit.USAGE)
     require_directories(archive=said["out"])
-    with failures(), spark_session("compact", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("compact", SessionOptions(master, memory, settings)) as spark:
         if said["latest"]:
             report = latest_by_key(spark, said["out"], said["latest"], said["to"])
         else:

@@ -19,7 +19,6 @@ from ..options import (
 )
 from .session import (
     SessionOptions,
-    failures,
     millis,
     require_directories,
     show_report,
@@ -90,7 +89,7 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
         **access_for(said["endpoint"]),
         tls=tls(said["endpoint"]),
     )
-    with failures(), spark_session("replay", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("replay", SessionOptions(master, memory, settings)) as spark:
         tasks = spark.sparkContext.defaultParallelism
         return show_report(run(spark, plan, dry_run=said["dry_run"], tasks=tasks), said["output"])
 
@@ -175,7 +174,7 @@ def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int
         tls=tls(said["endpoint"]),
     )
     now_ms = time.time_ns() // 1_000_000
-    with failures(), spark_session("dlq", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("dlq", SessionOptions(master, memory, settings)) as spark:
         tasks = spark.sparkContext.defaultParallelism
         report = run(spark, plan, now_ms, dry_run=said["dry_run"], tasks=tasks)
         return show_report(report, said["output"])

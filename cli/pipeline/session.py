@@ -1,8 +1,8 @@
 """The Spark session of a job, and a progress bar from Spark's status tracker.
 
 Without `--master` Spark runs in this process tree (`local[*]`). The bar is drawn on a terminal
-only; Spark's log is limited to errors. A report becomes a table or JSON; problems in it give exit
-code 5.
+only; Spark's log goes to a file (`spark_log.py`). A report becomes a table or JSON; problems in it
+give exit code 5.
 """
 
 import os
@@ -18,6 +18,7 @@ import click
 from ..errors import CliError, Exit
 from ..output import print_table, show_fields, show_json
 from .interruption import Interruption
+from .spark_log import STDERR, SparkLog, is_of_spark, keep_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +45,17 @@ class SessionOptions:
 
 
 def spark_options(command: F) -> F:
-    """Add `--master`, `--driver-memory` and `--conf`."""
+    """Add `--master`, `--driver-memory`, `--conf` and `--spark-log`."""
     for option in (
+        click.option(
+            "--spark-log",
+            default="",
+            metavar="FILE",
+            expose_value=False,
+            callback=keep_place,
+            help="Write Spark's log to this file, or with - to stderr [default: a temporary file,"
+            " kept if Spark fails].",
+        ),
         click.option(
             "--conf",
             "settings",
@@ -74,7 +84,8 @@ def spark_options(command: F) -> F:
 
 @contextmanager
 def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]:
-    """Open a session for one job. Raises CliError."""
+    """Open a session for one job; convert errors of the job, also those wrapped by Spark. Raises
+    CliError."""
     try:
         from pyspark.sql import SparkSession
 
@@ -88,14 +99,22 @@ def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]
     elif options.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with Interruption() as interruption:
+    submitted = _SUBMITTED in os.environ
+    log = SparkLog(STDERR) if submitted else SparkLog.of_command()
+    with log, failures(log), Interruption() as interruption:
         builder = configure(SparkSession.builder)
         builder = builder.appName(f"cometmq pipeline {job}")
-        if _SUBMITTED not in os.environ:  # otherwise set by spark-submit
+        if not submitted:  # otherwise set by spark-submit
             builder = builder.master(options.master).config("spark.driver.memory", options.memory)
         for key, value in said.items():
             builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        try:
+            with log.starting():
+                spark = builder.getOrCreate()
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise log.not_started(error) from error
         interruption.install()
         try:
             register(spark)
@@ -193,7 +212,7 @@ def show_report(report: "Report", output: str, columns: Sequence[str] = ()) -> i
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def failures(log: SparkLog) -> Iterator[None]:
     """Convert errors of a job, also those wrapped by Spark, to CliError."""
     from ...pipeline.errors import PipelineError
 
@@ -204,10 +223,11 @@ def failures() -> Iterator[None]:
     except CliError:
         raise
     except Exception as error:
-        sentence = _cause(str(error))
-        if not sentence:
-            raise
-        raise CliError(sentence) from error
+        if sentence := _cause(str(error)):
+            raise CliError(sentence) from error
+        if is_of_spark(error):
+            raise log.failed(error) from error
+        raise
 
 
 def _cause(text: str) -> str:

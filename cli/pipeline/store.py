@@ -6,7 +6,6 @@ from ..errors import CliError, Exit
 from ..options import output_option
 from .session import (
     SessionOptions,
-    failures,
     require_directories,
     show_report,
     spark_options,
@@ -36,7 +35,7 @@ def verify(
     from ...pipeline.jobs.verify import verify as run
 
     require_directories(store=store)
-    with failures(), spark_session("verify", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("verify", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, store, crc=crc, queues=queues), output)
 
 
@@ -80,7 +79,7 @@ def rebuild(
         index_entries=index_entries or 0,
     )
     require_directories(store=store)
-    with failures(), spark_session("rebuild", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("rebuild", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, plan), output)
 
 
@@ -109,7 +108,7 @@ def reconcile(
         raise CliError("Give either --with STORE or --archive DIR.", Exit.USAGE)
     require_directories(store=store, archive=archive)
     require_directories(store=other)
-    with failures(), spark_session("reconcile", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("reconcile", SessionOptions(master, memory, settings)) as spark:
         if other:
             report = reconcile_stores(spark, store, other)
         else:
@@ -137,5 +136,5 @@ def insights(
     from ...pipeline.jobs.insights import insights as run
 
     require_directories(store=store)
-    with failures(), spark_session("insights", SessionOptions(master, memory, settings)) as spark:
+    with spark_session("insights", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, store, out, include_system=system), output)

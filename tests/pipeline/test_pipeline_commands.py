@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import click.testing
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 import cometmq
 from cometmq.cli.errors import CliError, Exit
@@ -27,7 +30,9 @@ from cometmq.cli.pipeline import (
 )
 from cometmq.cli.pipeline.archive import duration_ms
 from cometmq.cli.pipeline.session import millis, tasks_of
+from cometmq.cli.pipeline.spark_log import STDERR, SparkLog
 from cometmq.client.testing.broker import TestBroker
+from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
 from cometmq.pipeline.jobs.compact import latest_by_key
 from cometmq.pipeline.jobs.insights import insights
@@ -62,14 +67,49 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_a_job_runs_as_a_command(tmp_path: Path) -> None:
-    """An embedded session, a table, the exit code."""
+    """An embedded session, a table, the exit code; nothing but the job's own lines."""
     store = write_store(tmp_path / "broker-a", [sent("t", n) for n in range(500)])
     command = [*cometmq_command(), "pipeline", "verify", str(store), "--master", "local[1]"]
-    command += ["--driver-memory", "512m"]
+    log = tmp_path / "spark.log"
+    command += ["--driver-memory", "512m", "--spark-log", str(log), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == Exit.DONE, done.stderr
-    assert "records" in done.stdout
-    assert "500" in done.stdout
+    assert json.loads(done.stdout)["records"] == 500
+    assert done.stderr == ""
+    assert "log4j" in log.read_text()
+
+
+def test_a_spark_that_does_not_start_is_one_sentence_and_its_log_stays(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "broker-a", [sent("t", 1)])
+    command = [*cometmq_command(), "pipeline", "verify", str(store), "--master", "nowhere://"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+    assert done.returncode == Exit.FAILED
+    assert done.stdout == ""
+    assert done.stderr.startswith("cometmq: Spark did not start: ")
+    assert "Master must either be yarn or start with spark" in done.stderr
+    (log,) = tmp_path.glob("cometmq-spark-*.log")
+    assert done.stderr.endswith(f" Spark's log: {log}\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_temporary_spark_log_stays_only_after_a_failure_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    text = "An error occurred while calling o1.x.\n: Job aborted: reason\n\tat java"
+    for error, left in ((PipelineError("ours"), 0), (PySparkRuntimeError(text), 1)):
+        log = SparkLog("")
+        with pytest.raises(CliError) as raised, log, pipeline_session.failures(log), log.starting():
+            subprocess.run(["sh", "-c", "echo out; echo err >&2"], check=True)
+            raise error
+        found = [one.read_text() for one in tmp_path.iterdir()]
+        assert found == ["out\nerr\n"] * left
+    (path,) = tmp_path.iterdir()
+    reason = f"The Spark job failed: Job aborted: reason. Spark's log: {path}"
+    assert str(raised.value) == reason
 
 
 def test_all_jobs_run_in_sequence(run: Callable[..., Any], tmp_path: Path) -> None:
@@ -260,9 +300,10 @@ def test_the_progress_bar_sums_the_running_stages() -> None:
 
 def test_a_pipeline_error_is_extracted_from_sparks_exception() -> None:
     text = "Job aborted\n  cometmq.pipeline.errors.DamagedLogError: The log is damaged.\n at java"
-    with pytest.raises(CliError, match=r"^The log is damaged\.$"), pipeline_session.failures():
+    log = SparkLog(STDERR)
+    with pytest.raises(CliError, match=r"^The log is damaged\.$"), pipeline_session.failures(log):
         raise RuntimeError(text)
-    with pytest.raises(ValueError, match="else"), pipeline_session.failures():
+    with pytest.raises(ValueError, match="else"), pipeline_session.failures(log):
         raise ValueError("else")
 
 
