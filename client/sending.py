@@ -36,7 +36,7 @@ async def send_together(
     """Send messages of one topic in one request. Raises CometError if the request fails."""
     first = messages[0]
     began_s = steady_s()
-    await _ensure_route(session, first.topic, timeout_s)
+    await _ensure_route(session, first, timeout_s)
     request = v2.SendMessageRequest(messages=[message.proto for message in messages])
     tries, maybe_stored = 0, False
 
@@ -94,13 +94,23 @@ async def _queue(session: Session, message: Outgoing) -> Queue:
     return queue
 
 
-async def _ensure_route(session: Session, topic: str, timeout_s: float) -> None:
-    """Wait for the topic's route. Raises ConnectionFailed: without a route nothing was sent."""
+async def _ensure_route(session: Session, message: Outgoing, timeout_s: float) -> None:
+    """Wait for the topic's route. Raises ConnectionFailed: without a route nothing was sent.
+
+    The broker's advice for a missing topic gets the type of topic that the message needs.
+    """
+    topic = message.topic
     try:
         async with asyncio.timeout(timeout_s):
             await session.route(topic)
     except TimeoutError:
         raise ConnectionFailed(f"no route of topic {topic} within {timeout_s:g} s") from None
+    except NotFound as error:
+        if message.kind == v2.NORMAL:
+            raise
+        kind, advice = v2.MessageType.Name(message.kind).lower(), f"topic create {topic}"
+        sentence = error.message.replace(advice, f"{advice} --type {kind}")
+        raise NotFound(error.code, sentence) from None
 
 
 async def _refresh_route(session: Session, topic: str, since_s: float, left_s: float) -> None:

@@ -64,4 +64,7 @@ def query(
     else:
         for offset in offsets:
             click.echo(offset)
+        if not offsets:
+            text = f"No index entry for '{key}' in topic {topic}. A running broker holds the newest"
+            click.echo(f"{text} entries in memory: `cometmq message query` asks it.", err=True)
     return Exit.DONE

@@ -109,6 +109,9 @@ def test_query_prints_offsets(normal: Path) -> None:
         done = store(*arguments)
         assert done.returncode == 0
         assert sorted(map(int, done.stdout.split())) == sorted(asked["physical_offsets"])
+    done = store("query", normal, "--topic", "TopicNormal", "--key", "absent")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "No index entry for 'absent' in topic TopicNormal." in done.stderr
     tagged = store(
         "query", normal, "--topic", "TopicNormal", "--key", "TagA", "--type", "T", "-o", "json"
     )

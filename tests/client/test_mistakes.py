@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cometmq
-from cometmq.client.errors import BadRequest, TlsFailed, WrongServer
+from cometmq.client.errors import BadRequest, NotFound, TlsFailed, WrongServer
 from cometmq.client.transport.addresses import parse_endpoints
 from cometmq.client.transport.outages import REPEAT_S, Outages
 from cometmq.proto import paths, v2
@@ -54,6 +54,16 @@ async def test_a_refused_consumer_gets_the_sentence_of_the_broker(
         await started(cometmq.PushConsumer(where, ignore, group=group, topics=topics, **PATIENT))
     with pytest.raises(BadRequest, match=sentence):
         await started(cometmq.SimpleConsumer(where, group=group, topics=topics, **PATIENT))
+
+
+async def test_the_advice_for_a_missing_topic_names_the_type_of_the_message(
+    shared_cluster: Cluster,
+) -> None:
+    async with cometmq.Producer(shared_cluster.endpoints) as producer:
+        with pytest.raises(NotFound, match="topic create absent`"):
+            await producer.send("absent", b"x")
+        with pytest.raises(NotFound, match="topic create absent --type fifo`"):
+            await producer.send("absent", b"x", group="g")
 
 
 async def test_a_certificate_of_an_unknown_authority_is_named(shared_cluster: Cluster) -> None:
