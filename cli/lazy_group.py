@@ -8,6 +8,8 @@ import importlib
 from typing import Any
 
 import click
+from click.exceptions import NoSuchCommand
+from click.shell_completion import CompletionItem
 
 #: Name -> (module of this package, command in it, one line of help).
 Table = dict[str, tuple[str, str, str]]
@@ -33,6 +35,19 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f".{module}", __package__), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:  # it knows no name, because `commands` is empty
+            raise NoSuchCommand(error.command_name, possibilities=self._known, ctx=ctx) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = (name for name in self._table if name.startswith(incomplete))
+        items = [CompletionItem(name, help=self._table[name][2]) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from ..client.transport.tls import Tls
-from ..proto.node_links import TOKEN_KEY, is_local
+from ..proto.addresses import is_local
 from . import local_cluster
 from .context import chosen
 from .errors import CliError, Exit
@@ -175,6 +175,8 @@ def list_addresses(source: str, addresses: Iterable[str]) -> None:
 def token_metadata(endpoint: str) -> tuple[tuple[str, str], ...]:
     """Return the token as metadata for calls to HOST:PORT (or several); empty if it must not be
     sent there. Raises OSError."""
+    from ..proto.node_links import TOKEN_KEY  # loads `cryptography`, which help needs not
+
     token = cluster_token(endpoint)
     return ((TOKEN_KEY, token),) if token and not refusal_of_token(endpoint) else ()
 

@@ -36,7 +36,7 @@ COMMANDS: Table = {
         "Show and change a group's leader; replay, reseed and compare replicas.",
     ),
     "healthcheck": ("cluster.healthcheck", "healthcheck", "Check whether a node is serving."),
-    "doctor": ("doctor", "doctor", "Check this machine and the installation."),
+    "doctor": ("installation.doctor", "doctor", "Check this machine and the installation."),
     "store": (
         "store.command",
         "store",
@@ -48,6 +48,8 @@ COMMANDS: Table = {
         "Spark jobs: archive, replay, verify, rebuild, insights.",
     ),
     "config": ("config.show", "config", "Show settings and their origins."),
+    "version": ("installation.version", "version", "Print versions."),
+    "completion": ("installation.completion", "completion", "Print the script of a shell."),
 }
 
 #: Commands of RocketMQ's mqadmin; they work, but are not listed.

@@ -1,6 +1,7 @@
 """Network addresses as text: `host:port`, with brackets around an IPv6 address."""
 
 import ipaddress
+from functools import lru_cache
 
 
 def bracketed(host: str) -> str:
@@ -24,3 +25,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@lru_cache(maxsize=1_024)
+def is_local(address: str) -> bool:
+    """Return whether a connection to HOST:PORT stays on this machine."""
+    host = host_of(address)
+    return is_loopback(host) or host in ("0.0.0.0", "::")

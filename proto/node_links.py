@@ -9,13 +9,12 @@ only if the settings call the network trusted: a listener would have all rights 
 import hmac
 import logging
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-from .addresses import host_of, is_loopback
+from .addresses import is_local
 from .certificates import CertificateFiles, Certificates, has_dns_name
 from .tls_config import TlsConfig
 
@@ -141,10 +140,3 @@ class NodeLinks:
 def _server_certificate(found: Certificates) -> grpc.ServerCertificateConfiguration:
     pairs = [(found.key, found.chain)]
     return grpc.ssl_server_certificate_configuration(pairs, found.authorities or None)
-
-
-@lru_cache(maxsize=1_024)
-def is_local(address: str) -> bool:
-    """Return whether a connection to HOST:PORT stays on this machine."""
-    host = host_of(address)
-    return is_loopback(host) or host in ("0.0.0.0", "::")

@@ -4,7 +4,6 @@ One row for each check: result, verdict and advice. Exit code 5 if a check is ba
 the front door of a running node is reported, too.
 """
 
-import importlib.metadata
 import os
 import platform
 import resource
@@ -13,11 +12,12 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from ..proto import paths, v1
-from .connection import Connection
-from .errors import CliError, Exit
-from .options import output_option
-from .output import show_rows
+from ...proto import paths, v1
+from ..connection import Connection
+from ..errors import CliError, Exit
+from ..options import output_option
+from ..output import show_rows
+from .version import version_of
 
 #: A broker keeps segments, queue files and one socket for each client open.
 _DESCRIPTORS_MIN = 4096
@@ -37,20 +37,18 @@ class Finding:
 @click.option("--endpoint", help="Also check the front door of this node (HOST:PORT).")
 @output_option
 def doctor(endpoint: str | None, output: str) -> int:
-    """Check this machine and the installation."""
+    """Check this machine and the installation.
+
+    \b
+    cometmq doctor
+    cometmq doctor --endpoint 127.0.0.1:8081 -o json
+    """
     findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
     if endpoint:
         findings.append(_serving(endpoint))
     show_rows([asdict(finding) for finding in findings], output, empty="")
     bad = any(finding.verdict == "bad" for finding in findings)
     return Exit.PROBLEMS if bad else Exit.DONE
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _python() -> Finding:
@@ -60,11 +58,11 @@ def _python() -> Finding:
 
 
 def _grpcio() -> Finding:
-    return Finding("grpcio", _version("grpcio"))
+    return Finding("grpcio", version_of("grpcio"))
 
 
 def _door() -> Finding:
-    version = _version("cometmq-native")
+    version = version_of("cometmq-native")
     if version:
         return Finding("front door", f"native (cometmq-native {version})")
     advice = "build the native door with scripts/native_door: a tenth of the CPU per call, and TLS"
@@ -72,7 +70,7 @@ def _door() -> Finding:
 
 
 def _loop() -> Finding:
-    version = _version("uvloop")
+    version = version_of("uvloop")
     if version:
         return Finding("event loop", f"uvloop {version}")
     return Finding("event loop", "asyncio", "note", "pip install uvloop for a faster event loop")
