@@ -21,18 +21,19 @@ LEFT_OUT = {
         ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory
         bounded_requests broadcast cold_records dedup delay_levels descriptors extreme_values
         full_disk_broker gaps lite lite_core lite_ends lite_replicas lite_subscribe message_queries
-        meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts pop_handover pop_restart proxy
-        pull read_log recall receive redelivery registration replicas retention_broker revive_codec reviver
-        role role_state send server stand_in telemetry_forward timer_core timer_failover
-        timer_kill timer_service timer_stamp timer_trouble transaction_bounds transaction_checks
-        transaction_core transaction_records transaction_restart transactions trouble_that_passes
+        meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts
+        pop_handover pop_restart proxy pull read_log recall receive redelivery registration replicas
+        retention_broker revive_codec reviver role role_state send server stand_in telemetry_forward
+        timer_core timer_failover timer_kill timer_service timer_stamp timer_trouble
+        transaction_bounds transaction_checks transaction_core transaction_records
+        transaction_restart transactions trouble_that_passes
     """,
     "cli": """
-        admin_commands auth_commands commands contexts ha local_cluster proxy store_commands
-        store_retention up up_controller
+        admin_commands auth_commands commands contexts ha installation local_cluster proxy
+        store_commands store_retention up up_controller
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
-    "docs": "production_guide skips",
+    "docs": "first_hour production_guide skips",
     "front": """
         abuse access_point forward_hold life native_soak native_tls raw slow_clients streams
         suspend unary
