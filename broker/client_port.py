@@ -7,6 +7,7 @@ node owns (docs/design/access-point.md), the audit log (if there is one) and the
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from .admin.groups import GroupAdmin
 from .admin.message_queries import MessageQueries
 from .admin.offsets import OffsetAdmin
 from .admin.read_log import LogReads
-from .admin.service import Admin
+from .admin.service import Admin, addressed
 from .admin.topics import TopicAdmin
 from .clients.relay import Relay
 from .clients.sessions import Sessions
@@ -178,11 +179,12 @@ class ClientPort:
         reads = LogReads(
             self._config.broker_name, self._clock, broker.store, broker.cluster, broker.pump
         )
+        administration = services.administration(
+            self._admin(), broker.maintenance, queries, broker.users, broker.quota_admin
+        )
         methods = [
             *services.messaging(broker, routes, sessions, telemetry, self._max_message_size),
-            *services.administration(
-                self._admin(), broker.maintenance, queries, broker.users, broker.quota_admin
-            ),
+            *map(partial(addressed, self._config.broker_name), administration),
             *services.reading(reads),
         ]
         if faults is not None:
@@ -235,6 +237,7 @@ class ClientPort:
                 progress=broker.progress,
             ),
             status=broker.status,
+            brokers=lambda: broker.cluster.groups,
             door=lambda: self.door.name,
             settings=self._settings,
         )

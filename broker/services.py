@@ -98,6 +98,7 @@ def administration(
             "DeleteGroup": admin.groups.delete,
             "ListGroups": admin.groups.list_all,
             "DescribeGroup": admin.groups.describe,
+            "ListBrokers": admin.list_brokers,
             "DescribeCluster": admin.describe_cluster,
             "ResetOffsets": admin.offsets.reset,
             "GetConfig": admin.get_config,

@@ -1,14 +1,24 @@
 """`cometmq acl`: create, delete and list the policies of users."""
 
+from collections.abc import Sequence
+
 import click
 
 from ..auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
 from ..proto import paths, v1
-from .connection import Connection
+from .cluster.broker_groups import (
+    Outcome,
+    answers,
+    broker_groups,
+    broker_option,
+    merged,
+    present,
+    show_failures,
+)
 from .errors import CliError, Exit
 from .options import endpoint_option, output_option
 from .output import show_rows
-from .user import users
+from .user import show_users
 
 _RESOURCE = "Topic:NAME, Topic:PREFIX* or Topic:*, the same with Group or Cluster, or * (all)."
 
@@ -30,6 +40,7 @@ def acl() -> None:
 @click.option(
     "--decision", type=click.Choice(["allow", "deny"]), default="allow", show_default=True
 )
+@broker_option
 @endpoint_option
 @output_option
 def create(
@@ -44,35 +55,34 @@ def create(
 ) -> None:
     """Add a policy; it replaces the user's policy with the same resource and decision."""
     wanted = policy(resource, actions, sources, decision)
-    with Connection(endpoint) as connection:
+    with broker_groups(endpoint) as groups:
         request = v1.PutPolicyRequest(user=user, policy=wanted)
-        answer = connection.call(paths.PUT_POLICY, request, v1.UserResponse)
-    show(answer.user, output)
+        show(groups.each(paths.PUT_POLICY, request, v1.UserResponse), output)
 
 
 @acl.command()
 @click.option("--user", required=True, help="User.")
 @click.option("--resource", default="", help="Only policies for this resource.")
 @click.option("--decision", type=click.Choice(["allow", "deny"]), help="Only with this decision.")
+@broker_option
 @endpoint_option
 @output_option
 def delete(*, user: str, resource: str, decision: str | None, endpoint: str, output: str) -> None:
     """Delete policies of a user."""
     allow = None if decision is None else decision == "allow"
     request = v1.DeletePolicyRequest(user=user, resource=resource, allow=allow)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.DELETE_POLICY, request, v1.UserResponse)
-    show(answer.user, output)
+    with broker_groups(endpoint) as groups:
+        show(present(groups.each(paths.DELETE_POLICY, request, v1.UserResponse)), output)
 
 
 @acl.command("list")
 @click.option("--user", default="", help="Only this user.")
+@broker_option
 @endpoint_option
 @output_option
 def list_policies(*, user: str, endpoint: str, output: str) -> None:
     """List the policies."""
-    rows = [row for each in users(endpoint, user) for row in policy_rows(each)]
-    show_rows(rows, output, empty="There are no policies.")
+    show_users(endpoint, policy_rows, output, empty="There are no policies.", name=user)
 
 
 def policy(resource: str, actions: str, sources: tuple[str, ...], decision: str) -> v1.AclPolicy:
@@ -88,9 +98,12 @@ def policy(resource: str, actions: str, sources: tuple[str, ...], decision: str)
         raise CliError(f"{error}.", Exit.USAGE) from None
 
 
-def show(config: v1.UserConfig, output: str) -> None:
-    """Print all policies of a user."""
-    show_rows(policy_rows(config), output, empty=f"User {config.name} has no policies.")
+def show(outcomes: Sequence[Outcome[v1.UserResponse]], output: str) -> None:
+    """Print all policies of a user after a change of them. Raises CliError if a group failed."""
+    found = answers(outcomes)
+    rows = merged((broker, policy_rows(answer.user)) for broker, answer in found)
+    show_rows(rows, output, empty=f"User {found[0][1].user.name} has no policies.")
+    show_failures(outcomes)
 
 
 def policy_rows(config: v1.UserConfig) -> list[dict[str, object]]:

@@ -1,18 +1,22 @@
 """`cometmq auth`: create the first user, explain a decision, make certificates."""
 
+import time
 from pathlib import Path
 
 import click
 
 from ..proto import paths, v1
 from . import private_file
+from .cluster.broker_groups import BrokerGroups, Outcome
 from .connection import Connection
-from .credentials import file_text
+from .credentials import Credentials, file_text
 from .dev_ca import dev_ca
 from .errors import CliError
 from .options import endpoint_option, output_option
 from .output import show_json
 from .user import put
+
+_TRIES, _PAUSE_S = 20, 0.2
 
 
 @click.group()
@@ -38,15 +42,39 @@ def init(*, name: str, secret: str, file: Path | None, endpoint: str, output: st
     """Create the first user, of type Super.
 
     With authentication on, a node accepts this without a signature from its own machine only, and
-    only while there is no user.
+    only while there is no user. The user is created in each broker group.
     """
     request = v1.PutUserRequest(name=name, secret=secret, is_super=True, must_be_new=True)
-    secret = put(request, endpoint, output)
+    finish = ("user", "create", name, "--super", "--endpoint", endpoint)
+    secret = put(request, endpoint, output, send=_create_first, command=finish)
     if file is not None:
         try:
             private_file.replace(file, file_text(name, secret))
         except OSError as error:
             raise CliError(f"Cannot write {file}: {error.strerror}.") from None
+
+
+def _create_first(request: v1.PutUserRequest, endpoint: str) -> list[Outcome[v1.UserResponse]]:
+    """Create the user in the group of the node that is asked; then, as this user, in the others."""
+    with Connection(endpoint) as connection:
+        first = connection.call(paths.PUT_USER, request, v1.UserResponse)
+    with Connection(endpoint, Credentials(request.name, request.secret)) as connection:
+        known = _groups_once_the_user_is_known(connection)
+        others = BrokerGroups(connection, [each for each in known.brokers if each != known.broker])
+        outcomes = others.each(paths.PUT_USER, request, v1.UserResponse)
+    return [Outcome(known.broker, first), *outcomes]
+
+
+def _groups_once_the_user_is_known(connection: Connection) -> v1.ListBrokersResponse:
+    """Return the groups; a follower gets the new user within a second. Raises CliError."""
+    for _ in range(_TRIES):
+        try:
+            return connection.call(
+                paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse
+            )
+        except CliError:
+            time.sleep(_PAUSE_S)
+    return connection.call(paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse)
 
 
 @auth.command()

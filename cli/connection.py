@@ -15,7 +15,7 @@ import grpc
 from .. import __version__
 from ..proto import v2
 from ..proto.errors import code_name
-from .credentials import credentials
+from .credentials import Credentials, credentials
 from .errors import CliError, Exit
 from .links import channel, cluster_token, refusal_of_token, token_metadata, uses_tls
 
@@ -46,7 +46,7 @@ R = TypeVar("R")
 class Caller:
     """The identity of this command: client id, cluster token, and the user that signs its calls."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, user: Credentials | None) -> None:
         """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
         self._fixed: Metadata = (
@@ -56,7 +56,7 @@ class Caller:
             ("x-mq-protocol", "v2"),
             *token_metadata(endpoint),
         )
-        self._credentials = credentials(endpoint)
+        self._credentials = user or credentials(endpoint)
         self._second = ""
         self._signed = self._fixed
 
@@ -109,9 +109,10 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
 class Connection:
     """A blocking connection to one endpoint; a context manager."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, user: Credentials | None = None) -> None:
+        """`user` signs the calls; None: the user of the environment or the data directory."""
         self.endpoint = endpoint
-        self._caller = Caller(endpoint)
+        self._caller = Caller(endpoint, user)
         self.channel = channel(endpoint)
 
     def __enter__(self) -> "Connection":
@@ -144,11 +145,26 @@ class Connection:
                 return
             request.after = found[-1].name
 
+    def start(
+        self, path: str, request: object, answer: type[R], timeout_s: float = _TIMEOUT_S
+    ) -> Callable[[], R]:
+        """Start a call; the result waits for the answer, checks its status and returns it.
+
+        It raises CliError.
+        """
+        pending = self.method(path, answer).future(  # type: ignore[attr-defined]
+            request, timeout=timeout_s, metadata=self.metadata
+        )
+
+        def result() -> R:
+            try:
+                response: R = pending.result()
+            except grpc.RpcError as error:
+                raise failure(error, self.endpoint) from None
+            return checked(response)
+
+        return result
+
     def call(self, path: str, request: object, answer: type[R], timeout_s: float = _TIMEOUT_S) -> R:
         """Call a method and check the status. Raises CliError."""
-        try:
-            response = self.method(path, answer)(request, timeout=timeout_s, metadata=self.metadata)
-        except grpc.RpcError as error:
-            raise failure(error, self.endpoint) from None
-        result: R = checked(response)
-        return result
+        return self.start(path, request, answer, timeout_s)()

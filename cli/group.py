@@ -1,17 +1,31 @@
 """`cometmq group`: create, alter, delete, list, describe consumer groups."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from ..proto import paths, v1
+from .cluster.broker_groups import (
+    Outcome,
+    answers,
+    broker_groups,
+    broker_option,
+    distinct,
+    merged,
+    named,
+    note_failures,
+    planned,
+    show_changes,
+    show_described,
+    show_done,
+)
 from .confirm import go_on, plan_options
-from .connection import Connection
 from .errors import CliError, Exit
-from .metadata import attribute_option, attribute_texts, change_verb, with_options
+from .metadata import attribute_option, change_verb, with_options
 from .options import endpoint_option, output_option
-from .output import print_table, show_fields, show_json, show_rows
+from .output import show_rows
 from .values import duration_ms, duration_text, durations_ms
 
 # RocketMQ's defaults for `--retry-policy exponential`.
@@ -80,20 +94,22 @@ def group() -> None:
 @group.command()
 @click.argument("name")
 @_settings
+@broker_option
 @endpoint_option
 @output_option
 def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
     """Create consumer group NAME, or update an existing group with the given options."""
     request = _request(name, settings)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
-    _show(answer, output)
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
+    _show(outcomes, output)
 
 
 @group.command()
 @click.argument("name")
 @_settings
 @click.option("--dry-run", is_flag=True, help="Show the result without changing anything.")
+@broker_option
 @endpoint_option
 @output_option
 def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: Any) -> None:
@@ -101,9 +117,9 @@ def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: A
     request = _request(name, settings)
     request.must_exist = True
     request.dry_run = dry_run
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
-    _show(answer, output, dry_run=dry_run)
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
+    _show(outcomes, output, dry_run=dry_run)
 
 
 @group.command()
@@ -117,6 +133,7 @@ def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: A
     is_flag=True,
     help="Delete the group even if it has pending retries or dead letters.",
 )
+@broker_option
 @endpoint_option
 @output_option
 def delete(
@@ -145,62 +162,89 @@ def delete_group(
     """Print the plan, ask for confirmation, delete."""
     name = request.name
     asking = v1.DeleteGroupRequest(name=name, keep_offsets=request.keep_offsets, dry_run=True)
-    with Connection(endpoint) as connection:
-        plan = connection.call(paths.DELETE_GROUP, asking, v1.DeleteGroupResponse)
+    with broker_groups(endpoint) as groups:
+        looked = groups.each(paths.DELETE_GROUP, asking, v1.DeleteGroupResponse)
+        plans = planned(looked)
+        messages = sum(plan.messages for _, plan in plans)
         document = {
-            "topics": list(plan.topics),
-            "messages": plan.messages,
-            "in_flight": plan.in_flight,
-            "offsets_on": list(plan.offsets),
-            "clients": plan.clients,
+            **named(plans),
+            "topics": distinct(topic for _, plan in plans for topic in plan.topics),
+            "messages": messages,
+            "in_flight": sum(plan.in_flight for _, plan in plans),
+            "offsets_on": distinct(topic for _, plan in plans for topic in plan.offsets),
+            "clients": max(plan.clients for _, plan in plans),
         }
-        if plan.messages and not request.accept_loss and not dry_run:
+        if messages and not request.accept_loss and not dry_run:
             raise CliError(
-                f"Group {name} has {plan.messages} pending retries and dead letters. "
+                f"Group {name} has {messages} pending retries and dead letters. "
                 "Use --accept-loss to delete them."
             )
         if not go_on(document, f"Delete group {name}?", output, dry_run=dry_run, yes=yes):
             return
-        connection.call(paths.DELETE_GROUP, request, v1.DeleteGroupResponse)
-    if output == "table":
-        click.echo(f"Deleted group {name}.")
+        outcomes = groups.carry_out(paths.DELETE_GROUP, request, v1.DeleteGroupResponse, looked)
+    show_done(outcomes, f"Deleted group {name}.", output)
 
 
 @group.command("list")
 @click.option("--system", is_flag=True, help="Include the broker's system groups.")
+@broker_option
 @endpoint_option
 @output_option
 def list_groups(system: bool, endpoint: str, output: str) -> None:
     """List all consumer groups, with their lag."""
     request = v1.ListGroupsRequest(include_system=system)
-    rows: list[dict[str, object]] = []
-    with Connection(endpoint) as connection:
-        pages = connection.pages(paths.LIST_GROUPS, request, v1.ListGroupsResponse, "groups")
-        for page in pages:
-            rows += [
-                {**_row(config), **_progress(progress)}
-                for config, progress in zip(page.groups, page.progress, strict=True)
-            ]
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.pages(paths.LIST_GROUPS, request, v1.ListGroupsResponse, "groups")
+    found = answers(outcomes)
+    progress = {
+        (broker, config.name): each
+        for broker, pages in found
+        for page in pages
+        for config, each in zip(page.groups, page.progress, strict=True)
+    }
+    rows = merged(
+        (broker, [_row(config) for page in pages for config in page.groups])
+        for broker, pages in found
+    )
+    for row in rows:
+        brokers = row.pop("brokers", [""])
+        row.update(_progress([progress[name, row["group"]] for name in brokers]))
+        row.update({} if brokers == [""] else {"brokers": brokers})
     show_rows(rows, output, empty="There are no consumer groups.")
+    note_failures(outcomes)
 
 
 @group.command()
 @click.argument("name")
 @click.option("--topic", default="", help="Only this topic.")
+@broker_option
 @endpoint_option
 @output_option
 def describe(name: str, topic: str, endpoint: str, output: str) -> None:
     """Show group NAME: settings, lag, messages in flight, retries, dead letters, clients."""
     request = v1.DescribeGroupRequest(name=name, topic=topic)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
-    fields = {
-        **_row(answer.group),
-        "retry_policy": _policy(answer.group.retry),
-        **_progress(answer.progress),
-    }
-    fields.pop("clients")  # listed in a table of their own
-    queues = [queue_row(queue) for queue in answer.queues]
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+    found = answers(outcomes)
+    progress = _progress([answer.progress for _, answer in found])
+    progress.pop("clients")  # listed in a table of their own
+    settings = merged((name, [_settings_of(answer.group)]) for name, answer in found)
+    for fields in settings:
+        last = {key: fields.pop(key) for key in ("attributes", "brokers") if key in fields}
+        fields.update(progress | last)
+    tables = _tables([answer for _, answer in found], seconds=output == "table")
+    show_described(settings, tables, output)
+    note_failures(outcomes)
+
+
+def _tables(
+    found: Sequence[v1.DescribeGroupResponse], *, seconds: bool
+) -> dict[str, list[dict[str, object]]]:
+    """Return the rows of queues, missing messages and clients of all broker groups.
+
+    A client is connected to several groups. With `seconds` the time since its last call is text.
+    """
+    queues = [queue_row(queue) for answer in found for queue in answer.queues]
     missing = [
         {
             "topic": queue.topic,
@@ -209,30 +253,30 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
             "missing_offset": message.offset,
             "file": message.file,
         }
+        for answer in found
         for queue in answer.queues
         for message in queue.missing
     ]
+    latest: dict[str, v1.GroupClient] = {}
+    for client in (client for answer in found for client in answer.clients):
+        known = latest.setdefault(client.client_id, client)
+        if client.last_seen_ms_ago < known.last_seen_ms_ago:
+            latest[client.client_id] = client
     clients: list[dict[str, object]] = [
         {
             "client": client.client_id,
             "language": client.language,
             "version": client.version,
             "address": client.peer,
-            "seen_ms_ago": client.last_seen_ms_ago,
+            **(
+                {"seen": f"{client.last_seen_ms_ago / 1_000:.1f} s ago"}
+                if seconds
+                else {"seen_ms_ago": client.last_seen_ms_ago}
+            ),
         }
-        for client in answer.clients
+        for client in latest.values()
     ]
-    if output == "json":
-        attributes = dict(sorted(answer.group.attributes.items()))
-        tables = {"queues": queues, "missing": missing, "clients": clients}
-        show_json({**fields, "attributes": attributes, **tables})
-        return
-    show_fields({**fields, "attributes": attribute_texts(answer.group)}, output)
-    for client in clients:
-        client["seen"] = f"{int(str(client.pop('seen_ms_ago'))) / 1_000:.1f} s ago"
-    for rows in (queues, missing, clients):
-        if rows:
-            print_table(rows)
+    return {"queues": queues, "missing": missing, "clients": clients}
 
 
 def queue_row(queue: v1.GroupQueueStatus) -> dict[str, object]:
@@ -292,17 +336,29 @@ def _policy(retry: v1.GroupRetry) -> str:
     return "customized: the broker's table"
 
 
-def _show(answer: v1.CreateGroupResponse, output: str, *, dry_run: bool = False) -> None:
-    if output == "json":
-        row = {**_row(answer.group), "retry_policy": _policy(answer.group.retry)}
-        show_json({**row, "created": answer.created, "altered": answer.altered})
-        return
+def _show(
+    outcomes: Sequence[Outcome[v1.CreateGroupResponse]], output: str, *, dry_run: bool = False
+) -> None:
+    show_changes(outcomes, output, partial(_sentence, dry_run=dry_run), _document)
+
+
+def _document(answer: v1.CreateGroupResponse) -> dict[str, object]:
+    row = {**_row(answer.group), "retry_policy": _policy(answer.group.retry)}
+    return {**row, "created": answer.created, "altered": answer.altered}
+
+
+def _sentence(answer: v1.CreateGroupResponse, *, dry_run: bool) -> str:
     verb = change_verb(answer, dry_run=dry_run)
     what = "in order" if answer.group.orderly else "concurrently"
     text = f"{verb} group {answer.group.name}: {what}, {answer.group.max_attempts} attempts"
     if not answer.group.consume_enable:
         text += ", consumption is off"
-    click.echo(f"{text}.")
+    return f"{text}."
+
+
+def _settings_of(config: v1.GroupConfig) -> dict[str, Any]:
+    attributes = dict(sorted(config.attributes.items()))
+    return {**_row(config), "retry_policy": _policy(config.retry), "attributes": attributes}
 
 
 def _row(config: v1.GroupConfig) -> dict[str, object]:
@@ -315,11 +371,12 @@ def _row(config: v1.GroupConfig) -> dict[str, object]:
     }
 
 
-def _progress(progress: v1.GroupProgress) -> dict[str, object]:
+def _progress(found: Sequence[v1.GroupProgress]) -> dict[str, object]:
+    """Return the sums of all broker groups; a client is connected to several of them."""
     return {
-        "lag": progress.lag,
-        "in_flight": progress.in_flight,
-        "retries": progress.retries,
-        "dead_letters": progress.dead_letters,
-        "clients": progress.clients,
+        "lag": sum(each.lag for each in found),
+        "in_flight": sum(each.in_flight for each in found),
+        "retries": sum(each.retries for each in found),
+        "dead_letters": sum(each.dead_letters for each in found),
+        "clients": max(each.clients for each in found),
     }

@@ -24,7 +24,7 @@ COMMANDS: Table = {
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
-    "cluster": ("cluster.command", "cluster", "Describe the members of a broker group."),
+    "cluster": ("cluster.command", "cluster", "Describe the broker groups and their members."),
     "context": ("context.command", "context", "Name clusters that commands can address."),
     "user": ("user", "user", "Create, change, delete and list users."),
     "acl": ("acl", "acl", "Create, delete and list the policies of users."),

@@ -30,11 +30,6 @@ def attribute_option(example: str) -> Callable[[FC], FC]:
     )
 
 
-def attribute_texts(config: v1.TopicConfig | v1.GroupConfig) -> list[str]:
-    """Return `key=value` for each attribute."""
-    return [f"{key}={value}" for key, value in sorted(config.attributes.items())]
-
-
 def change_verb(answer: v1.CreateTopicResponse | v1.CreateGroupResponse, *, dry_run: bool) -> str:
     """Return what was done: Created, Unchanged, Changed or, in a dry run, Would change."""
     if answer.created:

@@ -14,6 +14,7 @@ import click
 from . import group as groups
 from . import offset as offsets
 from . import topic as topics
+from .cluster.broker_groups import broker_option
 from .confirm import plan_options
 from .errors import CliError, Exit
 from .options import endpoint_option
@@ -25,12 +26,14 @@ _NOW = {"now", "-1", "currenttimemillis"}
 
 
 def common(command: F) -> F:
-    """Add `--endpoint`, `--output`, and the ignored options of mqadmin."""
+    """Add `--broker`, `--endpoint`, `--output`, and the ignored options of mqadmin."""
     for letter, name in (("-n", "--namesrvAddr"), ("-c", "--clusterName"), ("-b", "--brokerAddr")):
         command = click.option(letter, name, expose_value=False, hidden=True)(command)
     # Without the short form `-o`: it has other meanings in mqadmin.
     forms = click.Choice(["table", "json"])
-    return endpoint_option(click.option("--output", type=forms, default="table")(command))
+    return broker_option(
+        endpoint_option(click.option("--output", type=forms, default="table")(command))
+    )
 
 
 def _topic(command: F) -> F:

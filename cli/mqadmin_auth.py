@@ -10,11 +10,10 @@ import click
 
 from ..proto import paths, v1
 from .acl import policy, policy_rows, show
-from .connection import Connection
+from .cluster.broker_groups import broker_groups, finish
 from .errors import CliError, Exit
 from .mqadmin import call, common, split
-from .output import show_rows
-from .user import change, put, user_row, users
+from .user import change, put, show_users, user_row
 
 F = TypeVar("F", bound=Callable[..., Any])
 _TYPES = click.Choice(["Super", "Normal"], case_sensitive=False)
@@ -84,7 +83,7 @@ def delete_user(name: str, endpoint: str, output: str) -> None:
 @common
 def get_user(name: str, endpoint: str, output: str) -> None:
     """Show a user (`user list`)."""
-    show_rows([user_row(each) for each in users(endpoint, name)], output, empty="")
+    show_users(endpoint, lambda user: [user_row(user)], output, empty="", name=name)
 
 
 @click.command("listUser")
@@ -92,8 +91,11 @@ def get_user(name: str, endpoint: str, output: str) -> None:
 @common
 def list_user(part: str, endpoint: str, output: str) -> None:
     """List users (`user list`)."""
-    rows = [user_row(each) for each in users(endpoint) if part in each.name]
-    show_rows(rows, output, empty="There are no users.")
+
+    def rows_of(user: v1.UserConfig) -> list[dict[str, object]]:
+        return [user_row(user)] if part in user.name else []
+
+    show_users(endpoint, rows_of, output, empty="There are no users.")
 
 
 @click.command("createAcl")
@@ -108,15 +110,17 @@ def create_acl(subject: str, resources: str, **values: Any) -> None:
     name, endpoint, output = _user_name(subject), values["endpoint"], values["output"]
     decision, sources = values["decision"].lower(), tuple(split(values["sources"]))
     wanted = [policy(each, values["actions"], sources, decision) for each in split(resources)]
-    with Connection(endpoint) as connection:
-        answers = [
-            connection.call(
+    with broker_groups(endpoint) as groups:
+        outcomes = [
+            groups.each(
                 paths.PUT_POLICY, v1.PutPolicyRequest(user=name, policy=each), v1.UserResponse
             )
             for each in wanted
         ]
-    if answers:
-        show(answers[-1].user, output)
+    for earlier in outcomes[:-1]:
+        finish(earlier)
+    if outcomes:
+        show(outcomes[-1], output)
 
 
 @click.command("deleteAcl")
@@ -143,8 +147,8 @@ def delete_acl(subject: str, resources: str, endpoint: str, output: str) -> None
 @common
 def get_acl(subject: str, endpoint: str, output: str) -> None:
     """List the policies of a user (`acl list`)."""
-    for config in users(endpoint, _user_name(subject)):
-        show(config, output)
+    name = _user_name(subject)
+    show_users(endpoint, policy_rows, output, empty=f"User {name} has no policies.", name=name)
 
 
 @click.command("listAcl")
@@ -153,6 +157,9 @@ def get_acl(subject: str, endpoint: str, output: str) -> None:
 @common
 def list_acl(part: str, resource: str, endpoint: str, output: str) -> None:
     """List policies (`acl list`)."""
-    rows = [row for each in users(endpoint) for row in policy_rows(each)]
-    rows = [r for r in rows if part in f"User:{r['user']}" and resource in str(r["resource"])]
-    show_rows(rows, output, empty="There are no policies.")
+
+    def rows_of(user: v1.UserConfig) -> list[dict[str, object]]:
+        rows = policy_rows(user) if part in f"User:{user.name}" else []
+        return [row for row in rows if resource in str(row["resource"])]
+
+    show_users(endpoint, rows_of, output, empty="There are no policies.")

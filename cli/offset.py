@@ -6,8 +6,16 @@ import time
 import click
 
 from ..proto import paths, v1
+from .cluster.broker_groups import (
+    Again,
+    answers,
+    broker_groups,
+    broker_option,
+    note_failures,
+    planned,
+    show_done,
+)
 from .confirm import go_on, plan_options
-from .connection import Connection
 from .errors import CliError, Exit
 from .group import queue_row
 from .options import endpoint_option, output_option
@@ -30,22 +38,21 @@ def offset() -> None:
 @offset.command()
 @click.argument("group")
 @click.argument("topic", default="")
+@broker_option
 @endpoint_option
 @output_option
 def show(group: str, topic: str, endpoint: str, output: str) -> None:
     """Show the offsets of GROUP, on TOPIC or on every topic that it consumes."""
     request = v1.DescribeGroupRequest(name=group, topic=topic)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
-        if topic and not answer.queues:  # a topic that does not exist is an error
-            connection.call(
-                paths.DESCRIBE_TOPIC,
-                v1.DescribeTopicRequest(name=topic),
-                v1.DescribeTopicResponse,
-            )
-    rows = [queue_row(queue) for queue in answer.queues]
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+        rows = [queue_row(queue) for _, answer in answers(outcomes) for queue in answer.queues]
+        if topic and not rows:  # a topic that does not exist is an error
+            asked = v1.DescribeTopicRequest(name=topic)
+            answers(groups.each(paths.DESCRIBE_TOPIC, asked, v1.DescribeTopicResponse))
     where = f"on topic {topic} " if topic else ""
     show_rows(rows, output, empty=f"Group {group} has no offsets {where}yet.")
+    note_failures(outcomes)
 
 
 # -1 and -1h are times, not options.
@@ -61,6 +68,7 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
     "--skip-retries", is_flag=True, help="Also mark messages in the retry topics as consumed."
 )
 @plan_options
+@broker_option
 @endpoint_option
 @output_option
 def reset(
@@ -87,7 +95,8 @@ def reset(
     request.skip_retries = skip_retries
     if queue is not None:
         request.queue_id = queue
-    reset_offsets(request, endpoint, output, dry_run=dry_run, yes=yes)
+    again = {when: str(request.timestamp_ms)} if request.HasField("timestamp_ms") else {}
+    reset_offsets(request, endpoint, output, dry_run=dry_run, yes=yes, again=Again(replaced=again))
 
 
 def position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
@@ -109,20 +118,26 @@ def position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
 
 
 def reset_offsets(
-    request: v1.ResetOffsetsRequest, endpoint: str, output: str, *, dry_run: bool, yes: bool
+    request: v1.ResetOffsetsRequest,
+    endpoint: str,
+    output: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    again: Again,
 ) -> None:
     """Print the plan, ask for confirmation, reset."""
     question = f"Set group {request.group} on topic {request.topic} to these offsets?"
-    with Connection(endpoint) as connection:
+    with broker_groups(endpoint) as groups:
         request.dry_run = True
-        plan = connection.call(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
-        rows = [_row(change) for change in plan.changes]
+        looked = groups.each(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
+        rows = [_row(change) for _, plan in planned(looked) for change in plan.changes]
         if not go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
             return
         request.dry_run = False
-        connection.call(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
-    if output == "table":
-        click.echo(f"Reset group {request.group} on topic {request.topic}.")
+        outcomes = groups.carry_out(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse, looked)
+    done = f"Reset group {request.group} on topic {request.topic}."
+    show_done(outcomes, done, output, again=again)
 
 
 def _row(change: v1.OffsetChange) -> dict[str, object]:

@@ -1,10 +1,21 @@
 """`cometmq quota`: set, delete and list the quotas of users and topics."""
 
+from collections.abc import Sequence
+
 import click
 
 from ..auth.quota import LIMITS
 from ..proto import paths, v1
-from .connection import Connection
+from .cluster.broker_groups import (
+    Outcome,
+    answers,
+    broker_groups,
+    broker_option,
+    merged,
+    note_failures,
+    present,
+    show_failures,
+)
 from .errors import CliError, Exit
 from .options import endpoint_option, output_option
 from .output import show_rows
@@ -23,6 +34,7 @@ def quota() -> None:
 @click.option("--bytes", "size", type=_LIMIT, help="Bytes sent a second; 0: no limit.")
 @click.option("--connections", type=_LIMIT, help="Connected clients; 0: no limit.")
 @click.option("--polls", type=_LIMIT, help="Waiting receives; 0: no limit.")
+@broker_option
 @endpoint_option
 @output_option
 def set_quota(
@@ -43,32 +55,43 @@ def set_quota(
     if all(limit is None for limit in limits.values()):
         names = ", ".join(f"--{name}" for name in LIMITS)
         raise CliError(f"Give a limit: {names}.", Exit.USAGE)
-    request = v1.PutQuotaRequest(subject=subject, **limits)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.PUT_QUOTA, request, v1.QuotaResponse)
-    show_rows([_row(answer.quota)], output, empty="")
+    request = v1.PutQuotaRequest(subject=subject)
+    for name, limit in limits.items():
+        if limit is not None:
+            setattr(request, name, limit)
+    with broker_groups(endpoint) as groups:
+        _show(groups.each(paths.PUT_QUOTA, request, v1.QuotaResponse), output)
 
 
 @quota.command()
 @click.argument("subject")
+@broker_option
 @endpoint_option
 @output_option
 def delete(*, subject: str, endpoint: str, output: str) -> None:
     """Delete the quota of SUBJECT."""
-    with Connection(endpoint) as connection:
+    with broker_groups(endpoint) as groups:
         request = v1.DeleteQuotaRequest(subject=subject)
-        answer = connection.call(paths.DELETE_QUOTA, request, v1.QuotaResponse)
-    show_rows([_row(answer.quota)], output, empty="")
+        _show(present(groups.each(paths.DELETE_QUOTA, request, v1.QuotaResponse)), output)
 
 
 @quota.command("list")
+@broker_option
 @endpoint_option
 @output_option
 def list_quotas(*, endpoint: str, output: str) -> None:
     """List the quotas."""
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.LIST_QUOTAS, v1.ListQuotasRequest(), v1.ListQuotasResponse)
-    show_rows([_row(each) for each in answer.quotas], output, empty="There are no quotas.")
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.LIST_QUOTAS, v1.ListQuotasRequest(), v1.ListQuotasResponse)
+    rows = merged((name, map(_row, answer.quotas)) for name, answer in answers(outcomes))
+    show_rows(rows, output, empty="There are no quotas.")
+    note_failures(outcomes)
+
+
+def _show(outcomes: Sequence[Outcome[v1.QuotaResponse]], output: str) -> None:
+    rows = merged((name, [_row(answer.quota)]) for name, answer in answers(outcomes))
+    show_rows(rows, output, empty="")
+    show_failures(outcomes)
 
 
 def _row(config: v1.QuotaConfig) -> dict[str, object]:

@@ -1,17 +1,32 @@
 """`cometmq topic`: create, alter, delete, list and describe topics."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from ..proto import paths, v1
+from .cluster.broker_groups import (
+    BrokerGroups,
+    Outcome,
+    answers,
+    broker_groups,
+    broker_option,
+    distinct,
+    merged,
+    named,
+    note_failures,
+    planned,
+    show_changes,
+    show_described,
+    show_done,
+)
 from .confirm import go_on, plan_options
-from .connection import Connection
 from .errors import CliError, Exit
-from .metadata import attribute_option, attribute_texts, change_verb, with_options
+from .metadata import attribute_option, change_verb, with_options
 from .options import endpoint_option, output_option
-from .output import print_table, show_fields, show_json, show_rows, timed
+from .output import show_rows
 from .values import PERMISSION_METAVAR, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission, permission_name
 
 _COUNT = click.IntRange(1, 1024)
@@ -47,31 +62,38 @@ def topic() -> None:
     help=f"Queues in each broker group (default: {_DEFAULT_QUEUES}; existing topic: unchanged).",
 )
 @_settings
+@broker_option
 @endpoint_option
 @output_option
 def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
     """Create topic NAME, or update an existing topic with the given options."""
     request = _request(name, settings)
-    with Connection(endpoint) as connection:
+    with broker_groups(endpoint) as groups:
         if settings["kind"]:
-            _check_type(connection, request, settings["kind"])
-        answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
-    _show(answer, output)
+            looked = _check_type(groups, request, settings["kind"])
+            outcomes = groups.carry_out(paths.CREATE_TOPIC, request, v1.CreateTopicResponse, looked)
+        else:
+            outcomes = groups.each(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
+    _show(outcomes, output)
 
 
-def _check_type(connection: Connection, wanted: v1.CreateTopicRequest, kind: str) -> None:
-    """Raise CliError if the topic exists with another type.
+def _check_type(
+    groups: BrokerGroups, wanted: v1.CreateTopicRequest, kind: str
+) -> list[Outcome[v1.CreateTopicResponse]]:
+    """Raise CliError if the topic exists with another type in a group; return what they answered.
 
     It asks with a dry run of a creation, which needs no other right than the creation.
     """
     request = v1.CreateTopicRequest(name=wanted.name, dry_run=True)
-    found = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
-    present = TOPIC_TYPE_NAMES.get(found.topic.message_type, "normal")
-    if not found.created and present != kind:
-        raise CliError(
-            f"Topic {wanted.name} exists with type {present}. To change its type, use `cometmq "
-            f"topic alter {wanted.name} --type {kind}`."
-        )
+    looked = groups.each(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
+    for found in (one.answer for one in looked if one.answer is not None):
+        present = TOPIC_TYPE_NAMES.get(found.topic.message_type, "normal")
+        if not found.created and present != kind:
+            raise CliError(
+                f"Topic {wanted.name} exists with type {present}. To change its type, use `cometmq "
+                f"topic alter {wanted.name} --type {kind}`."
+            )
+    return looked
 
 
 @topic.command()
@@ -90,6 +112,7 @@ def _check_type(connection: Connection, wanted: v1.CreateTopicRequest, kind: str
     help="Lower --read-queues even if unconsumed messages become unreadable.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the result without changing anything.")
+@broker_option
 @endpoint_option
 @output_option
 def alter(
@@ -109,15 +132,16 @@ def alter(
     request.must_exist = True
     request.accept_loss = accept_loss
     request.dry_run = dry_run
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
-    _show(answer, output, dry_run=dry_run)
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
+    _show(outcomes, output, dry_run=dry_run)
 
 
 @topic.command()
 @click.argument("name")
 @plan_options
 @click.option("--accept-loss", is_flag=True, help="Delete it although it holds messages.")
+@broker_option
 @endpoint_option
 @output_option
 def delete(
@@ -135,51 +159,62 @@ def delete_topic(
 ) -> None:
     """Print the plan, ask for confirmation, delete."""
     request = v1.DeleteTopicRequest(name=name, dry_run=True)
-    with Connection(endpoint) as connection:
-        plan = connection.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+    with broker_groups(endpoint) as groups:
+        looked = groups.each(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+        plans = planned(looked)
+        messages = sum(plan.messages for _, plan in plans)
         document = {
-            "topics": list(plan.topics),
-            "messages": plan.messages,
-            "in_flight": plan.in_flight,
-            "groups_that_lose_offsets": list(plan.groups),
+            **named(plans),
+            "topics": distinct(topic for _, plan in plans for topic in plan.topics),
+            "messages": messages,
+            "in_flight": sum(plan.in_flight for _, plan in plans),
+            "groups_that_lose_offsets": distinct(
+                group for _, plan in plans for group in plan.groups
+            ),
         }
-        if plan.messages and not accept_loss and not dry_run:
+        if messages and not accept_loss and not dry_run:
             raise CliError(
-                f"Topic {name} holds {plan.messages} messages. Use --accept-loss to delete it with "
+                f"Topic {name} holds {messages} messages. Use --accept-loss to delete it with "
                 "its messages."
             )
         if not go_on(document, f"Delete topic {name}?", output, dry_run=dry_run, yes=yes):
             return
         request = v1.DeleteTopicRequest(name=name, accept_loss=accept_loss)
-        connection.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
-    if output == "table":
-        click.echo(f"Deleted topic {name}.")
+        outcomes = groups.carry_out(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse, looked)
+    show_done(outcomes, f"Deleted topic {name}.", output)
 
 
 @topic.command("list")
 @click.option("--system", is_flag=True, help="Include the broker's system topics and retry topics.")
+@broker_option
 @endpoint_option
 @output_option
 def list_topics(system: bool, endpoint: str, output: str) -> None:
     """List all topics."""
     request = v1.ListTopicsRequest(include_system=system)
-    with Connection(endpoint) as connection:
-        pages = connection.pages(paths.LIST_TOPICS, request, v1.ListTopicsResponse, "topics")
-        rows = [_row(config) for page in pages for config in page.topics]
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.pages(paths.LIST_TOPICS, request, v1.ListTopicsResponse, "topics")
+    rows = merged(
+        (name, [_row(config) for page in pages for config in page.topics])
+        for name, pages in answers(outcomes)
+    )
     show_rows(
         rows, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
     )
+    note_failures(outcomes)
 
 
 @topic.command()
 @click.argument("name")
+@broker_option
 @endpoint_option
 @output_option
 def describe(name: str, endpoint: str, output: str) -> None:
     """Show topic NAME and the state of its queues."""
     request = v1.DescribeTopicRequest(name=name)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    found = answers(outcomes)
     queues = [
         {
             "broker": queue.broker,
@@ -189,15 +224,12 @@ def describe(name: str, endpoint: str, output: str) -> None:
             "messages": queue.max_offset - queue.min_offset,
             "last_store_ms": queue.last_store_ms,
         }
+        for _, answer in found
         for queue in answer.queues
     ]
-    if output == "json":
-        attributes = dict(sorted(answer.topic.attributes.items()))
-        show_json({**_row(answer.topic), "attributes": attributes, "queues": queues})
-        return
-    show_fields({**_row(answer.topic), "attributes": attribute_texts(answer.topic)}, output)
-    if queues:
-        print_table([timed(queue) for queue in queues])
+    settings = merged((name, [_settings_of(answer.topic)]) for name, answer in found)
+    show_described(settings, {"queues": queues}, output)
+    note_failures(outcomes)
 
 
 def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:
@@ -218,18 +250,29 @@ def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:
     )
 
 
-def _show(answer: v1.CreateTopicResponse, output: str, *, dry_run: bool = False) -> None:
+def _show(
+    outcomes: Sequence[Outcome[v1.CreateTopicResponse]], output: str, *, dry_run: bool = False
+) -> None:
+    show_changes(outcomes, output, partial(_sentence, dry_run=dry_run), _document)
+
+
+def _document(answer: v1.CreateTopicResponse) -> dict[str, object]:
+    return {**_row(answer.topic), "created": answer.created, "altered": answer.altered}
+
+
+def _sentence(answer: v1.CreateTopicResponse, *, dry_run: bool) -> str:
     row = _row(answer.topic)
-    if output == "json":
-        show_json({**row, "created": answer.created, "altered": answer.altered})
-        return
     verb = change_verb(answer, dry_run=dry_run)
     read, write = answer.topic.read_queues, answer.topic.write_queues
     queues = f"{write} queues" if read == write else f"{write} write queues, {read} read queues"
     text = f"{verb} topic {answer.topic.name}: {row['type']}, {queues}"
     if answer.topic.perm & 6 != 6:
         text += f", permission: {row['permission']}"
-    click.echo(f"{text}.")
+    return f"{text}."
+
+
+def _settings_of(config: v1.TopicConfig) -> dict[str, object]:
+    return {**_row(config), "attributes": dict(sorted(config.attributes.items()))}
 
 
 def _row(config: v1.TopicConfig) -> dict[str, object]:

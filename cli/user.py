@@ -1,23 +1,33 @@
 """`cometmq user`: create, change, delete and list users."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from ..proto import paths, v1
-from .connection import Connection
+from .cluster.broker_groups import (
+    Again,
+    Outcome,
+    answers,
+    broker_groups,
+    broker_option,
+    merged,
+    note_failures,
+    present,
+    show_changes,
+)
 from .options import endpoint_option, output_option
-from .output import show_fields, show_json, show_rows
+from .output import show_fields, show_rows
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SECRET_BYTES = 24
 
 
 def _named_user(command: F) -> F:
-    """Add NAME, `--endpoint` and `--output`."""
-    return click.argument("name")(endpoint_option(output_option(command)))
+    """Add NAME, `--broker`, `--endpoint` and `--output`."""
+    return click.argument("name")(broker_option(endpoint_option(output_option(command))))
 
 
 @click.group()
@@ -29,6 +39,7 @@ def user() -> None:
 @click.argument("name")
 @click.option("--secret", default="", help="Secret key [default: generated and printed].")
 @click.option("--super", "is_super", is_flag=True, help="Allow every action.")
+@broker_option
 @endpoint_option
 @output_option
 def create(*, name: str, secret: str, is_super: bool, endpoint: str, output: str) -> None:
@@ -40,6 +51,7 @@ def create(*, name: str, secret: str, is_super: bool, endpoint: str, output: str
 @user.command()
 @click.argument("name")
 @click.option("--secret", default="", help="New secret key [default: generated and printed].")
+@broker_option
 @endpoint_option
 @output_option
 def rotate(*, name: str, secret: str, endpoint: str, output: str) -> None:
@@ -65,48 +77,84 @@ def enable(*, name: str, endpoint: str, output: str) -> None:
 @_named_user
 def delete(*, name: str, endpoint: str, output: str) -> None:
     """Delete user NAME with its policies."""
-    with Connection(endpoint) as connection:
-        answer = connection.call(
-            paths.DELETE_USER, v1.DeleteUserRequest(name=name), v1.UserResponse
-        )
-    _show(answer, output, "Deleted")
+    with broker_groups(endpoint) as groups:
+        request = v1.DeleteUserRequest(name=name)
+        outcomes = groups.each(paths.DELETE_USER, request, v1.UserResponse)
+    _show(present(outcomes), output, "Deleted")
 
 
 @user.command("list")
+@broker_option
 @endpoint_option
 @output_option
 def list_users(*, endpoint: str, output: str) -> None:
     """List all users."""
-    show_rows([user_row(each) for each in users(endpoint)], output, empty="There are no users.")
+    show_users(endpoint, lambda user: [user_row(user)], output, empty="There are no users.")
 
 
-def users(endpoint: str, name: str = "") -> Sequence[v1.UserConfig]:
-    """Return all users, or one. Raises CliError."""
-    with Connection(endpoint) as connection:
+def show_users(
+    endpoint: str,
+    rows_of: Callable[[v1.UserConfig], Iterable[dict[str, object]]],
+    output: str,
+    *,
+    empty: str,
+    name: str = "",
+) -> None:
+    """List the rows of all users, or of one. Raises CliError."""
+    with broker_groups(endpoint) as groups:
         request = v1.ListUsersRequest(name=name)
-        return connection.call(paths.LIST_USERS, request, v1.ListUsersResponse).users
+        outcomes = groups.each(paths.LIST_USERS, request, v1.ListUsersResponse)
+    rows = merged(
+        (broker, [row for user in answer.users for row in rows_of(user)])
+        for broker, answer in answers(outcomes)
+    )
+    show_rows(rows, output, empty=empty)
+    note_failures(outcomes)
 
 
-def put(request: v1.PutUserRequest, endpoint: str, output: str) -> str:
-    """Set a user's secret key, generate one if the request has none; print and return it."""
+def put(
+    request: v1.PutUserRequest,
+    endpoint: str,
+    output: str,
+    *,
+    send: Callable[[v1.PutUserRequest, str], list[Outcome[v1.UserResponse]]] | None = None,
+    command: Sequence[str] = (),
+) -> str:
+    """Set a user's secret key, generate one if the request has none; print and return it.
+
+    `send` replaces the calls to all groups, `command` the running command in the one that finishes
+    the change.
+    """
     generated = not request.secret
     request.secret = request.secret or secrets.token_urlsafe(_SECRET_BYTES)
-    with Connection(endpoint) as connection:
-        answer = connection.call(paths.PUT_USER, request, v1.UserResponse)
+    outcomes = (send or _put)(request, endpoint)
+    answers(outcomes)  # a secret key that no group has is not printed
     keys = {"accessKey": request.name, "secretKey": request.secret}
-    if output == "json":
-        show_json({**user_row(answer.user), **(keys if generated else {})})
-    else:
-        _show(answer, output, "Created" if answer.created else "Changed")
-        if generated:
+    try:
+        show_changes(
+            outcomes,
+            output,
+            lambda answer: _sentence(answer, "Created" if answer.created else "Changed"),
+            lambda answer: {**user_row(answer.user), **(keys if generated else {})},
+            again=Again(
+                more=("--secret", request.secret) if generated or command else (),
+                command=tuple(command),
+            ),
+        )
+    finally:
+        if generated and output == "table":
             show_fields(keys, output)
     return request.secret
 
 
 def change(request: v1.PutUserRequest, endpoint: str, output: str) -> None:
     """Change fields of a user other than the secret key."""
-    with Connection(endpoint) as connection:
-        _show(connection.call(paths.PUT_USER, request, v1.UserResponse), output, "Changed")
+    _show(_put(request, endpoint), output, "Changed")
+
+
+def _put(request: v1.PutUserRequest, endpoint: str) -> list[Outcome[v1.UserResponse]]:
+    with broker_groups(endpoint) as groups:
+        return groups.each(paths.PUT_USER, request, v1.UserResponse)
 
 
 def user_row(config: v1.UserConfig) -> dict[str, object]:
@@ -119,10 +167,16 @@ def user_row(config: v1.UserConfig) -> dict[str, object]:
     }
 
 
-def _show(answer: v1.UserResponse, output: str, verb: str) -> None:
-    if output == "json":
-        show_json(user_row(answer.user))
-        return
+def _show(outcomes: Sequence[Outcome[v1.UserResponse]], output: str, verb: str) -> None:
+    show_changes(
+        outcomes,
+        output,
+        lambda answer: _sentence(answer, verb),
+        lambda answer: user_row(answer.user),
+    )
+
+
+def _sentence(answer: v1.UserResponse, verb: str) -> str:
     kind = "Super" if answer.user.is_super else "Normal"
     state = ", disabled" if answer.user.disabled else ""
-    click.echo(f"{verb} user {answer.user.name} ({kind}{state}).")
+    return f"{verb} user {answer.user.name} ({kind}{state})."

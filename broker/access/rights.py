@@ -27,11 +27,14 @@ Needs = tuple[Need, ...]
 _PUB, _SUB = int(Action.PUB), int(Action.SUB)
 _EITHER = _PUB | _SUB
 
+# Whoever may administer something.
+_ANY = int(Action.CREATE | Action.UPDATE | Action.DELETE | Action.GET | Action.LIST) | _EITHER
+
 #: Only users of type Super: a policy can allow no action of it.
 SUPER: Needs = ((CLUSTER, "", 0),)
 
 
-def _cluster(action: Action) -> Callable[[Any], Needs]:
+def _cluster(action: int) -> Callable[[Any], Needs]:
     needs: Needs = ((CLUSTER, "", int(action)),)
     return lambda _request: needs
 
@@ -128,6 +131,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.DELETE_GROUP: _cluster(Action.DELETE),
     paths.LIST_GROUPS: _cluster(Action.LIST),
     paths.DESCRIBE_GROUP: _cluster(Action.GET),
+    paths.LIST_BROKERS: _cluster(_ANY),
     paths.DESCRIBE_CLUSTER: _cluster(Action.GET),
     paths.RESET_OFFSETS: _cluster(Action.UPDATE),
     paths.GET_CONFIG: _cluster(Action.GET),

@@ -6,14 +6,17 @@ service needs no client id, because its callers are tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+    from ...front.service import Method
     from .groups import GroupAdmin
     from .offsets import OffsetAdmin
     from .status import BrokerStatus
@@ -30,17 +33,26 @@ class Admin:
         groups: GroupAdmin,
         offsets: OffsetAdmin,
         status: BrokerStatus,
+        brokers: Callable[[], Iterable[str]],
         door: Callable[[], str],
         settings: Mapping[str, tuple[str, str]],
     ) -> None:
-        """`door` returns the name of the open front door; `settings` maps keys to value and
-        origin."""
+        """`brokers` returns the names of the known groups, `door` the name of the open front door;
+        `settings` maps keys to value and origin."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self._status = status
+        self._brokers = brokers
         self._door = door
         self._settings = settings
+
+    def list_brokers(
+        self, request: v1.ListBrokersRequest, ctx: RequestContext
+    ) -> v1.ListBrokersResponse:
+        """The names of the broker groups that this node knows."""
+        own, names = self._status.broker, sorted(self._brokers())
+        return v1.ListBrokersResponse(code=v2.OK, message="OK", brokers=names, broker=own)
 
     def describe_cluster(
         self, request: v1.DescribeClusterRequest, ctx: RequestContext
@@ -63,3 +75,18 @@ class Admin:
                 for value, origin in (self._settings[key],)
             ],
         )
+
+
+def addressed(own: str, method: Method) -> Method:
+    """Return the method with a refusal of calls that name another group than `own`.
+
+    The access point forwards those for the groups that it knows.
+    """
+    return replace(method, handler=partial(_serve, own, method.handler))
+
+
+def _serve(own: str, handler: Callable[..., Any], request: Any, ctx: RequestContext) -> Any:
+    name = getattr(request, "broker", own)
+    if name not in ("", own):
+        raise WireError(v2.NOT_FOUND, f"broker group {name} is not known here; this is {own}")
+    return handler(request, ctx)

@@ -45,6 +45,11 @@ class BrokerStatus:
         self._cluster = cluster
         self._pump = pump
 
+    @property
+    def broker(self) -> str:
+        """The name of this node's group."""
+        return self._config.broker_name
+
     async def queue_status(self, topic: Topic) -> list[v1.QueueStatus]:
         """Every queue of a topic on this broker."""
         self._pump.catch_up()

@@ -90,8 +90,15 @@ class Owners:
         holding = [group for group in groups if topic in group.topics]
         if not holding and topic in self._learned:
             holding = [group for group in groups if group.name == self._learned[topic]]
-        led = [group for group in groups if group.leader() is not None]
-        return next(iter(holding or led or groups), None)
+        if holding:
+            return holding[0]
+        # Not the group whose leader has just gone: any other one answers as well.
+        led = [group for group in groups if self._has_leader(group)]
+        return next(iter(led or groups), None)
+
+    def _has_leader(self, group: GroupView) -> bool:
+        leader = group.leader()
+        return leader is not None and leader.alive and not self._failing(leader.client)
 
     def _group(self, path: str, request: Any) -> GroupView | None:
         name = GROUP_OF[path](request) if path in GROUP_OF and request is not None else ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...front.access_point import UNKNOWN
 from ...proto import paths, v2
 from ...proto.errors import WireError
+from ...proto.methods import rpc_methods
 from ..access.rights import CHANGES
 from ..delay.recall_handle import decode_recall_handle
 from ..pop.handles import decode_handle
@@ -40,6 +41,7 @@ _LOCAL = frozenset(
         paths.HEARTBEAT,
         paths.NOTIFY_CLIENT_TERMINATION,
         paths.GET_CONFIG,
+        paths.LIST_BROKERS,
     )
 )
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
@@ -88,8 +90,12 @@ GROUP_OF: dict[str, Callable[[Any], str]] = {
     paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE: _of_handle,
     paths.END_TRANSACTION: _of_transaction,
     paths.RECALL_MESSAGE: _of_recall,
-    paths.READ_LOG: _of_name,
-    paths.LOCATE_LOG: _of_name,
+    # Tools name a group by its broker name.
+    **{
+        rpc.path: _of_name
+        for rpc in rpc_methods("cometmq.v1.Admin").values()
+        if "broker" in rpc.request.DESCRIPTOR.fields_by_name
+    },
 }
 
 

@@ -1,28 +1,55 @@
-"""`cometmq cluster describe`: members, leader and in-sync set of a broker group."""
+"""`cometmq cluster`: the broker groups of a cluster, their members, leaders and in-sync sets."""
+
+from typing import Any
 
 import click
 
 from ...proto import paths, v1
-from ..connection import Connection
 from ..options import endpoint_option, output_option
 from ..output import print_table, show_fields, show_json
+from .broker_groups import answers, broker_groups, broker_option, note_failures
 
 
 @click.group()
 def cluster() -> None:
-    """Describe the members of a broker group."""
+    """Describe the broker groups of a cluster and their members."""
 
 
 @cluster.command()
+@broker_option
 @endpoint_option
 @output_option
 def describe(endpoint: str, output: str) -> None:
-    """Show the group that a node belongs to."""
-    with Connection(endpoint) as connection:
-        answer = connection.call(
+    """Show each broker group: its settings, store and members."""
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.each(
             paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
         )
-    fields = {
+    found = answers(outcomes)
+    if output == "json":
+        documents = [_document(name, answer) for name, answer in found]
+        show_json({"groups": documents} if len(groups.names) > 1 else documents[0])
+    else:
+        for name, answer in found:
+            _print(name, answer)
+    note_failures(outcomes)
+
+
+def _document(name: str, answer: v1.DescribeClusterResponse) -> dict[str, Any]:
+    members = [_row(member) for member in answer.members]
+    return {**_fields(name, answer), "store": _store(answer.store), "members": members}
+
+
+def _print(name: str, answer: v1.DescribeClusterResponse) -> None:
+    fields = {**_fields(name, answer), "store": _in_words(answer.store)}
+    show_fields({name: value for name, value in fields.items() if value != ""}, "table")
+    if answer.members:
+        print_table([_row(member) for member in answer.members])
+
+
+def _fields(name: str, answer: v1.DescribeClusterResponse) -> dict[str, object]:
+    return {
+        **({"broker": name} if name else {}),
         "cluster": answer.cluster,
         "door": answer.door,
         "replication": answer.replication,
@@ -33,14 +60,6 @@ def describe(endpoint: str, output: str) -> None:
         "redelivered": answer.redelivered,
         "version": answer.version,
     }
-    members = [_row(member) for member in answer.members]
-    if output == "json":
-        show_json({**fields, "store": _store(answer.store), "members": members})
-        return
-    fields["store"] = _in_words(answer.store)
-    show_fields({name: value for name, value in fields.items() if value != ""}, output)
-    if members:
-        print_table(members)
 
 
 def _row(member: v1.MemberStatus) -> dict[str, object]:

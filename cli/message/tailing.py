@@ -36,7 +36,7 @@ class _Tail:
         self.topic = topic
         self.left = count
         self.output = output
-        self.caller = Caller(endpoint)
+        self.caller = Caller(endpoint, None)
         self.done = asyncio.Event()
         self.arrived = asyncio.Event()
         self.channel: Any = async_channel(endpoint)

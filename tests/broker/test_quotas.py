@@ -47,7 +47,7 @@ class Stopped(Clock):
         return super().steady_ns()
 
 
-async def put(wire: Wire, subject: str, **limits: int) -> v1.QuotaResponse:
+async def put(wire: Wire, subject: str, **limits: Any) -> v1.QuotaResponse:
     request = v1.PutQuotaRequest(subject=subject, **limits)
     answer: v1.QuotaResponse = await wire.call(paths.PUT_QUOTA, request, v1.QuotaResponse)
     return answer

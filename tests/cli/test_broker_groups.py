@@ -1,0 +1,218 @@
+"""Administration of a cluster with two broker groups, through any node and through a proxy."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cometmq
+from cometmq.cli.cluster.broker_groups import Again, Outcome, finish, merged
+from cometmq.cli.connection import Connection
+from cometmq.cli.errors import CliError, Exit
+from cometmq.proto import paths, v2
+from cometmq.tests.cli.two_groups import NAMES, TwoGroups, two_groups
+from cometmq.tests.harness.cluster import START_S, cometmq_command, wait_until
+
+MESSAGES = 40
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoGroups]:
+    with two_groups(tmp_path_factory.mktemp("groups")) as found:
+        yield found
+
+
+def routed(endpoint: str, topic: str) -> list[str]:
+    """The broker groups of a topic's route."""
+    request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
+    return sorted({queue.broker.name for queue in answer.message_queues})
+
+
+def consumed(endpoint: str, topic: str, group: str) -> set[bytes]:
+    """What a consumer receives, until it has all messages or the time is up."""
+    bodies: set[bytes] = set()
+    end = time.monotonic() + START_S
+    with cometmq.sync.SimpleConsumer(endpoint, group=group, topics=topic) as consumer:
+        while len(bodies) < MESSAGES and time.monotonic() < end:
+            for message in consumer.receive(max_messages=16, wait=1):
+                bodies.add(message.body)
+                consumer.ack(message)
+    return bodies
+
+
+def test_messages_of_a_topic_created_once_are_spread_over_both_groups(groups: TwoGroups) -> None:
+    told = groups.out("topic", "create", "spread", "--queues", "2", endpoint=groups.proxy.endpoint)
+    assert told == (
+        "broker-a  Created topic spread: normal, 2 queues.\n"
+        "broker-b  Created topic spread: normal, 2 queues.\n"
+    )
+    for endpoint in (groups.first, groups.second.endpoint):
+        wait_until("the route has both groups", lambda at=endpoint: routed(at, "spread") == NAMES)
+    sent = {str(n).encode() for n in range(MESSAGES)}
+    with cometmq.sync.Producer(groups.second.endpoint) as producer:
+        for body in sent:
+            producer.send("spread", body)
+    found = groups.json("topic", "describe", "spread")
+    assert [(queue["broker"], queue["queue"]) for queue in found["queues"]] == [
+        (name, queue) for name in NAMES for queue in (0, 1)
+    ]
+    assert all(queue["messages"] for queue in found["queues"])
+    assert consumed(groups.first, "spread", "spread-readers") == sent
+
+
+def test_changes_reach_every_group_and_lists_name_them(groups: TwoGroups) -> None:
+    at = groups.second.endpoint
+    groups.run("topic", "create", "both", "--queues", "2", endpoint=at)
+    groups.run("topic", "alter", "both", "--queues", "3", endpoint=at)
+    groups.run("topic", "create", "one", "--broker", "broker-a", endpoint=at)
+    rows = {row["topic"]: row for row in groups.json("topic", "list")}
+    assert (rows["both"]["write_queues"], rows["both"]["brokers"]) == (3, NAMES)
+    assert rows["one"]["brokers"] == ["broker-a"]
+    described = groups.run("topic", "describe", "one")
+    assert "cometmq: broker-b: topic one does not exist" in described.stderr
+    groups.run("topic", "describe", "one", "--broker", "broker-b", code=Exit.NOT_FOUND)
+    groups.run("topic", "describe", "none", code=Exit.NOT_FOUND)
+    unknown = groups.run("topic", "create", "two", "--broker", "broker-c", code=Exit.NOT_FOUND)
+    assert "broker group broker-c is not known here; this is broker-a" in unknown.stderr
+
+    groups.run("group", "create", "readers", "--max-attempts", "5", endpoint=at)
+    groups.run("group", "alter", "readers", "--broker", "broker-b", "--max-attempts", "6")
+    groups.run("offset", "reset", "readers", "both", "earliest", endpoint=at)
+    shown = groups.json("offset", "show", "readers")
+    assert [row["broker"] for row in shown] == ["broker-a"] * 3 + ["broker-b"] * 3
+    described = groups.json("group", "describe", "readers")
+    assert [(each["max_attempts"], each["brokers"]) for each in described["settings"]] == [
+        (5, ["broker-a"]),
+        (6, ["broker-b"]),
+    ]
+    listed = [row for row in groups.json("group", "list") if row["group"] == "readers"]
+    assert [(row["lag"], row["brokers"]) for row in listed] == [
+        (0, ["broker-a"]),
+        (0, ["broker-b"]),
+    ]
+    changed = groups.json("group", "alter", "readers", "--max-attempts", "7", endpoint=at)
+    assert [(row["broker"], row["max_attempts"]) for row in changed] == [
+        (name, 7) for name in NAMES
+    ]
+
+    groups.run("topic", "delete", "both", endpoint=at)
+    groups.run("topic", "delete", "one", endpoint=at)
+    groups.run("group", "delete", "readers", endpoint=at)
+    assert not {"both", "one"} & {row["topic"] for row in groups.json("topic", "list")}
+    assert "readers" not in {row["group"] for row in groups.json("group", "list")}
+    members = groups.json("cluster", "describe")["groups"]
+    assert [each["members"][0]["group"] for each in members] == NAMES
+
+
+def test_users_policies_and_quotas_reach_every_group(groups: TwoGroups) -> None:
+    created = groups.json("user", "create", "worker")
+    assert [row["broker"] for row in created] == NAMES
+    assert len({row["secretKey"] for row in created}) == 1
+    policy = ("acl", "create", "--user", "worker", "--resource", "Topic:*", "--actions", "Pub")
+    (row,) = groups.json(*policy)
+    assert (row["resource"], row["brokers"]) == ("Topic:*", NAMES)
+    (row,) = groups.json("quota", "set", "User:worker", "--messages", "5")
+    assert (row["messages"], row["brokers"]) == (5, NAMES)
+    groups.run("acl", "delete", "--user", "worker", "--broker", "broker-b")
+    (row,) = groups.json("acl", "list")
+    assert row["brokers"] == ["broker-a"]
+    groups.run("acl", "delete", "--user", "worker")
+    groups.run("user", "delete", "worker", "--broker", "broker-a")
+    groups.run("user", "delete", "worker")
+    groups.run("quota", "delete", "User:worker")
+    assert groups.json("user", "list") == groups.json("quota", "list") == []
+
+
+def test_the_printed_command_completes_what_a_group_that_was_down_missed(
+    groups: TwoGroups,
+) -> None:
+    groups.run("topic", "create", "old")
+    groups.second.stop()
+    try:
+        partial = groups.run("topic", "create", "late", "--queues", "2", code=Exit.FAILED)
+        assert "broker-a  Created topic late: normal, 2 queues.\n" in partial.stdout
+        assert "broker-b  Failed: " in partial.stdout
+        printed = partial.stderr.split("To finish, run: ")[1].splitlines()[0]
+        listed = groups.run("topic", "list", endpoint=groups.proxy.endpoint, code=Exit.FAILED)
+        assert "late" in listed.stdout and "The output is incomplete" in listed.stderr
+        deleted = groups.run("topic", "delete", "old", code=Exit.FAILED)
+        assert "broker-a  Deleted topic old." in deleted.stdout
+        assert "--broker broker-b" in deleted.stderr
+    finally:
+        groups.second.start()
+        wait_until("both groups are known again", groups.both_are_known)
+    program, *words = shlex.split(printed)
+    assert (program, words[-2:]) == ("cometmq", ["--broker", "broker-b"])
+    done = subprocess.run(
+        [*cometmq_command(), *words], capture_output=True, text=True, check=False, timeout=START_S
+    )
+    assert (done.returncode, done.stdout) == (0, "Created topic late: normal, 2 queues.\n")
+    rows = {row["topic"]: row["brokers"] for row in groups.json("topic", "list")}
+    assert (rows["late"], rows["old"]) == (NAMES, ["broker-b"])
+    groups.run("topic", "delete", "old")
+
+
+def test_the_first_user_is_created_in_every_group(tmp_path: Path) -> None:
+    switched_on = {
+        "COMETMQ_AUTHENTICATION_ENABLED": "true",
+        "COMETMQ_AUTHORIZATION_ENABLED": "true",
+    }
+    keys = {"COMETMQ_ACCESS_KEY": "admin", "COMETMQ_SECRET_KEY": "admin-secret"}
+    with two_groups(tmp_path, env=switched_on, proxy=False) as secured:
+        assert "username cannot be null" in secured.run("topic", "list", code=1).stderr
+        told = secured.out("auth", "init", "--secret", "admin-secret")
+        assert told.splitlines() == [f"{name}  Created user admin (Super)." for name in NAMES]
+        os.environ.update(keys)
+        try:
+            (row,) = secured.json("user", "list", endpoint=secured.second.endpoint)
+            assert (row["user"], row["brokers"]) == ("admin", NAMES)
+            secured.run("topic", "create", "orders")
+            secured.run("user", "create", "worker", "--secret", "worker-secret")
+            os.environ.update(COMETMQ_ACCESS_KEY="worker", COMETMQ_SECRET_KEY="worker-secret")
+            denied = secured.run("topic", "create", "more", code=Exit.FAILED)
+            assert "has no permission to access Cluster:" in denied.stderr
+        finally:
+            for name in keys:
+                del os.environ[name]
+
+
+def test_rows_that_differ_between_groups_stay_apart() -> None:
+    here, there = (
+        [{"topic": "b", "queues": 1}, {"topic": "a", "queues": 1}],
+        [
+            {"topic": "a", "queues": 2},
+            {"topic": "b", "queues": 1},
+        ],
+    )
+    assert merged([("x", here), ("y", there)]) == [
+        {"topic": "a", "queues": 1, "brokers": ["x"]},
+        {"topic": "a", "queues": 2, "brokers": ["y"]},
+        {"topic": "b", "queues": 1, "brokers": ["x", "y"]},
+    ]
+    assert merged([("", here)]) == here, "a cluster of one group"
+
+
+def test_the_finishing_command_is_the_running_one_for_the_failed_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["cometmq", "offset", "reset", "g", "t", "-1h", "--broker", "a", "--broker=b", "--yes"]
+    monkeypatch.setattr(sys, "argv", words)
+    lost: Outcome[object] = Outcome("b", error=CliError("unreachable"))
+    absent: Outcome[object] = Outcome("c", error=CliError("no topic", Exit.NOT_FOUND))
+    done: Outcome[object] = Outcome("a", answer="done")
+    with pytest.raises(CliError) as raised:
+        finish([done, lost, absent], again=Again(replaced={"-1h": "1700000000000"}))
+    first, command, hint = str(raised.value).splitlines()
+    assert first == "2 of 3 broker groups failed."
+    assert command == "To finish, run: cometmq offset reset g t 1700000000000 --yes --broker b"
+    assert "--broker" in hint
+    finish([done])
