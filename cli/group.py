@@ -228,7 +228,7 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
     found = answers(outcomes)
     progress = _progress([answer.progress for _, answer in found])
     progress.pop("clients")  # listed in a table of their own
-    settings = merged((name, [_settings_of(answer.group)]) for name, answer in found)
+    settings = merged((name, [group_settings(answer.group)]) for name, answer in found)
     for fields in settings:
         last = {key: fields.pop(key) for key in ("attributes", "brokers") if key in fields}
         fields.update(progress | last)
@@ -356,7 +356,8 @@ def _sentence(answer: v1.CreateGroupResponse, *, dry_run: bool) -> str:
     return f"{text}."
 
 
-def _settings_of(config: v1.GroupConfig) -> dict[str, Any]:
+def group_settings(config: v1.GroupConfig) -> dict[str, Any]:
+    """Return the settings of a consumer group as fields."""
     attributes = dict(sorted(config.attributes.items()))
     return {**_row(config), "retry_policy": _policy(config.retry), "attributes": attributes}
 

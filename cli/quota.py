@@ -83,17 +83,17 @@ def list_quotas(*, endpoint: str, output: str) -> None:
     """List the quotas."""
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.LIST_QUOTAS, v1.ListQuotasRequest(), v1.ListQuotasResponse)
-    rows = merged((name, map(_row, answer.quotas)) for name, answer in answers(outcomes))
+    rows = merged((name, map(quota_row, answer.quotas)) for name, answer in answers(outcomes))
     show_rows(rows, output, empty="There are no quotas.")
     note_failures(outcomes)
 
 
 def _show(outcomes: Sequence[Outcome[v1.QuotaResponse]], output: str) -> None:
-    rows = merged((name, [_row(answer.quota)]) for name, answer in answers(outcomes))
+    rows = merged((name, [quota_row(answer.quota)]) for name, answer in answers(outcomes))
     show_rows(rows, output, empty="")
     show_failures(outcomes)
 
 
-def _row(config: v1.QuotaConfig) -> dict[str, object]:
+def quota_row(config: v1.QuotaConfig) -> dict[str, object]:
     """Return a quota as a table row."""
     return {"subject": config.subject, **{name: getattr(config, name) or "-" for name in LIMITS}}

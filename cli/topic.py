@@ -227,7 +227,7 @@ def describe(name: str, endpoint: str, output: str) -> None:
         for _, answer in found
         for queue in answer.queues
     ]
-    settings = merged((name, [_settings_of(answer.topic)]) for name, answer in found)
+    settings = merged((name, [topic_settings(answer.topic)]) for name, answer in found)
     show_described(settings, {"queues": queues}, output)
     note_failures(outcomes)
 
@@ -271,7 +271,8 @@ def _sentence(answer: v1.CreateTopicResponse, *, dry_run: bool) -> str:
     return f"{text}."
 
 
-def _settings_of(config: v1.TopicConfig) -> dict[str, object]:
+def topic_settings(config: v1.TopicConfig) -> dict[str, object]:
+    """Return the settings of a topic as fields."""
     return {**_row(config), "attributes": dict(sorted(config.attributes.items()))}
 
 

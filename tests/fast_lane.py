@@ -29,8 +29,8 @@ LEFT_OUT = {
         transaction_restart transactions trouble_that_passes
     """,
     "cli": """
-        admin_commands auth_commands commands contexts ha installation local_cluster proxy
-        store_commands store_retention up up_controller
+        admin_commands auth_commands broker_groups commands contexts ha installation local_cluster
+        proxy store_commands store_retention up up_controller
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
     "docs": "first_hour production_guide skips",

@@ -31,7 +31,7 @@ Row = Mapping[str, object]
 
 _BROKERS_KEY = "cometmq.brokers"
 _OPTION = "--broker"
-_RECONCILE = "The groups differ: create what is missing with --broker NAME."
+_RECONCILE = "`cometmq cluster reconcile` mends differences between groups."
 
 
 def broker_option(command: F) -> F:
@@ -86,6 +86,10 @@ class BrokerGroups:
         """`names` is `[""]` for the only group of a cluster."""
         self.names = names
         self._connection = connection
+
+    def among(self, names: Sequence[str]) -> "BrokerGroups":
+        """Return these groups only."""
+        return BrokerGroups(self._connection, names)
 
     def each(
         self, path: str, request: Any, answer: type[R], among: Sequence[str] | None = None

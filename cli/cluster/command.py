@@ -1,18 +1,22 @@
 """`cometmq cluster`: the broker groups of a cluster, their members, leaders and in-sync sets."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from ...proto import paths, v1
+from ..confirm import go_on, plan_options
+from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import print_table, show_fields, show_json
-from .broker_groups import answers, broker_groups, broker_option, note_failures
+from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
+from .reconcile import Difference, differences
 
 
 @click.group()
 def cluster() -> None:
-    """Describe the broker groups of a cluster and their members."""
+    """Describe the broker groups of a cluster, and mend differences between them."""
 
 
 @cluster.command()
@@ -20,19 +24,80 @@ def cluster() -> None:
 @endpoint_option
 @output_option
 def describe(endpoint: str, output: str) -> None:
-    """Show each broker group: its settings, store and members."""
+    """Show each broker group: its settings, store and members; and differences between groups."""
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(
             paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
         )
-    found = answers(outcomes)
+        found = answers(outcomes)
+        several = len(groups.names) > 1
+        # Kinds that this user may not list are not compared.
+        differing = differences(groups.among([name for name, _ in found]))[0] if several else []
+    rows = [each.row() for each in differing]
     if output == "json":
         documents = [_document(name, answer) for name, answer in found]
-        show_json({"groups": documents} if len(groups.names) > 1 else documents[0])
+        both = {"groups": documents, "differences": rows}
+        show_json(both if several else documents[0])
     else:
         for name, answer in found:
             _print(name, answer)
+        if rows:
+            click.echo("\nDifferences, which `cometmq cluster reconcile` mends:")
+            print_table(rows)
     note_failures(outcomes)
+
+
+@cluster.command()
+@click.option(
+    "--from",
+    "source",
+    default="",
+    metavar="NAME",
+    help="Broker group whose settings count [default: the first that has the object].",
+)
+@plan_options
+@broker_option
+@endpoint_option
+@output_option
+def reconcile(source: str, *, dry_run: bool, yes: bool, endpoint: str, output: str) -> None:
+    """Create topics, groups, policies and quotas that a broker group lacks, and align settings.
+
+    Nothing is deleted, except policies and attributes that differ. A topic keeps its highest
+    numbers of queues.
+    """
+    with broker_groups(endpoint) as groups:
+        if source and source not in groups.names:
+            names = ", ".join(filter(None, groups.names)) or "only one"
+            raise CliError(f"No broker group {source}; there are: {names}.", Exit.USAGE)
+        found, unread = differences(groups, source)
+        if unread:
+            text = "\n".join(f"The {what} cannot be read: {error}" for what, error in unread)
+            raise CliError(text)
+        rows = [each.row() for each in found]
+        if not rows and output == "table":
+            click.echo("The broker groups do not differ.")
+            return
+        plan: dict[str, object] = {} if rows else {"changes": []}
+        if go_on(plan, "Make these changes?", output, rows=rows, dry_run=dry_run, yes=yes):
+            _mend(groups, found, output)
+
+
+def _mend(groups: BrokerGroups, found: Sequence[Difference], output: str) -> None:
+    """Make the changes one after another. Raises CliError if one failed."""
+    failed = 0
+    for each in found:
+        sentence = f"{each.action.title()}d {each.kind} {each.name}."
+        try:
+            each.mend(groups)
+        except CliError as error:
+            failed += 1
+            sentence = f"Failed: {each.kind} {each.name}: {error}"
+        if output == "table" or sentence.startswith("Failed"):
+            click.echo(f"{each.broker}  {sentence}", err=output == "json")
+    if failed:
+        raise CliError(
+            f"{failed} of {len(found)} changes failed. To finish, run: cometmq cluster reconcile"
+        )
 
 
 def _document(name: str, answer: v1.DescribeClusterResponse) -> dict[str, Any]:

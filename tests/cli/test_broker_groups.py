@@ -132,6 +132,54 @@ def test_users_policies_and_quotas_reach_every_group(groups: TwoGroups) -> None:
     assert groups.json("user", "list") == groups.json("quota", "list") == []
 
 
+def test_differences_are_shown_and_reconciled(groups: TwoGroups) -> None:
+    groups.run("topic", "create", "apart", "--queues", "2", "--type", "fifo", "--perm", "read")
+    groups.run("topic", "alter", "apart", "--queues", "3", "--broker", "broker-b")
+    groups.run("topic", "create", "only-b", "--queues", "2", "--broker", "broker-b")
+    retries = ("--retry-policy", "customized", "--retry-delays", "1s,2s")
+    groups.run("group", "create", "readers", "--order", "true", "--broker", "broker-b", *retries)
+    groups.run("quota", "set", "Topic:*", "--messages", "9", "--broker", "broker-a")
+    groups.run("user", "create", "half", "--secret", "half-secret", "--broker", "broker-b")
+    policy = ("--user", "half", "--resource", "Topic:*", "--actions", "Pub")
+    groups.run("acl", "create", *policy, "--broker", "broker-b")
+    wanted = [
+        ("broker-a", "topic", "apart", "change"),
+        ("broker-a", "topic", "only-b", "create"),
+        ("broker-a", "group", "readers", "create"),
+        ("broker-a", "user", "half", "create"),
+        ("broker-b", "quota", "Topic:*", "create"),
+    ]
+
+    def rows(found: list[dict[str, str]]) -> list[tuple[str, ...]]:
+        return [(row["broker"], row["kind"], row["name"], row["action"]) for row in found]
+
+    shown = groups.json("cluster", "describe")["differences"]
+    assert rows(shown) == wanted
+    assert shown[0]["settings"] == "read_queues 2 -> 3, write_queues 2 -> 3"
+    assert rows(groups.json("cluster", "reconcile", "--dry-run")["changes"]) == wanted
+    assert rows(groups.json("cluster", "describe")["differences"]) == wanted, "nothing has changed"
+
+    partial = groups.run("cluster", "reconcile", endpoint=groups.proxy.endpoint, code=Exit.FAILED)
+    assert "broker-b  Created quota Topic:*." in partial.stdout
+    assert "cometmq user create half --secret SECRET_KEY --broker broker-a" in partial.stdout
+    groups.run("user", "create", "half", "--secret", "half-secret", "--broker", "broker-a")
+    groups.run("cluster", "reconcile", "--from", "broker-b")
+    assert groups.out("cluster", "reconcile") == "The broker groups do not differ.\n"
+    apart = groups.json("topic", "describe", "apart")
+    assert (apart["type"], apart["write_queues"], apart["brokers"]) == ("fifo", 3, NAMES)
+    readers = groups.json("group", "describe", "readers")
+    assert (readers["order"], readers["retry_policy"]) == (True, "customized: 1s, 2s")
+    (row,) = groups.json("acl", "list")
+    assert row["brokers"] == NAMES
+
+    groups.run("group", "alter", "readers", "--max-attempts", "3", "--broker", "broker-b")
+    groups.run("cluster", "reconcile", "--from", "broker-b")
+    assert groups.json("group", "describe", "readers", "--broker", "broker-a")["max_attempts"] == 3
+    groups.run("cluster", "reconcile", "--from", "broker-c", code=Exit.USAGE)
+    groups.run("user", "delete", "half")
+    groups.run("quota", "delete", "Topic:*")
+
+
 def test_the_printed_command_completes_what_a_group_that_was_down_missed(
     groups: TwoGroups,
 ) -> None:
@@ -214,5 +262,5 @@ def test_the_finishing_command_is_the_running_one_for_the_failed_groups(
     first, command, hint = str(raised.value).splitlines()
     assert first == "2 of 3 broker groups failed."
     assert command == "To finish, run: cometmq offset reset g t 1700000000000 --yes --broker b"
-    assert "--broker" in hint
+    assert "cometmq cluster reconcile" in hint
     finish([done])
