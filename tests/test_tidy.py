@@ -360,19 +360,31 @@ def test_the_pins_are_within_the_ranges() -> None:
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
 
 
-def test_the_lock_has_the_pins_of_the_core_with_hashes() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+def locked(name: str) -> dict[str, str]:
+    """Return the versions of a lock file; each must have a hash."""
+    text = (ROOT / name).read_text(encoding="utf-8")
     assert "://" not in text and "--index" not in text and "--find-links" not in text
-    locked = {}
+    versions = {}
     for entry in re.split(r"^(?=[a-z])", text, flags=re.MULTILINE)[1:]:
         found = re.match(r"([\w.-]+)==([\w.]+)", entry)
         assert found, entry
         assert "--hash=sha256:" in entry, f"{found[1]} has no hash"
-        locked[found[1]] = found[2]
+        versions[found[1]] = found[2]
+    return versions
+
+
+def test_the_lock_files_have_the_pins_with_hashes() -> None:
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"]
+    core = distributions(project["dependencies"])
+    tests = core | distributions(extras["dev"] + extras["spark"] + extras["java"])
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    for name in distributions(pyproject()["project"]["dependencies"]):
-        assert locked.get(name) == pins[name], f"{name} differs: run scripts/lock"
+    image, dev = locked("requirements.lock"), locked("requirements-dev.lock")
+    for wanted, found in ((core, image), (tests - {project["name"]}, dev)):
+        for name in wanted:
+            assert found.get(name) == pins[name], f"{name} differs: run scripts/lock"
+    assert image.items() <= dev.items(), "the lock files differ: run scripts/lock"
 
 
 def test_the_wheel_has_every_folder_of_the_package() -> None:
