@@ -1,16 +1,17 @@
 """gRPC connections of the command line: typed calls, failures as sentences with exit codes.
 
 A command connects to any node of the cluster (`--endpoint`); nodes forward requests that they do
-not own. Channels (`links.py`) ignore HTTP proxies of the environment and do not retry.
+not own. Channels (`links.py`) ignore HTTP proxies of the environment and do not retry. gRPC is
+imported with the first call: help needs none.
 """
+
+from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
-
-import grpc
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .. import __version__
 from ..proto import v2
@@ -18,6 +19,9 @@ from ..proto.errors import code_name
 from .credentials import Credentials, credentials
 from .errors import CliError, Exit
 from .links import channel, cluster_token, refusal_of_token, token_metadata, uses_tls
+
+if TYPE_CHECKING:
+    import grpc
 
 Metadata = tuple[tuple[str, str], ...]
 _TIMEOUT_S = 10.0
@@ -88,6 +92,8 @@ def refusal(code: int, message: str) -> CliError:
 
 def failure(error: grpc.RpcError, endpoint: str) -> CliError:
     """Convert a failed call to a CliError."""
+    import grpc
+
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
         with_tls = " with TLS" if uses_tls(endpoint) else ""
@@ -115,7 +121,7 @@ class Connection:
         self._caller = Caller(endpoint, user)
         self.channel = channel(endpoint)
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,6 +158,8 @@ class Connection:
 
         It raises CliError.
         """
+        import grpc
+
         pending = self.method(path, answer).future(  # type: ignore[attr-defined]
             request, timeout=timeout_s, metadata=self.metadata
         )

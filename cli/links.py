@@ -4,23 +4,30 @@ A token belongs to addresses: that of `--token-file` to those that the command w
 context to those of the context (`context/chosen.py`), any other one to this machine and to the
 addresses of the environment ($COMETMQ_ENDPOINT and $COMETMQ_NAMESRV_ADDR); and all to the replicas
 that such nodes list. It is never sent elsewhere, and in plaintext to other machines only over a
-trusted network (`proto/node_links.py`).
+trusted network (`proto/node_links.py`). gRPC is imported with the first channel: help needs none.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import grpc
-import grpc.aio
 
-from ..client.transport.tls import Tls
 from ..proto.addresses import is_local
 from . import local_cluster
 from .context import chosen
 from .errors import CliError, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import grpc
+    import grpc.aio
+
+    from ..client.transport.tls import Tls
 
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
@@ -109,6 +116,8 @@ def target(endpoint: str) -> str:
 
 def channel(endpoint: str) -> grpc.Channel:
     """Return a blocking channel to HOST:PORT or to alternatives. Raises CliError."""
+    import grpc
+
     address = target(endpoint)
     used = tls(endpoint)
     if used is None:
@@ -119,6 +128,8 @@ def channel(endpoint: str) -> grpc.Channel:
 
 def async_channel(endpoint: str) -> grpc.aio.Channel:
     """Return a channel for the event loop, as `channel` does. Raises CliError."""
+    import grpc.aio
+
     address = target(endpoint)
     used = tls(endpoint)
     if used is None:
@@ -129,6 +140,8 @@ def async_channel(endpoint: str) -> grpc.aio.Channel:
 
 def tls(endpoint: str) -> Tls | None:
     """Return how calls to an endpoint use TLS; None for plaintext. Raises CliError."""
+    from ..client.transport.tls import Tls
+
     found = options_for(endpoint)
     if not uses_tls(endpoint):
         return None
@@ -175,7 +188,7 @@ def list_addresses(source: str, addresses: Iterable[str]) -> None:
 def token_metadata(endpoint: str) -> tuple[tuple[str, str], ...]:
     """Return the token as metadata for calls to HOST:PORT (or several); empty if it must not be
     sent there. Raises OSError."""
-    from ..proto.node_links import TOKEN_KEY  # loads `cryptography`, which help needs not
+    from ..proto.node_links import TOKEN_KEY
 
     token = cluster_token(endpoint)
     return ((TOKEN_KEY, token),) if token and not refusal_of_token(endpoint) else ()

@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
-
 from ...proto import paths, v1
 from ..connection import Connection, failure
 from .replicas import Replica
@@ -35,6 +33,8 @@ def compare(replicas: Sequence[Replica]) -> list[dict[str, Any]]:
 
 
 def _digests(one: Replica) -> list[v1.BlockDigest]:
+    import grpc
+
     with Connection(one.ha) as connection:
         stream = connection.channel.unary_stream(
             paths.GET_DIGESTS,

@@ -10,8 +10,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import grpc
-
 from ...proto import paths, v1
 from ..config.loader import load
 from ..config.sources import broker_owners, namesrv_owners
@@ -25,6 +23,8 @@ def report_exit(file: Path | None) -> v1.ReplicaIdentity:
 
     Raises CliError while the process runs, or when the store was never started.
     """
+    import grpc
+
     from ...broker.config import BrokerConfig
     from ...ha.config import HaConfig
     from ...ha.state.replica_meta import META_NAME

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
-
 from ..connection import Connection, checked, failure
 from ..errors import CliError
 
@@ -59,6 +57,8 @@ class Calls:
 
     def _done(self, address: str, call: Any) -> None:
         """Enter the outcome of a call; runs in a thread of gRPC."""
+        import grpc
+
         with self._changed:
             if address in self.errors:
                 return

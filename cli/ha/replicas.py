@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
-
 from ...proto import paths, v1
 from ..connection import Connection
 from ..errors import CliError, Exit
@@ -134,6 +132,8 @@ class Nameservers:
 
     def notify(self, path: str, request: object, answer: type[Any]) -> None:
         """Call every nameserver; errors are ignored."""
+        import grpc
+
         for address in self.addresses:
             with Connection(address) as connection, suppress(grpc.RpcError):
                 connection.method(path, answer)(
