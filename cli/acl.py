@@ -53,7 +53,11 @@ def create(
     endpoint: str,
     output: str,
 ) -> None:
-    """Add a policy; it replaces the user's policy with the same resource and decision."""
+    """Add a policy; it replaces the user's policy with the same resource and decision.
+
+    \b
+    cometmq acl create --user orders-service --resource Topic:orders --actions Pub,Sub
+    """
     wanted = policy(resource, actions, sources, decision)
     with broker_groups(endpoint) as groups:
         request = v1.PutPolicyRequest(user=user, policy=wanted)
@@ -68,7 +72,11 @@ def create(
 @endpoint_option
 @output_option
 def delete(*, user: str, resource: str, decision: str | None, endpoint: str, output: str) -> None:
-    """Delete policies of a user."""
+    """Delete policies of a user.
+
+    \b
+    cometmq acl delete --user orders-service --resource Topic:orders
+    """
     allow = None if decision is None else decision == "allow"
     request = v1.DeletePolicyRequest(user=user, resource=resource, allow=allow)
     with broker_groups(endpoint) as groups:
@@ -81,7 +89,11 @@ def delete(*, user: str, resource: str, decision: str | None, endpoint: str, out
 @endpoint_option
 @output_option
 def list_policies(*, user: str, endpoint: str, output: str) -> None:
-    """List the policies."""
+    """List the policies.
+
+    \b
+    cometmq acl list --user orders-service
+    """
     show_users(endpoint, policy_rows, output, empty="There are no policies.", name=user)
 
 

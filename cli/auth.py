@@ -43,6 +43,9 @@ def init(*, name: str, secret: str, file: Path | None, endpoint: str, output: st
 
     With authentication on, a node accepts this without a signature from its own machine only, and
     only while there is no user. The user is created in each broker group.
+
+    \b
+    cometmq auth init --write admin-credentials
     """
     request = v1.PutUserRequest(name=name, secret=secret, is_super=True, must_be_new=True)
     finish = ("user", "create", name, "--super", "--endpoint", endpoint)
@@ -87,7 +90,11 @@ def _groups_once_the_user_is_known(connection: Connection) -> v1.ListBrokersResp
 def check(
     *, user: str, action: str, resource: str, source: str, endpoint: str, output: str
 ) -> None:
-    """Explain whether USER may do ACTION (Pub, Sub, ...) on RESOURCE (Topic:orders)."""
+    """Explain whether USER may do ACTION (Pub, Sub, ...) on RESOURCE (Topic:orders).
+
+    \b
+    cometmq auth check orders-service Pub Topic:orders --from 10.1.2.3
+    """
     request = v1.CheckAccessRequest(user=user, action=action, resource=resource, source=source)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.CHECK_ACCESS, request, v1.CheckAccessResponse)

@@ -59,6 +59,9 @@ def dev_ca(*, nodes: tuple[str, ...], directory: Path, node_name: str, days: int
 
     NODE names the files. HOSTs are the names and addresses that clients use for the node, beside
     localhost. Every certificate has the rights of a node: a command of an operator can use one.
+
+    \b
+    cometmq auth dev-ca a=10.0.0.11,a.example b=10.0.0.12
     """
     named = [_parse(node) for node in nodes]
     try:

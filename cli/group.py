@@ -98,7 +98,11 @@ def group() -> None:
 @endpoint_option
 @output_option
 def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
-    """Create consumer group NAME, or update an existing group with the given options."""
+    """Create consumer group NAME, or update an existing group with the given options.
+
+    \b
+    cometmq group create billing --order true --max-attempts 16
+    """
     request = _request(name, settings)
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
@@ -113,7 +117,11 @@ def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
 @endpoint_option
 @output_option
 def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: Any) -> None:
-    """Change the given settings of consumer group NAME."""
+    """Change the given settings of consumer group NAME.
+
+    \b
+    cometmq group alter billing --retry-policy customized --retry-delays 1s,5s,1m
+    """
     request = _request(name, settings)
     request.must_exist = True
     request.dry_run = dry_run
@@ -146,7 +154,11 @@ def delete(
     endpoint: str,
     output: str,
 ) -> None:
-    """Delete consumer group NAME with its offsets, retry topics and dead letters."""
+    """Delete consumer group NAME with its offsets, retry topics and dead letters.
+
+    \b
+    cometmq group delete billing --dry-run
+    """
     delete_group(
         v1.DeleteGroupRequest(name=name, keep_offsets=keep_offsets, accept_loss=accept_loss),
         endpoint,
@@ -191,7 +203,11 @@ def delete_group(
 @endpoint_option
 @output_option
 def list_groups(system: bool, endpoint: str, output: str) -> None:
-    """List all consumer groups, with their lag."""
+    """List all consumer groups, with their lag.
+
+    \b
+    cometmq group list -o json
+    """
     request = v1.ListGroupsRequest(include_system=system)
     with broker_groups(endpoint) as groups:
         outcomes = groups.pages(paths.LIST_GROUPS, request, v1.ListGroupsResponse, "groups")
@@ -221,7 +237,11 @@ def list_groups(system: bool, endpoint: str, output: str) -> None:
 @endpoint_option
 @output_option
 def describe(name: str, topic: str, endpoint: str, output: str) -> None:
-    """Show group NAME: settings, lag, messages in flight, retries, dead letters, clients."""
+    """Show group NAME: settings, lag, messages in flight, retries, dead letters, clients.
+
+    \b
+    cometmq group describe billing
+    """
     request = v1.DescribeGroupRequest(name=name, topic=topic)
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)

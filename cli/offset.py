@@ -42,7 +42,11 @@ def offset() -> None:
 @endpoint_option
 @output_option
 def show(group: str, topic: str, endpoint: str, output: str) -> None:
-    """Show the offsets of GROUP, on TOPIC or on every topic that it consumes."""
+    """Show the offsets of GROUP, on TOPIC or on every topic that it consumes.
+
+    \b
+    cometmq offset show billing orders
+    """
     request = v1.DescribeGroupRequest(name=group, topic=topic)
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
@@ -89,6 +93,10 @@ def reset(
     TIME is 2026-11-22T10:00 (local time, or with a zone), -1h, or milliseconds since 1970; -1 and
     latest mean the end, earliest the first message.
     Acknowledgements of messages in flight have no effect any more.
+
+    \b
+    cometmq offset reset billing orders -1h --dry-run
+    cometmq offset reset billing orders latest
     """
     request = position(when, queue_offset)
     request.group, request.topic = group, topic

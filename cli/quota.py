@@ -50,6 +50,9 @@ def set_quota(
     """Set limits of SUBJECT: User:NAME, Topic:NAME, or User:*, Topic:* for all without their own.
 
     Limits that are not given stay. They hold for each broker group.
+
+    \b
+    cometmq quota set User:orders-service --messages 1000
     """
     limits = {"messages": messages, "bytes": size, "connections": connections, "polls": polls}
     if all(limit is None for limit in limits.values()):
@@ -69,7 +72,11 @@ def set_quota(
 @endpoint_option
 @output_option
 def delete(*, subject: str, endpoint: str, output: str) -> None:
-    """Delete the quota of SUBJECT."""
+    """Delete the quota of SUBJECT.
+
+    \b
+    cometmq quota delete User:orders-service
+    """
     with broker_groups(endpoint) as groups:
         request = v1.DeleteQuotaRequest(subject=subject)
         _show(present(groups.each(paths.DELETE_QUOTA, request, v1.QuotaResponse)), output)
@@ -80,7 +87,11 @@ def delete(*, subject: str, endpoint: str, output: str) -> None:
 @endpoint_option
 @output_option
 def list_quotas(*, endpoint: str, output: str) -> None:
-    """List the quotas."""
+    """List the quotas.
+
+    \b
+    cometmq quota list
+    """
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.LIST_QUOTAS, v1.ListQuotasRequest(), v1.ListQuotasResponse)
     rows = merged((name, map(quota_row, answer.quotas)) for name, answer in answers(outcomes))

@@ -66,7 +66,12 @@ def topic() -> None:
 @endpoint_option
 @output_option
 def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
-    """Create topic NAME, or update an existing topic with the given options."""
+    """Create topic NAME, or update an existing topic with the given options.
+
+    \b
+    cometmq topic create orders --queues 8
+    cometmq topic create steps --type fifo
+    """
     request = _request(name, settings)
     with broker_groups(endpoint) as groups:
         if settings["kind"]:
@@ -127,6 +132,9 @@ def alter(
     """Change the given settings of topic NAME.
 
     To remove queues, lower --write-queues, let consumers finish, then lower --read-queues.
+
+    \b
+    cometmq topic alter orders --queues 12
     """
     request = _request(name, settings)
     request.must_exist = True
@@ -150,6 +158,9 @@ def delete(
     """Delete topic NAME with its groups' offsets and retry topics.
 
     A topic that holds messages is deleted only with --accept-loss.
+
+    \b
+    cometmq topic delete orders --dry-run
     """
     delete_topic(name, endpoint, output, dry_run=dry_run, yes=yes, accept_loss=accept_loss)
 
@@ -190,7 +201,11 @@ def delete_topic(
 @endpoint_option
 @output_option
 def list_topics(system: bool, endpoint: str, output: str) -> None:
-    """List all topics."""
+    """List all topics.
+
+    \b
+    cometmq topic list --system -o json
+    """
     request = v1.ListTopicsRequest(include_system=system)
     with broker_groups(endpoint) as groups:
         outcomes = groups.pages(paths.LIST_TOPICS, request, v1.ListTopicsResponse, "topics")
@@ -210,7 +225,11 @@ def list_topics(system: bool, endpoint: str, output: str) -> None:
 @endpoint_option
 @output_option
 def describe(name: str, endpoint: str, output: str) -> None:
-    """Show topic NAME and the state of its queues."""
+    """Show topic NAME and the state of its queues.
+
+    \b
+    cometmq topic describe orders
+    """
     request = v1.DescribeTopicRequest(name=name)
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)

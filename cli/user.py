@@ -43,7 +43,11 @@ def user() -> None:
 @endpoint_option
 @output_option
 def create(*, name: str, secret: str, is_super: bool, endpoint: str, output: str) -> None:
-    """Create user NAME."""
+    """Create user NAME.
+
+    \b
+    cometmq user create orders-service
+    """
     request = v1.PutUserRequest(name=name, secret=secret, is_super=is_super, must_be_new=True)
     put(request, endpoint, output)
 
@@ -55,28 +59,44 @@ def create(*, name: str, secret: str, is_super: bool, endpoint: str, output: str
 @endpoint_option
 @output_option
 def rotate(*, name: str, secret: str, endpoint: str, output: str) -> None:
-    """Give user NAME another secret key; the former one is invalid at once."""
+    """Give user NAME another secret key; the former one is invalid at once.
+
+    \b
+    cometmq user rotate orders-service
+    """
     put(v1.PutUserRequest(name=name, secret=secret, must_exist=True), endpoint, output)
 
 
 @user.command()
 @_named_user
 def disable(*, name: str, endpoint: str, output: str) -> None:
-    """Refuse the calls of user NAME."""
+    """Refuse the calls of user NAME.
+
+    \b
+    cometmq user disable orders-service
+    """
     change(v1.PutUserRequest(name=name, enabled=False, must_exist=True), endpoint, output)
 
 
 @user.command()
 @_named_user
 def enable(*, name: str, endpoint: str, output: str) -> None:
-    """Accept the calls of user NAME again."""
+    """Accept the calls of user NAME again.
+
+    \b
+    cometmq user enable orders-service
+    """
     change(v1.PutUserRequest(name=name, enabled=True, must_exist=True), endpoint, output)
 
 
 @user.command()
 @_named_user
 def delete(*, name: str, endpoint: str, output: str) -> None:
-    """Delete user NAME with its policies."""
+    """Delete user NAME with its policies.
+
+    \b
+    cometmq user delete orders-service
+    """
     with broker_groups(endpoint) as groups:
         request = v1.DeleteUserRequest(name=name)
         outcomes = groups.each(paths.DELETE_USER, request, v1.UserResponse)
@@ -88,7 +108,11 @@ def delete(*, name: str, endpoint: str, output: str) -> None:
 @endpoint_option
 @output_option
 def list_users(*, endpoint: str, output: str) -> None:
-    """List all users."""
+    """List all users.
+
+    \b
+    cometmq user list
+    """
     show_users(endpoint, lambda user: [user_row(user)], output, empty="There are no users.")
 
 

@@ -24,7 +24,11 @@ def cluster() -> None:
 @endpoint_option
 @output_option
 def describe(endpoint: str, output: str) -> None:
-    """Show each broker group: its settings, store and members; and differences between groups."""
+    """Show each broker group: its settings, store and members; and differences between groups.
+
+    \b
+    cometmq cluster describe -o json
+    """
     with broker_groups(endpoint) as groups:
         outcomes = groups.each(
             paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
@@ -64,6 +68,9 @@ def reconcile(source: str, *, dry_run: bool, yes: bool, endpoint: str, output: s
 
     Nothing is deleted, except policies and attributes that differ. A topic keeps its highest
     numbers of queues.
+
+    \b
+    cometmq cluster reconcile --dry-run
     """
     with broker_groups(endpoint) as groups:
         if source and source not in groups.names:

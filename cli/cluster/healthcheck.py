@@ -25,7 +25,11 @@ _CHECK = "/grpc.health.v1.Health/Check"
 @endpoint_option
 @output_option
 def healthcheck(timeout: float, endpoint: str, output: str) -> int:
-    """Check whether a node (broker, nameserver or proxy) is serving."""
+    """Check whether a node (broker, nameserver or proxy) is serving.
+
+    \b
+    cometmq healthcheck --endpoint 127.0.0.1:8081
+    """
     state = _state(endpoint, timeout)
     if output == "json":
         show_json({"endpoint": endpoint, "healthy": state == "SERVING", "state": state})

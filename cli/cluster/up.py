@@ -82,7 +82,12 @@ def up(
     no_restart: bool,
     ready_file: Path | None,
 ) -> None:
-    """Start a cluster on this machine: nameserver, master and slave."""
+    """Start a cluster on this machine: nameserver, master and slave.
+
+    \b
+    cometmq up
+    cometmq up --port 9081 --data other
+    """
     ctx.obj = data
     if ctx.invoked_subcommand is not None:
         return
@@ -125,7 +130,11 @@ def up(
 )
 @click.pass_obj
 def restart(up_data: Path, name: str, data: Path | None) -> None:
-    """Restart process NAME of a running cluster; returns when it is serving."""
+    """Restart process NAME of a running cluster; returns when it is serving.
+
+    \b
+    cometmq up restart slave --data ./data
+    """
     from .control import ask_to_restart
 
     answer = ask_to_restart(socket_path(data or up_data), name, _RESTART_TIMEOUT_S)

@@ -38,7 +38,11 @@ def show(
     endpoint: str,
     output: str,
 ) -> None:
-    """Show all settings of a node, or only KEYS."""
+    """Show all settings of a node, or only KEYS.
+
+    \b
+    cometmq config show --origin
+    """
     entries = _of_file(file, namesrv, strict) if file else _of_node(endpoint)
     known = {entry["key"] for entry in entries}
     for key in keys:

@@ -117,6 +117,9 @@ def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_s: float, o
 
     Exit code 3: a group is neither healthy nor draining. Unknown values are `unknown`, null in
     JSON.
+
+    \b
+    cometmq ha status --wait 60
     """
     found = settled(lambda: states(namesrv, group, named), wait_s)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
@@ -173,6 +176,9 @@ def rolling_restart(
     waits until the group is healthy again: every replica answers and is in sync, every nameserver
     answers. It stops at the first command that fails. For an upgrade, --restart-broker installs the
     new version as well: 'ssh {host} "upgrade && sudo systemctl restart cometmq-broker"'.
+
+    \b
+    cometmq ha rolling-restart --plan
     """
     if named:
         raise CliError("rolling-restart needs a group with a controller.", Exit.USAGE)
@@ -202,7 +208,11 @@ def switchover(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Change the leader as planned: it hands over when the next leader has caught up."""
+    """Change the leader as planned: it hands over when the next leader has caught up.
+
+    \b
+    cometmq ha switchover --to 1
+    """
     replicas, report = find(namesrv, group, named)
     say = Steps(output)
     if report is None:
@@ -234,7 +244,11 @@ def failover(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Replace a lost leader: fence, choose the most advanced in-sync replica, promote it."""
+    """Replace a lost leader: fence, choose the most advanced in-sync replica, promote it.
+
+    \b
+    cometmq ha failover --dry-run
+    """
     replicas, report = find(namesrv, group, named)
     say = Steps(output)
     if report is None:
@@ -293,6 +307,9 @@ def force_elect(
     """Make a replica the leader even if others hold more: confirmed messages can be lost.
 
     Without --accept-loss only the steps are printed.
+
+    \b
+    cometmq ha force-elect --to 1 --dry-run
     """
     replicas, report = find(namesrv, group, named)
     say = Steps(output)
@@ -341,6 +358,9 @@ def policy(
 
     The brokers' configuration applies only when a group is created, except for flushDiskType, which
     each broker applies itself.
+
+    \b
+    cometmq ha policy --sync --min-in-sync 2
     """
     if sync is None and min_in_sync is None:
         raise CliError("Give the change: --sync, --async or --min-in-sync.", Exit.USAGE)
@@ -382,6 +402,9 @@ def replay_tail(
     """Send the messages of archived diverged tails again, as a producer would.
 
     Tails that several replicas archived with the same bytes are sent once.
+
+    \b
+    cometmq ha replay-tail --dry-run
     """
     replicas, _ = find(namesrv, group, named)
     say = Steps(output)
@@ -406,7 +429,11 @@ def reseed(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Make a follower move its data aside and copy everything from the leader."""
+    """Make a follower move its data aside and copy everything from the leader.
+
+    \b
+    cometmq ha reseed --id 1 --dry-run
+    """
     replicas, _ = find(namesrv, group, named)
     say = Steps(output)
     (one,) = _selected(replicas, broker_id)
@@ -426,7 +453,11 @@ def reseed(
 @where_options
 @output_option
 def diff(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
-    """Compare the digests of sealed segments of all replicas. Exit code 5 if they differ."""
+    """Compare the digests of sealed segments of all replicas. Exit code 5 if they differ.
+
+    \b
+    cometmq ha diff
+    """
     from .diff import compare
 
     replicas, _ = find(namesrv, group, named)
@@ -441,7 +472,11 @@ def diff(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
 )
 @output_option
 def exited(file: Path | None, output: str) -> None:
-    """Report that this host's broker process has ended (for ExecStopPost of systemd)."""
+    """Report that this host's broker process has ended (for ExecStopPost of systemd).
+
+    \b
+    cometmq ha exited -c broker.conf
+    """
     from .exited import report_exit
 
     identity = report_exit(file)

@@ -54,7 +54,11 @@ def send(
     endpoint: str,
     output: str,
 ) -> int:
-    """Send BODY to TOPIC, once or --count times; without BODY, or with '-', from stdin."""
+    """Send BODY to TOPIC, once or --count times; without BODY, or with '-', from stdin.
+
+    \b
+    cometmq message send orders "hello" --tag new --key o-1
+    """
     from .sending import Draft, send_all
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
@@ -119,6 +123,9 @@ def tail(
     """Show the messages of TOPIC as they arrive, without a consumer group.
 
     The first line, on stderr, names the start position.
+
+    \b
+    cometmq message tail orders --from -1h
     """
     from .tailing import tail_topic
 
@@ -170,7 +177,11 @@ def query(
     endpoint: str,
     output: str,
 ) -> None:
-    """Find messages by --key, --unique-key, --tag or --id, oldest first."""
+    """Find messages by --key, --unique-key, --tag or --id, oldest first.
+
+    \b
+    cometmq message query --topic orders --key o-1
+    """
     from ...proto import v1
     from .querying import query_messages
 

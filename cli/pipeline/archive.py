@@ -77,7 +77,11 @@ def duration_ms(text: str, option: str) -> int:
 @spark_options
 @output_option
 def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Add the missing part of the log in STORE to ARCHIVE, as Parquet by topic and day."""
+    """Add the missing part of the log in STORE to ARCHIVE, as Parquet by topic and day.
+
+    \b
+    cometmq pipeline archive data/master/store archive --live --gate 127.0.0.1:8081
+    """
     from ...pipeline.archive.row_file import CODECS, FileFormat
     from ...pipeline.jobs.archive import ArchivePlan
 
@@ -141,7 +145,11 @@ def check(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Read and check every file of ARCHIVE. Exit code 5 for problems."""
+    """Read and check every file of ARCHIVE. Exit code 5 for problems.
+
+    \b
+    cometmq pipeline check archive --store data/master/store
+    """
     from ...pipeline.jobs.archive import check_archive
 
     require_directories(store=store, archive=out)
@@ -162,7 +170,11 @@ def check(
 @spark_options
 @output_option
 def compact(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Merge small files of ARCHIVE, or write the latest message of each key of a topic."""
+    """Merge small files of ARCHIVE, or write the latest message of each key of a topic.
+
+    \b
+    cometmq pipeline compact archive --latest orders --to latest
+    """
     from ...pipeline.jobs.compact import compact_files, latest_by_key
 
     if bool(said["latest"]) != bool(said["to"]):

@@ -41,7 +41,11 @@ _SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     help="Compression level (gzip).",
 )
 def pack(*, out: Path, level: int) -> None:
-    """Write this environment to FILE (.tar.gz) for the workers of a Spark cluster."""
+    """Write this environment to FILE (.tar.gz) for the workers of a Spark cluster.
+
+    \b
+    cometmq pipeline pack env.tar.gz
+    """
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         with tarfile.open(draft, "w:gz", compresslevel=level) as archive:

@@ -66,6 +66,9 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
     """Send messages of STORE, or of an archive (--archive), to a topic.
 
     Properties of the sent messages name their origin.
+
+    \b
+    cometmq pipeline replay --archive archive --topic orders --to orders-again --dry-run
     """
     from ...pipeline.archive.reading import NO_TIME
     from ...pipeline.jobs.replay import ReplayPlan
@@ -139,6 +142,9 @@ def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int
     """Group dead letters by consumer group, origin, reason and age; send selected ones again.
 
     Dead letters are read from STORE, or from an archive (--archive).
+
+    \b
+    cometmq pipeline dlq data/master/store --group billing --resend --dry-run
     """
     from ...pipeline.archive.reading import NO_TIME
     from ...pipeline.jobs.dlq import REASONS, DlqPlan

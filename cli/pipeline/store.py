@@ -31,7 +31,11 @@ def verify(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Check the log of STORE in parallel, and its queues. Exit code 5 for problems."""
+    """Check the log of STORE in parallel, and its queues. Exit code 5 for problems.
+
+    \b
+    cometmq pipeline verify data/master/store
+    """
     from ...pipeline.jobs.verify import verify as run
 
     require_directories(store=store)
@@ -65,7 +69,11 @@ def rebuild(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Rebuild queues and index of STORE in DIR from its log. STORE is not changed."""
+    """Rebuild queues and index of STORE in DIR from its log. STORE is not changed.
+
+    \b
+    cometmq pipeline rebuild data/master/store rebuilt
+    """
     from ...pipeline.jobs.rebuild import RebuildPlan
     from ...pipeline.jobs.rebuild import rebuild as run
 
@@ -101,7 +109,11 @@ def reconcile(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Compare STORE with another replica's store or an archive. Exit code 5 for differences."""
+    """Compare STORE with another replica's store or an archive. Exit code 5 for differences.
+
+    \b
+    cometmq pipeline reconcile data/master/store --with data/slave/store
+    """
     from ...pipeline.jobs.reconcile import reconcile_archive, reconcile_stores
 
     if bool(other) == bool(archive):
@@ -132,7 +144,11 @@ def insights(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Analyse the traffic in STORE: DIR/report.html and one Parquet table for each question."""
+    """Analyse the traffic in STORE: DIR/report.html and one Parquet table for each question.
+
+    \b
+    cometmq pipeline insights data/master/store insights
+    """
     from ...pipeline.jobs.insights import insights as run
 
     require_directories(store=store)

@@ -146,7 +146,11 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 @process_options
 @settings_options(namesrv_owners())
 def namesrv(**arguments: Any) -> None:
-    """Run a nameserver: brokers register with it, clients can query routes."""
+    """Run a nameserver: brokers register with it, clients can query routes.
+
+    \b
+    cometmq namesrv -c namesrv.conf
+    """
     Process("namesrv", arguments).run(_Namesrv, ("nameserver.server",))
 
 
@@ -154,7 +158,11 @@ def namesrv(**arguments: Any) -> None:
 @process_options
 @settings_options(broker_owners())
 def broker(**arguments: Any) -> None:
-    """Run one replica of a broker group."""
+    """Run one replica of a broker group.
+
+    \b
+    cometmq broker -c broker.conf
+    """
     Process("broker", arguments).run(_Broker, ("broker.server",))
 
 
@@ -167,7 +175,11 @@ def broker(**arguments: Any) -> None:
 @process_options
 @settings_options([*broker_owners(), *namesrv_owners()])
 def single(namesrv_config: Path | None, **arguments: Any) -> None:
-    """Run a nameserver and one broker in this process."""
+    """Run a nameserver and one broker in this process.
+
+    \b
+    cometmq single -c broker.conf
+    """
     process = Process("single", arguments)
     process.run(
         lambda process: _Single(process, namesrv_config), ("broker.server", "nameserver.server")

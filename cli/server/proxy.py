@@ -28,7 +28,11 @@ from .command import Process, process_options, settings_options
 @process_options
 @settings_options(proxy_owners())
 def proxy(ready_file: Path | None, **arguments: Any) -> None:
-    """Run a proxy: one port for all brokers of a cluster."""
+    """Run a proxy: one port for all brokers of a cluster.
+
+    \b
+    cometmq proxy -c proxy.conf
+    """
     process = Process("proxy", arguments)
     process.run(lambda one: _Proxy(one, ready_file), ("broker.proxy.server",))
 

@@ -25,6 +25,9 @@ def diff(*, first: Path, second: Path, config: Path | None, output: str) -> int:
     """Find the first difference of the logs of stores A and B, and of each of their queues.
 
     Segments deleted by retention are not a difference. Exit code 5 if the stores differ.
+
+    \b
+    cometmq store diff data/master/store data/slave/store
     """
     from ...store.doctor.diff import diff as compare
 

@@ -54,6 +54,9 @@ def dump(
     """Print the contents of DIR in file order, including system topics.
 
     Exit code 5 if a damaged part of the log was skipped.
+
+    \b
+    cometmq store dump data/master/store --what queues --topic orders --queue 3 -o jsonl
     """
     from ...store.doctor import dump as rows
 

@@ -54,6 +54,9 @@ def export(
     """Write the messages of TOPIC in DIR in log order, as objects like those of `store dump`.
 
     Exit code 4 if the store has no message of the topic, 5 if damaged messages were skipped.
+
+    \b
+    cometmq store export data/master/store --topic orders --out orders.jsonl
     """
     from ...store.doctor import dump as rows
 

@@ -27,7 +27,11 @@ def ls(
     everything: bool,
     output: str,
 ) -> None:
-    """List segments, queues, index files, timers, checkpoint and configuration of DIR."""
+    """List segments, queues, index files, timers, checkpoint and configuration of DIR.
+
+    \b
+    cometmq store ls data/master/store
+    """
     from ...store.doctor.listing import list_store
 
     document = list_store(open_layout(directory, config, index_slots, index_entries))

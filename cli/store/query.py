@@ -47,7 +47,11 @@ def query(
     count_max: int,
     output: str,
 ) -> int:
-    """Print the physical offsets of the messages of TOPIC with KEY, oldest first."""
+    """Print the physical offsets of the messages of TOPIC with KEY, oldest first.
+
+    \b
+    cometmq store query data/master/store --topic orders --key o-1
+    """
     from ...store.doctor.index_view import common_layout
     from ...store.query import KeyQuery, StoreQuery
 

@@ -44,6 +44,9 @@ def repair(
 
     Originals and a journal are kept in DIR/repair-TIME. Damage in the middle of the log is only
     reported. The broker must be stopped. Exit code 5 if problems remain.
+
+    \b
+    cometmq store repair data/master/store --dry-run
     """
     layout = open_layout(directory, config, index_slots, index_entries)
     if dry_run:

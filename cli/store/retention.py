@@ -57,7 +57,11 @@ def retention(
     hour: int | None,
     output: str,
 ) -> None:
-    """Explain for each segment in DIR whether it is kept or will be deleted, and why."""
+    """Explain for each segment in DIR whether it is kept or will be deleted, and why.
+
+    \b
+    cometmq store retention data/master/store -c broker.conf
+    """
     layout = open_layout(directory, config, index_slots, index_entries)
     document = explain(layout, _settings(config, layout), time.time_ns() // _NS_PER_MS, hour)
     if output == "json":

@@ -33,6 +33,9 @@ def verify(
 
     Prints byte ranges of files. Problems are findings that a start of the broker does not repair;
     all others are notes. Exit code 5 if there are problems.
+
+    \b
+    cometmq store verify data/master/store
     """
     layout = open_layout(directory, config, index_slots, index_entries)
     report = run_verify(layout, quiet=output == "json")

@@ -1,9 +1,11 @@
-"""The command line accepts every `cometmq` line of the guides."""
+"""The command line accepts every `cometmq` line of the guides and of its own help."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,14 +17,43 @@ _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = re.compile(r"^(?:\.venv/bin/)?cometmq (.+)$", re.MULTILINE)
 
 
+def _commands(
+    group: click.Group, context: click.Context, *path: str
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield the path and the command of each listed command that is not a group."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _commands(command, click.Context(command, parent=context), *path, name)
+        else:
+            yield " ".join((*path, name)), command
+
+
+def _examples(command: click.Command) -> list[str]:
+    return _COMMAND.findall(inspect.cleandoc(command.help or "").replace("\b", ""))
+
+
+_ALL = dict(_commands(cli, click.Context(cli)))
+
+
 def _documented() -> list[str]:
     pages = [_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")]
-    return sorted({line for page in pages for line in _COMMAND.findall(page.read_text())})
+    texts = [page.read_text() for page in pages]
+    lines = {line for text in texts for line in _COMMAND.findall(text)}
+    return sorted(lines.union(*map(_examples, _ALL.values())))
+
+
+@pytest.mark.parametrize("name", sorted(_ALL))
+def test_the_help_of_a_command_has_an_example_of_it(name: str) -> None:
+    assert any(line.split()[: len(name.split())] == name.split() for line in _examples(_ALL[name]))
 
 
 @pytest.mark.parametrize("line", _documented())
 def test_the_command_line_accepts_documented_commands(line: str) -> None:
-    words = [word.partition("|")[0] for word in shlex.split(line, comments=True)]
+    words = [
+        word.partition("|")[0] for word in shlex.split(line.partition(" > ")[0], comments=True)
+    ]
     command: click.Command | None = cli
     context = click.Context(cli)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
