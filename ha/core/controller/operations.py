@@ -289,10 +289,11 @@ class Operations:
             return
         operation.phase = "step_down"
         operation.drain_until_ns = now_ns + DRAIN_MAX_NS
-        operation.steps.append(
-            f"broker {target.heartbeat.broker_id} has everything up to {operation.mark_end}; "
-            f"broker {leader.heartbeat.broker_id} was directed to step down"
-        )
+        directed = f"broker {leader.heartbeat.broker_id} was directed to step down"
+        if target is not leader:  # a change of the policy elects the leader again
+            caught_up = f"broker {target.heartbeat.broker_id} has everything up to"
+            directed = f"{caught_up} {operation.mark_end}; {directed}"
+        operation.steps.append(directed)
         if leader.session:
             effects.append(directive(group, leader, now_ns))
 

@@ -36,6 +36,7 @@ def test_more_in_sync_from_the_next_epoch_on() -> None:
     assert answer.message == (
         "the group is synchronous, with at least 2 in sync: broker 0 leads epoch 6"
     )
+    assert "broker 0 was directed to step down" in answer.steps
     assert desk.store.policy == Policy(sync=True, min_in_sync=2)
     assert desk.store.leader == A
     assert desk.store.in_sync == (A, B, C)
