@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from ..cluster.broker_groups import broker_option
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import show_fields, show_json
@@ -162,6 +163,7 @@ def tail(
     help="Earliest store time: 2026-11-22T10:00, -1h, or milliseconds since 1970.",
 )
 @click.option("--end", type=past_ms, default="0", metavar="TIME", help="Latest store time.")
+@broker_option
 @endpoint_option
 @output_option
 def query(

@@ -60,12 +60,20 @@ def test_messages_of_a_topic_created_once_are_spread_over_both_groups(groups: Tw
     sent = {str(n).encode() for n in range(MESSAGES)}
     with cometmq.sync.Producer(groups.second.endpoint) as producer:
         for body in sent:
-            producer.send("spread", body)
+            producer.send("spread", body, tag="all")
     found = groups.json("topic", "describe", "spread")
     assert [(queue["broker"], queue["queue"]) for queue in found["queues"]] == [
         (name, queue) for name in NAMES for queue in (0, 1)
     ]
     assert all(queue["messages"] for queue in found["queues"])
+    query = ("message", "query", "--topic", "spread", "--tag", "all")
+    everything = groups.json(*query, endpoint=groups.proxy.endpoint)
+    assert {row["body"].encode() for row in everything} == sent
+    assert {row["broker"] for row in everything} == set(NAMES)
+    assert groups.json(*query, "--count", "3") == everything[-3:]
+    last = everything[-1]
+    (same,) = groups.json("message", "query", "--id", last["offset_id"])
+    assert (same["broker"], same["body"]) == (last["broker"], last["body"])
     assert consumed(groups.first, "spread", "spread-readers") == sent
 
 
