@@ -61,7 +61,7 @@ async def remove(wire: Wire, subject: str) -> v1.QuotaResponse:
 
 async def send(wire: Wire, topic: str, count: int = 1, size: int = 10) -> v2.Status:
     body = b"x" * size
-    answer = await wire.send([normal_message(topic, f"id{i}", body) for i in range(count)])
+    answer = await wire.send([normal_message(topic, f"id{i}", body) for i in range(count)], 60.0)
     status: v2.Status = answer.status
     return status
 
