@@ -1,6 +1,6 @@
 """The supervisor's control socket: a unix socket in the data directory, one JSON line each way.
 
-    request   {"restart": "master"}
+    request   {"restart": "master"}, {"status": ""} or {"stop": ""}
     answer    {"ok": {...}} or {"error": "a sentence", "code": 1}
 
 Only the owner of the directory may connect (mode 0600). A path too long for a socket address (108
@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,17 @@ _PATH_BYTES_MAX = 100
 _LINE_BYTES_MAX = 4096
 
 
+#: Takes the value of a request and returns the answer. Raises CliError.
+Handler = Callable[[str], Awaitable[dict[str, Any]]]
+
+
 class ControlServer:
     """The server side of the control socket."""
 
-    def __init__(self, path: Path, restart: Callable[[str], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
+        """`handlers` by the key of a request."""
         self._path = path
-        self._restart = restart
+        self._handlers = handlers
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -67,28 +72,28 @@ class ControlServer:
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            request = json.loads(line)
-            name = request["restart"]
-        except (ValueError, KeyError, TypeError):
+            ((key, value),) = json.loads(line).items()
+            handler = self._handlers[key]
+        except (ValueError, KeyError, AttributeError):
             return {"error": "Unknown request to the supervisor.", "code": Exit.USAGE}
         try:
-            return {"ok": await self._restart(str(name))}
+            return {"ok": await handler(str(value))}
         except CliError as error:
             return {"error": str(error), "code": error.code}
 
 
-def ask_to_restart(path: Path, name: str, timeout_s: float) -> dict[str, Any]:
-    """Restart a process through the supervisor; returns name, pid, ports. Raises CliError."""
+def ask(path: Path, key: str, value: str, timeout_s: float) -> dict[str, Any]:
+    """Make one request to the supervisor and return its answer. Raises CliError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
             with _short(path) as address:
                 connection.connect(address)
-            connection.sendall(json.dumps({"restart": name}).encode() + b"\n")
+            connection.sendall(json.dumps({key: value}).encode() + b"\n")
             with connection.makefile("rb") as file:
                 line = file.readline()
         except TimeoutError:
-            raise CliError(f"{name} was not serving again within {timeout_s:g} s.") from None
+            raise CliError(f"No answer to `{key} {value}` within {timeout_s:g} s.") from None
         except OSError:
             raise CliError(
                 f"No `cometmq up` is running on {path.parent}. Name its data directory with --data."

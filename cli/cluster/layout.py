@@ -1,7 +1,7 @@
 """The data directory of `cometmq up`: its lock, its secret and its files.
 
 DATA/up.lock              held (flock) while a supervisor runs; contains its process id
-DATA/up.sock              the supervisor's control socket for `cometmq up restart`
+DATA/up.sock              the supervisor's control socket for `cometmq up restart|status|stop`
 DATA/up.json              endpoints and processes of the running cluster, for the other commands
 DATA/cluster-token        the secret of the cluster's internal calls, generated once, mode 0600
 DATA/admin-credentials    access key and secret key of the first user (`--auth`), mode 0600
@@ -13,6 +13,7 @@ DATA/<name>/log           logs with bounded rotation
 
 import fcntl
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from ..local_cluster import ADDRESSES_FILE, CREDENTIALS_FILE, TOKEN_FILE
 _TOKEN_BYTES = 24
 _PRIVATE = 0o600
 _PID_BYTES_MAX = 32
+_POLL_S = 0.05
 
 
 class DataDirectory:
@@ -117,6 +119,21 @@ class DataDirectory:
             joint = "" if not text or text.endswith("\n") else "\n"
             private_file.replace(file, text + joint + added)
         return {**missing, **found}
+
+
+def wait_until_free(data: Path, timeout_s: float) -> None:
+    """Wait until no supervisor holds the lock of a data directory. Raises CliError."""
+    end_s = time.monotonic() + timeout_s
+    with (data / "up.lock").open("rb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end_s:
+                    text = f"`cometmq up` on {data} has not ended within {timeout_s:g} s."
+                    raise CliError(text) from None
+                time.sleep(_POLL_S)
 
 
 def socket_path(data: Path) -> Path:

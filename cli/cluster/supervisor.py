@@ -109,7 +109,12 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_stop_signal)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        control = ControlServer(self._data.socket, self._restart_by_hand)
+        handlers = {
+            "restart": self._restart_by_hand,
+            "status": self._status,
+            "stop": self._stop_by_hand,
+        }
+        control = ControlServer(self._data.socket, handlers)
         await control.start()
         try:
             for slot in self._slots.values():
@@ -365,6 +370,27 @@ class Supervisor:
         finally:
             slot.waiter = None
         return {"name": name, "pid": slot.child.pid, "ports": slot.child.plan.ports}
+
+    async def _status(self, _: str) -> dict[str, Any]:
+        """Serve `cometmq up status`."""
+        return {
+            "ready": self._ready,
+            "processes": [self._state_of(s) for s in self._slots.values()],
+        }
+
+    def _state_of(self, slot: Slot) -> dict[str, Any]:
+        return {
+            "name": slot.child.name,
+            "role": slot.child.state.get("role") or slot.child.plan.role,
+            "state": "ended" if slot.gone.is_set() else "serving" if slot.served else "starting",
+            "process": None if slot.gone.is_set() else slot.child.pid,
+            "ports": slot.child.plan.ports,
+        }
+
+    async def _stop_by_hand(self, _: str) -> dict[str, Any]:
+        """Serve `cometmq up stop`: begin to stop; the lock of the directory is free at the end."""
+        self._stopping.set()
+        return {}
 
     # --- stopping ---
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import click
 
 from ..errors import CliError, Exit
+from ..options import output_option
 from ..private_file import PRIVATE_UMASK
 from .child import Child
-from .layout import DataDirectory, socket_path
+from .layout import DataDirectory, socket_path, wait_until_free
 from .plan import PORTS, Options, Plan, make_plans
 
 _RESTART_TIMEOUT_S = 120.0
+_ANSWER_TIMEOUT_S = 10.0
 
 
 @click.group(invoke_without_command=True)
@@ -121,13 +123,16 @@ def up(
     )
 
 
-@up.command()
-@click.argument("name")
-@click.option(
+_data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),
     help="Data directory of the running cluster [default: data].",
 )
+
+
+@up.command()
+@click.argument("name")
+@_data_option
 @click.pass_obj
 def restart(up_data: Path, name: str, data: Path | None) -> None:
     """Restart process NAME of a running cluster; returns when it is serving.
@@ -135,10 +140,55 @@ def restart(up_data: Path, name: str, data: Path | None) -> None:
     \b
     cometmq up restart slave --data ./data
     """
-    from .control import ask_to_restart
+    from .control import ask
 
-    answer = ask_to_restart(socket_path(data or up_data), name, _RESTART_TIMEOUT_S)
+    answer = ask(socket_path(data or up_data), "restart", name, _RESTART_TIMEOUT_S)
     click.echo(f"{answer['name']} is serving again (process {answer['pid']}).")
+
+
+@up.command()
+@_data_option
+@output_option
+@click.pass_obj
+def status(up_data: Path, data: Path | None, output: str) -> int:
+    """Show the processes of a running cluster. Exit code 3: it is not ready, or one is not serving.
+
+    \b
+    cometmq up status --data ./data
+    """
+    from ..output import print_table, show_json
+    from .control import ask
+
+    answer = ask(socket_path(data or up_data), "status", "", _ANSWER_TIMEOUT_S)
+    if output == "json":
+        show_json(answer)
+    else:
+        click.echo("The cluster is ready." if answer["ready"] else "The cluster is starting.")
+        print_table(
+            [
+                {**row, "ports": ", ".join(f"{kind} {port}" for kind, port in row["ports"].items())}
+                for row in answer["processes"]
+            ]
+        )
+    serving = all(row["state"] == "serving" for row in answer["processes"])
+    return Exit.DONE if answer["ready"] and serving else Exit.UNHEALTHY
+
+
+@up.command()
+@_data_option
+@click.pass_obj
+def stop(up_data: Path, data: Path | None) -> None:
+    """Drain and stop a running cluster; returns when its last process has ended.
+
+    \b
+    cometmq up stop --data ./data
+    """
+    from .control import ask
+
+    directory = data or up_data
+    ask(socket_path(directory), "stop", "", _ANSWER_TIMEOUT_S)
+    wait_until_free(directory, _RESTART_TIMEOUT_S)
+    click.echo("Stopped.")
 
 
 def _clear(ready_file: Path | None) -> None:

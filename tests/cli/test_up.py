@@ -276,6 +276,11 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
     before = cluster.kill9("master")
     text = f"cometmq up restart master --data {cluster.data}"
     wait_until("up says how to start it", lambda: text in cluster.log_file.read_text(), WAIT_S)
+    where = ("--data", str(cluster.data))
+    ended = cluster.run("up", "status", *where, "-o", "json", check=False)
+    assert ended.returncode == 3
+    states = {row["name"]: row["state"] for row in json.loads(ended.stdout)["processes"]}
+    assert states == {"namesrv": "serving", "master": "ended", "slave": "serving"}
     assert cluster.restart("master").pid != before
     tail = ("message", "tail", topic, "--from", "beginning", "--count", "1", "--timeout", "20")
     assert "one" in cluster.run(*tail, "--endpoint", master).stdout
@@ -284,6 +289,16 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
     unknown = cluster.run("up", "restart", "nobody", "--data", str(cluster.data), check=False)
     assert unknown.returncode == 4
     assert "The processes are namesrv, master, slave" in unknown.stderr
+    told = cluster.run("up", "status", *where).stdout
+    assert "The cluster is ready." in told
+    pids = [node.pid for node in cluster.nodes()]
+    assert all(str(pid) in told for pid in pids)
+    assert cluster.run("up", "stop", *where).stdout == "Stopped.\n"
+    assert gone(pids)
+    for verb in ("status", "stop"):
+        away = cluster.run("up", verb, *where, check=False)
+        assert away.returncode == 1
+        assert "No `cometmq up` is running" in away.stderr
 
 
 @pytest.mark.timeout(300)
