@@ -1,24 +1,26 @@
 """Owners of requests at a proxy: the leader of the group that a request names or that has its
 topic.
 
-The rules are those of `broker/routing/request_router.py`, for a node that owns nothing. While a
-group has no reachable leader, writes wait for one, and reads go to another live replica of the
-group (docs/formats/ha.md, rule R10). A request without an owner waits until shortly before its
-deadline.
+The rules are those of `broker/routing/request_router.py`, for a node that owns nothing; sends to a
+topic of several groups are spread over them. While a group has no reachable leader, writes wait for
+one, and reads go to another live replica of the group (docs/formats/ha.md, rule R10). A request
+without an owner waits until shortly before its deadline.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 from ...front.access_point import UNKNOWN
 from ...proto import paths
 from ..routing.request_router import GROUP_OF, HELD, TOPIC_OF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ...front.context import RequestContext
+    from ...proto import v2
     from ..routing.cluster_view import ClusterView, GroupView
     from .watch import ClusterWatch
 
@@ -34,6 +36,7 @@ LOCAL = frozenset(
 )
 
 _LEARNED_MAX = 10_000
+_PERM_WRITE = 2
 
 
 class Owners:
@@ -47,6 +50,8 @@ class Owners:
         self._watch = watch
         self._failing = failing
         self._learned: dict[str, str] = {}
+        #: The groups among which the sends of a topic are spread.
+        self._writable: dict[str, Sequence[str]] = {}
 
     def learn(self, topic: str, group: str) -> None:
         """A route contained the group: the nameservers may get a new topic a moment later."""
@@ -107,4 +112,37 @@ class Owners:
             if found is not None and found.members:
                 return found
         topic = TOPIC_OF[path](request) if path in TOPIC_OF and request is not None else ""
+        if path == paths.SEND_MESSAGE and topic:
+            return self._of_send(topic, request.messages[0].system_properties)
         return self.of_topic(topic)
+
+    def _of_send(self, topic: str, properties: v2.SystemProperties) -> GroupView | None:
+        """Return the group for a send by its message group, lite topic, or message id.
+
+        So an ordered sequence stays in one group, and a repeated send meets the first one there; a
+        message without an order goes to another group while its own has no leader.
+        """
+        before = self._writable.get(topic, ())
+        writable = [group for group in self.groups() if _takes(group, topic, before)]
+        if len(writable) < 2:
+            return self.of_topic(topic)
+        if len(self._writable) >= _LEARNED_MAX:
+            self._writable.clear()
+        self._writable[topic] = [group.name for group in writable]
+        sequence = properties.message_group or properties.lite_topic
+        if sequence:
+            return writable[crc32(sequence.encode()) % len(writable)]
+        led = [group for group in writable if self._has_leader(group)] or writable
+        return led[crc32(properties.message_id.encode()) % len(led)]
+
+
+def _takes(group: GroupView, topic: str, before: Sequence[str]) -> bool:
+    """Return whether producers send messages of the topic to a group.
+
+    `before` are the groups that did. One without any topic has not registered with the nameservers
+    again: it counts, because otherwise ordered sequences would move.
+    """
+    route = group.topics.get(topic)
+    if route is None:
+        return not group.topics and group.name in before
+    return bool(route.perm & _PERM_WRITE)

@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.owners import Owners
 from cometmq.broker.proxy.server import ProxyBound, ProxyServer
 from cometmq.broker.proxy.watch import ClusterWatch
 from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
-from cometmq.proto import paths, v2
+from cometmq.proto import paths, v1, v2
 from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.broker.desk import message, parse_received, resource
 from cometmq.tests.broker.live import (
@@ -30,7 +32,7 @@ from cometmq.tests.broker.live import (
     telemetry,
     until,
 )
-from cometmq.tests.harness.wire import Wire
+from cometmq.tests.harness.wire import Wire, normal_message
 
 
 @asynccontextmanager
@@ -100,6 +102,44 @@ async def test_a_client_sees_only_the_proxys_address(tmp_path: Path) -> None:
                 ack.entries.add(message_id="m", receipt_handle=handle)
                 done = await wire.call(paths.ACK_MESSAGE, ack, v2.AckMessageResponse)
                 assert done.status.code == v2.OK, done
+
+
+async def test_sends_are_spread_over_the_groups_of_a_topic(tmp_path: Path) -> None:
+    async with (
+        nameserver() as namesrv,
+        running(settings(tmp_path / "a", namesrv_addr=namesrv)) as first,
+        running(settings(tmp_path / "b", namesrv_addr=namesrv, broker_name="broker-b")) as second,
+    ):
+        nodes = (first.node, second.node)
+
+        def stored(topic: str) -> list[int]:
+            for node in nodes:
+                node.pump.catch_up()
+            return [
+                sum(node.store.max_offset(topic, queue) for queue in range(8)) for node in nodes
+            ]
+
+        async with proxying(namesrv) as bound, Wire(bound.client) as wire:
+            for broker in ("broker-a", "broker-b"):
+                for name, kind in (("fifo", v2.FIFO), ("t", v2.NORMAL)):
+                    request = v1.CreateTopicRequest(name=name, message_type=kind, broker=broker)
+                    answer = await wire.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
+                    assert (answer.code, answer.created) == (v2.OK, True)
+            sent = 0
+            while not all(stored("t")):  # until the proxy knows the topic in both groups
+                answer = await wire.send([normal_message("t", f"ID-{sent}", b"x")], 60)
+                assert answer.status.code == v2.OK
+                sent += 1
+                await asyncio.sleep(0.01)
+            assert sum(stored("t")) == sent
+            for n in range(40):
+                ordered = normal_message("fifo", f"F-{n}", b"x")
+                ordered.system_properties.message_type = v2.FIFO
+                ordered.system_properties.message_group = f"group-{n % 8}"
+                assert (await wire.send([ordered], 60)).status.code == v2.OK
+            assert sum(stored("fifo")) == 40
+            assert all(count % 5 == 0 for count in stored("fifo")), "a sequence is not split"
+            assert all(stored("fifo"))
 
 
 async def test_settings_are_answered_once_and_heartbeats_forwarded(tmp_path: Path) -> None:
@@ -184,3 +224,35 @@ async def test_a_proxy_forwards_bodies_up_to_its_request_limit(tmp_path: Path) -
             async with proxying(namesrv, 24 << 20) as bound, Wire(bound.client) as wire:
                 sent = await wire.send([message("t", bytes(11 << 20), "ID")], 20.0)
                 assert sent.status.code == v2.OK
+
+
+async def test_an_ordered_sequence_stays_while_a_nameserver_relearns_a_group() -> None:
+    view = ClusterView("", lambda: 0)
+    links = NodeLinks("")
+    owners = Owners(view, ClusterWatch(view, [], links, 100), lambda address: False)
+
+    def learn(**topics: list[str]) -> None:
+        groups = []
+        for name, listed in topics.items():
+            group = v1.GroupRoute(
+                group=name, topics=[v1.TopicRoute(name=t, perm=6) for t in listed]
+            )
+            member = group.members.add(role=v1.LEADER, alive=True)
+            member.addresses.client = f"{name}:1"
+            groups.append(group)
+        view.update("ns", groups)
+
+    def owner(sequence: str) -> str | None:
+        sent = normal_message("t", "ID", b"x")
+        sent.system_properties.message_group = sequence
+        request = v2.SendMessageRequest(messages=[sent])
+        ctx: Any = None
+        return owners.locate(paths.SEND_MESSAGE, request, ctx)
+
+    learn(a=["t"], b=["t"])
+    before = {sequence: owner(sequence) for sequence in map(str, range(20))}
+    assert set(before.values()) == {"a:1", "b:1"}
+    learn(a=["t"], b=[])
+    assert {sequence: owner(sequence) for sequence in before} == before
+    learn(a=["t"], b=["other"])
+    assert {owner(sequence) for sequence in before} == {"a:1"}, "the topic was deleted there"
