@@ -48,6 +48,7 @@ COMMANDS: Table = {
         "Spark jobs: archive, replay, verify, rebuild, insights.",
     ),
     "config": ("config.show", "config", "Show settings and their origins."),
+    "help": ("installation.help", "show_help", "Show the help of a command."),
     "version": ("installation.version", "version", "Print versions."),
     "completion": ("installation.completion", "completion", "Print the script of a shell."),
 }

@@ -35,6 +35,13 @@ def test_version_prints_what_is_installed() -> None:
     assert cometmq.__version__ in run("version")
 
 
+def test_help_shows_what_the_option_shows() -> None:
+    assert run("help", "topic", "create") == run("topic", "create", "--help")
+    assert run("help") == run("--help")
+    assert "Did you mean 'create'?" in run("help", "topic", "creat", code=2)
+    assert "cometmq version has no commands." in run("help", "version", "x", code=2)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands_and_options(shell: str) -> None:
     assert "_COMETMQ_COMPLETE" in run("completion", shell)
