@@ -12,12 +12,11 @@ from typing import Any
 import click.testing
 import pytest
 
-from cometmq.cli.errors import CliError
 from cometmq.cli.main import cli
 from cometmq.client.transport.tls import Tls
 from cometmq.pipeline.archive.gate import get_watermark
 from cometmq.pipeline.archive.planning import snapshot
-from cometmq.pipeline.errors import OptionError
+from cometmq.pipeline.errors import OptionError, PipelineError
 from cometmq.pipeline.source.options import Access, parse
 from cometmq.proto.tls_config import TlsConfig
 from cometmq.tests.broker.live import running, settings
@@ -31,7 +30,7 @@ COUNT = 60
 
 
 def command(*words: str) -> Any:
-    """Run `cometmq`; return its document. Raises CliError."""
+    """Run `cometmq`; return its document."""
     result = click.testing.CliRunner().invoke(cli, [*words, "-o", "json"], standalone_mode=False)
     if result.exception is not None:
         raise result.exception
@@ -66,7 +65,7 @@ async def test_jobs_source_and_sink_call_brokers_with_tls_and_signatures(
         await asyncio.to_thread(use, spark, live.bound.client, ca, tmp_path)
         monkeypatch.delenv("COMETMQ_ACCESS_KEY")
         monkeypatch.delenv("COMETMQ_SECRET_KEY")
-        with pytest.raises(CliError, match="username cannot be null"):
+        with pytest.raises(PipelineError, match="username cannot be null"):
             await asyncio.to_thread(archive, live.bound.client, tmp_path)
 
 
