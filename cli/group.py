@@ -12,6 +12,7 @@ from .cluster.broker_groups import (
     answers,
     broker_groups,
     broker_option,
+    check_answered,
     distinct,
     merged,
     named,
@@ -192,6 +193,7 @@ def delete_group(
                 "Use --accept-loss to delete them."
             )
         if not go_on(document, f"Delete group {name}?", output, dry_run=dry_run, yes=yes):
+            check_answered(looked)  # a dry run
             return
         outcomes = groups.carry_out(paths.DELETE_GROUP, request, v1.DeleteGroupResponse, looked)
     show_done(outcomes, f"Deleted group {name}.", output)

@@ -11,6 +11,7 @@ from .cluster.broker_groups import (
     answers,
     broker_groups,
     broker_option,
+    check_answered,
     note_failures,
     planned,
     show_done,
@@ -141,6 +142,7 @@ def reset_offsets(
         looked = groups.each(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
         rows = [_row(change) for _, plan in planned(looked) for change in plan.changes]
         if not go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
+            check_answered(looked)  # a dry run
             return
         request.dry_run = False
         outcomes = groups.carry_out(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse, looked)

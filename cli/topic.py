@@ -13,6 +13,7 @@ from .cluster.broker_groups import (
     answers,
     broker_groups,
     broker_option,
+    check_answered,
     distinct,
     merged,
     named,
@@ -189,6 +190,7 @@ def delete_topic(
                 "its messages."
             )
         if not go_on(document, f"Delete topic {name}?", output, dry_run=dry_run, yes=yes):
+            check_answered(looked)  # a dry run
             return
         request = v1.DeleteTopicRequest(name=name, accept_loss=accept_loss)
         outcomes = groups.carry_out(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse, looked)

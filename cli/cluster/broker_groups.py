@@ -38,6 +38,8 @@ def broker_option(command: F) -> F:
     """Add `--broker NAME`."""
 
     def keep(ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> None:
+        if "" in names:  # requests without a name mean the group of the node that is asked
+            raise CliError(f"{_OPTION} must not be empty.", Exit.USAGE)
         ctx.meta[_BROKERS_KEY] = tuple(dict.fromkeys(names))
 
     return click.option(
@@ -185,10 +187,14 @@ def present(outcomes: Sequence[Outcome[R]]) -> Sequence[Outcome[R]]:
 def planned(looked: Sequence[Outcome[R]]) -> list[tuple[str, R]]:
     """Return `answers` to a dry run; tell on stderr which groups have no plan."""
     found = answers(looked)
-    for one in looked:
-        if one.error is not None:
-            click.echo(f"cometmq: {one.broker}: {one.error}", err=True)
+    _tell_errors(looked)
     return found
+
+
+def check_answered(outcomes: Sequence[Outcome[Any]]) -> None:
+    """Raise CliError if a group failed. That it does not have what was asked for is no failure."""
+    if any(one.error is not None and not one.absent for one in outcomes):
+        raise CliError("The output is incomplete: not every broker group answered.")
 
 
 def named(found: Sequence[tuple[str, Any]]) -> dict[str, object]:
@@ -246,12 +252,9 @@ def note_failures(outcomes: Sequence[Outcome[Any]]) -> None:
 
     A group that only does not have what was asked for is no failure.
     """
-    missing = [one for one in outcomes if one.error is not None]
-    for one in missing:
-        click.echo(f"cometmq: {one.broker}: {one.error}", err=True)
-    if any(not one.absent for one in missing):
-        raise CliError("The output is incomplete: not every broker group answered.")
-    if missing:
+    _tell_errors(outcomes)
+    check_answered(outcomes)
+    if any(one.absent for one in outcomes):
         click.echo(f"cometmq: {_RECONCILE}", err=True)
 
 
@@ -292,6 +295,12 @@ def show_described(
     for rows in tables.values():
         if rows:
             print_table([timed(row) for row in rows])
+
+
+def _tell_errors(outcomes: Sequence[Outcome[Any]]) -> None:
+    for one in outcomes:
+        if one.error is not None:
+            click.echo(f"cometmq: {one.broker}: {one.error}", err=True)
 
 
 def _key(row: Row) -> str:

@@ -71,14 +71,27 @@ def checked_name(name: str) -> str:
 
 
 def file() -> Path:
-    """Return the path of the file. A relative $XDG_CONFIG_HOME is ignored, as its rules say."""
+    """Return the path of the file. Raises CliError without a home directory.
+
+    A relative $XDG_CONFIG_HOME is ignored, as its rules say.
+    """
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".config") / "cometmq" / "contexts.json"
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ".config"
+        except RuntimeError:  # a user of a container that is not in /etc/passwd
+            text = "This user has no home directory: set HOME or XDG_CONFIG_HOME."
+            raise CliError(text, Exit.USAGE) from None
+    return base / "cometmq" / "contexts.json"
 
 
 def load() -> Contexts:
-    """Read the file; without one there is no context. Raises CliError."""
-    path = file()
+    """Read the file; without one, or without a home directory, there is no context. Raises
+    CliError."""
+    try:
+        path = file()
+    except CliError:
+        return Contexts()
     try:
         with path.open(encoding="utf-8") as opened:
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
@@ -89,16 +102,24 @@ def load() -> Contexts:
         return Contexts(
             str(document["current"]),
             {
-                str(name): Context(**{key: value[key] for key in names & set(value)})
+                str(name): _context({key: value[key] for key in names & set(value)})
                 for name, value in document["contexts"].items()
             },
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the home of some services is /dev/null
         return Contexts()
     except OSError as error:
         raise CliError(f"Cannot read {path}: {error.strerror}.", Exit.USAGE) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CliError(f"{path} is damaged. Correct or delete it.", Exit.USAGE) from None
+
+
+def _context(values: dict[str, Any]) -> Context:
+    """Return a context of the file. Raises TypeError for a value of another type."""
+    for one in fields(Context):
+        if type(values.get(one.name, one.default)) is not type(one.default):
+            raise TypeError
+    return Context(**values)
 
 
 def save(contexts: Contexts) -> None:

@@ -91,6 +91,8 @@ def test_changes_reach_every_group_and_lists_name_them(groups: TwoGroups) -> Non
     groups.run("topic", "describe", "none", code=Exit.NOT_FOUND)
     unknown = groups.run("topic", "create", "two", "--broker", "broker-c", code=Exit.NOT_FOUND)
     assert "broker group broker-c is not known here; this is broker-a" in unknown.stderr
+    unset = groups.run("topic", "create", "two", "--broker", "", code=Exit.USAGE)
+    assert "--broker must not be empty" in unset.stderr
 
     groups.run("group", "create", "readers", "--max-attempts", "5", endpoint=at)
     groups.run("group", "alter", "readers", "--broker", "broker-b", "--max-attempts", "6")
@@ -198,6 +200,8 @@ def test_the_printed_command_completes_what_a_group_that_was_down_missed(
         assert "broker-a  Created topic late: normal, 2 queues.\n" in partial.stdout
         assert "broker-b  Failed: " in partial.stdout
         printed = partial.stderr.split("To finish, run: ")[1].splitlines()[0]
+        plan = groups.run("topic", "delete", "old", "--dry-run", code=Exit.FAILED)
+        assert "groups that lose offsets" in plan.stdout and "is incomplete" in plan.stderr
         listed = groups.run("topic", "list", endpoint=groups.proxy.endpoint, code=Exit.FAILED)
         assert "late" in listed.stdout and "The output is incomplete" in listed.stderr
         deleted = groups.run("topic", "delete", "old", code=Exit.FAILED)

@@ -127,7 +127,13 @@ def test_a_context_without_the_needed_address_is_an_error(place: Path) -> None:
         endpoint_of("--context", "nothing")
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"current": "", "contexts": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"current": "", "contexts": {"a": 1}}']
+    + [
+        f'{{"current": "", "contexts": {{"a": {one}}}}}' for one in ('{"tls_ca": 7}', '{"tls": ""}')
+    ],
+)
 def test_a_damaged_file_is_named(place: Path, content: str) -> None:
     (place / "cometmq" / "contexts.json").write_text(content)
     with pytest.raises(CliError, match=r"contexts\.json is damaged"):
@@ -142,6 +148,24 @@ def test_a_relative_configuration_directory_is_ignored(
     assert endpoint_of() == "127.0.0.1:8081"
     (place / ".config").symlink_to(place)
     assert endpoint_of() == FAR
+
+
+def test_without_a_home_directory_there_is_no_context(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", "/dev/null")
+    assert endpoint_of() == "127.0.0.1:8081"
+
+    def absent() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", absent)
+    assert endpoint_of() == "127.0.0.1:8081"
+    with pytest.raises(CliError, match="no context 'prod'"):
+        endpoint_of("--context", "prod")
+    with pytest.raises(CliError, match="set HOME or XDG_CONFIG_HOME"):
+        save(Contexts())
 
 
 def test_keep_name_ignores_an_empty_variable() -> None:
