@@ -27,7 +27,7 @@ Needs = tuple[Need, ...]
 _PUB, _SUB = int(Action.PUB), int(Action.SUB)
 _EITHER = _PUB | _SUB
 
-# Whoever may administer something.
+# Users with any administrative right.
 _ANY = int(Action.CREATE | Action.UPDATE | Action.DELETE | Action.GET | Action.LIST) | _EITHER
 
 #: Only users of type Super: a policy can allow no action of it.
