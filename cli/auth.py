@@ -58,11 +58,19 @@ def init(*, name: str, secret: str, file: Path | None, endpoint: str, output: st
 
 
 def _create_first(request: v1.PutUserRequest, endpoint: str) -> list[Outcome[v1.UserResponse]]:
-    """Create the user in the group of the node that is asked; then, as this user, in the others."""
+    """Create the user in the group of the node that is asked; then, as this user, in the others.
+
+    Raises CliError only if no group has the user: its secret key may have been generated here.
+    """
     with Connection(endpoint) as connection:
         first = connection.call(paths.PUT_USER, request, v1.UserResponse)
     with Connection(endpoint, Credentials(request.name, request.secret)) as connection:
-        known = _groups_once_the_user_is_known(connection)
+        try:
+            known = _groups_once_the_user_is_known(connection)
+        except CliError as error:
+            text = f"cometmq: {endpoint} does not tell whether there are other broker groups: "
+            click.echo(f"{text}{error}", err=True)
+            return [Outcome("", first)]
         others = BrokerGroups(connection, [each for each in known.brokers if each != known.broker])
         outcomes = others.each(paths.PUT_USER, request, v1.UserResponse)
     return [Outcome(known.broker, first), *outcomes]

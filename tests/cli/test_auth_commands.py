@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cometmq.cli.errors import CliError
+from cometmq.cli.main import cli
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
 
 
@@ -146,6 +149,24 @@ def test_the_first_user_is_created_by_auth_init(tmp_path: Path) -> None:
         run(open_cluster, "auth", "init", "--write", str(tmp_path / "admin-credentials"))
         run(open_cluster, "topic", "list", cwd=tmp_path)
         run(open_cluster, "auth", "init", "--name", "second", code=1)
+
+
+def test_the_generated_key_of_the_first_user_is_not_lost_if_the_groups_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlisted(_connection: object) -> None:
+        raise CliError("unreachable")
+
+    monkeypatch.setattr("cometmq.cli.auth._groups_once_the_user_is_known", unlisted)
+    file = tmp_path / "admin-credentials"
+    with temporary("--single", env={"COMETMQ_AUTHENTICATION_ENABLED": "true"}) as open_cluster:
+        words = ("auth", "init", "--endpoint", open_cluster.address("single"))
+        told = CliRunner().invoke(cli, [*words, "--write", str(file)])
+        assert told.exit_code == 0, told.output
+        run(open_cluster, "topic", "list", cwd=tmp_path)
+    secret = file.read_text().split("secretKey=")[1].strip()
+    assert f"secretKey  {secret}" in told.stdout
+    assert "whether there are other broker groups: unreachable" in told.stderr
 
 
 @pytest.mark.parametrize("command", ["broker", "namesrv", "proxy", "single"])
