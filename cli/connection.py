@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str], ...]
 _TIMEOUT_S = 10.0
+_HINT_OF_KEYS = (
+    ". A call is signed with the keys of --data DIR, of the context, or of COMETMQ_ACCESS_KEY and"
+    " COMETMQ_SECRET_KEY."
+)
 _NOT_FOUND = frozenset(
     (
         v2.NOT_FOUND,
@@ -87,7 +91,8 @@ def checked(response: R) -> R:
 def refusal(code: int, message: str) -> CliError:
     """Convert a status code and message to a CliError."""
     exit_code = Exit.NOT_FOUND if code in _NOT_FOUND else Exit.FAILED
-    return CliError(f"{message or 'refused'} ({code_name(code)})", exit_code)
+    hint = _HINT_OF_KEYS if code == v2.UNAUTHORIZED else ""
+    return CliError(f"{message or 'refused'} ({code_name(code)}){hint}", exit_code)
 
 
 def failure(error: grpc.RpcError, endpoint: str) -> CliError:

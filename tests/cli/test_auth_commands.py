@@ -45,7 +45,7 @@ def test_commands_sign_with_the_keys_of_the_data_directory(
     keys = cluster.data / "admin-credentials"
     assert keys.stat().st_mode & 0o777 == 0o600
     refused = run(cluster, "topic", "list", code=1, cwd=tmp_path)
-    assert "username cannot be null. (UNAUTHORIZED)" in refused
+    assert "username cannot be null. (UNAUTHORIZED). A call is signed with the keys of" in refused
     run(cluster, "topic", "create", "orders", "--data", str(cluster.data), cwd=tmp_path)
     assert "orders" in run(cluster, "topic", "list", cwd=cluster.data)
     assert "orders" in run(cluster, "topic", "list", cwd=cluster.data.parent), "its data folder"
