@@ -80,7 +80,10 @@ async def test_close_makes_a_pending_receive_raise_closed() -> None:
             await receiving
 
 
-async def test_a_receive_of_less_than_the_least_poll_is_marked() -> None:
+async def test_a_receive_of_less_than_the_least_poll_is_marked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.client.consuming.ANSWER_MARGIN_S", WAIT_S)
     async with receiving() as (broker, consumer):
         for wait, marked in ((0, True), (4.0, True), (60.0, False)):
             broker.deliver("a")
