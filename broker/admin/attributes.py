@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ...proto import v2
 from ...proto.errors import WireError
+from ...store.format.properties import whole_number
 
 MESSAGE_TYPE = "message.type"
 PRIORITY_FACTOR = "priority.factor"
@@ -43,7 +44,7 @@ def _number(low: int, high: int) -> Rule:
     def accepts(text: str) -> bool:
         digits = text.removeprefix("-")
         # `int` alone would take blanks, underlines and other scripts' digits.
-        return digits.isascii() and digits.isdigit() and low <= int(text) <= high
+        return whole_number(digits) is not None and low <= int(text) <= high
 
     return Rule(accepts, f"a number from {low} to {high}")
 

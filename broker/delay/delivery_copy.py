@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...store.format.properties import decode_properties, encode_properties, property_value
+from ...store.format.properties import (
+    decode_properties,
+    encode_properties,
+    property_value,
+    whole_number,
+)
 from ...store.format.record import Delivery, Message
 from ..messages.stored_properties import in_bucket_order
 
@@ -84,7 +89,8 @@ def _slowly(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) 
 
 def number(text: bytes) -> int:
     """Parse a non-negative number; -1 for anything else."""
-    return int(text) if text.isdigit() else -1
+    found = whole_number(text)
+    return -1 if found is None else found
 
 
 @lru_cache(maxsize=1024)

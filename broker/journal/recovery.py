@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...store.format.properties import property_value
+from ...store.format.properties import property_value, whole_number
 from ...store.format.record import Delivery as Stored
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetResult, GetStatus
@@ -243,6 +243,5 @@ class ReviveReader:
         if isinstance(record, AckRecord):
             self._journal.read_ack(record, stored.store_timestamp_ms)
             return
-        queue = property_value(stored.properties, _REAL_QUEUE)
-        revive_queue = int(queue) if queue.isdigit() else 0
+        revive_queue = whole_number(property_value(stored.properties, _REAL_QUEUE)) or 0
         self._journal.read_checkpoint(record, revive_queue, offset, stored.store_timestamp_ms)

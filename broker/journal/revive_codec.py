@@ -34,6 +34,7 @@ BATCH_MAX = 32
 ACK_INTERVAL_MS = 1_000
 
 _WORD = 1 << BATCH_MAX
+_LONG = 1 << 63
 
 
 def revive_topic(cluster: str) -> str:
@@ -96,10 +97,11 @@ def decode(body: bytes) -> CheckpointRecord | AckRecord | None:
 
 def _checkpoint(key: BatchKey, found: dict[str, Any]) -> CheckpointRecord:
     listed = found.get("d")
-    # Without distances the messages are consecutive.
-    distances = range(_number(found["n"])) if listed is None else [_number(d) for d in listed]
-    if len(distances) > BATCH_MAX:
+    count = _number(found["n"]) if listed is None else len(listed)
+    if count > BATCH_MAX:
         raise ValueError("more messages than bits")
+    # Without distances the messages are consecutive.
+    distances = range(count) if listed is None else [_number(d) for d in listed]
     acked = _number(found.get("bm", 0)) % _WORD
     return CheckpointRecord(
         key, _number(found["it"]), distances, acked, found.get("sp", False) is True
@@ -115,6 +117,8 @@ def _text(value: Any) -> str:
 def _number(value: Any) -> int:
     if type(value) is not int:
         raise TypeError("not a number")
+    if not -_LONG <= value < _LONG:
+        raise ValueError("not a Java long")
     return value
 
 

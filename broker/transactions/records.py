@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...store.format.properties import encode_properties, property_value
+from ...store.format.properties import encode_properties, property_value, whole_number
 from ...store.format.record import Message
 from ..messages.stored_properties import in_bucket_order
 
@@ -63,8 +63,10 @@ class TransactionId:
 def parse_id(text: str) -> TransactionId:
     """Decode an id; any other text is a bare message id."""
     parts = text.split(":", _ID_PARTS - 1)
-    if len(parts) == _ID_PARTS and parts[0] and parts[1].isdecimal() and parts[2]:
-        return TransactionId(parts[0], int(parts[1]), parts[2])
+    if len(parts) == _ID_PARTS and parts[0] and parts[2]:
+        offset = whole_number(parts[1])
+        if offset is not None:
+            return TransactionId(parts[0], offset, parts[2])
     return TransactionId("", -1, text)
 
 
@@ -90,8 +92,8 @@ def half_properties(properties: bytes) -> HalfProperties:
         return property_value(properties, name.encode()).decode("utf-8", "replace")
 
     def number(name: str, default: int) -> int:
-        value = text(name)
-        return int(value) if value.isdecimal() else default
+        value = whole_number(text(name))
+        return default if value is None else value
 
     immunity_s = number(_IMMUNITY, -1)
     return HalfProperties(
@@ -174,7 +176,8 @@ def op_body(offsets: Iterable[int]) -> bytes:
 
 def op_offsets(body: bytes) -> list[int]:
     """Parse the numbers of an op record; anything else is skipped, as in Apache."""
-    return [int(part) for part in body.split(b",") if part.strip().isdigit()]
+    numbers = (whole_number(part.strip()) for part in body.split(b","))
+    return [number for number in numbers if number is not None]
 
 
 def _copy(half: Record, topic: str, more: Mapping[str, str], store_host: bytes) -> Message:

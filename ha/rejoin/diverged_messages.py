@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...proto import v2
-from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, whole_number
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
 from ...store.format.record import Record, decode, unpack_host
 from ...store.scan.files import open_bytes
@@ -35,6 +35,8 @@ _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _NOT_SENT: Final = ("rmq_sys_COMETMQ_", "rmq_sys_REVIVE_LOG_", "%RETRY%", "%DLQ%")
 _COMPRESSED: Final = 0x1
+_INT_MAX: Final = (1 << 31) - 1
+_TIME_MAX_MS: Final = 253_402_300_799_999  #: of a google.protobuf.Timestamp
 #: Properties that a producer does not set: they are set again, or are valid only in the original
 #: log.
 _SYSTEM_NAMES: Final = FORBIDDEN_PROPERTIES | {ORIGIN}
@@ -114,8 +116,8 @@ def _settled(path: Path, start: int) -> _Settled:
     found = _Settled(set(), set())
     for record in records(path, start):
         if record.topic == _OP_TOPIC:
-            parts = record.body.split(b",")
-            found.offsets.update(int(part) for part in parts if part.strip().isdigit())
+            numbers = (whole_number(part.strip()) for part in record.body.split(b","))
+            found.offsets.update(number for number in numbers if number is not None)
         elif record.topic != _HALF_TOPIC and b"TRAN_MSG" in record.properties:
             found.ids.add(record.properties_dict.get(UNIQUE_KEY, ""))
     return found
@@ -142,19 +144,20 @@ def _set_system(system: Any, record: Record, properties: Mapping[str, str]) -> N
         system.tag = properties["TAGS"]
     system.keys.extend(key for key in properties.get("KEYS", "").split(" ") if key)
     system.body_encoding = v2.GZIP if record.sys_flag & _COMPRESSED else v2.IDENTITY
-    system.born_timestamp.FromMilliseconds(record.born_timestamp_ms)
+    system.born_timestamp.FromMilliseconds(min(max(record.born_timestamp_ms, 0), _TIME_MAX_MS))
     system.born_host = properties.get("__BORNHOST") or _host(record.born_host)
     system.message_type = v2.NORMAL
     group, lite = properties.get("__SHARDINGKEY"), properties.get("__LITE_TOPIC")
-    priority, due_ms = properties.get("_SYS_MSG_PRIORITY_", ""), _due_ms(record, properties)
+    priority = whole_number(properties.get("_SYS_MSG_PRIORITY_", ""))
+    due_ms = _due_ms(record, properties)
     if group:
         system.message_group, system.message_type = group, v2.FIFO
     if lite:
         system.lite_topic, system.message_type = lite, v2.LITE
-    if priority.isdigit():
-        system.priority, system.message_type = int(priority), v2.PRIORITY
+    if priority is not None and priority <= _INT_MAX:
+        system.priority, system.message_type = priority, v2.PRIORITY
     if due_ms:
-        system.delivery_timestamp.FromMilliseconds(due_ms)
+        system.delivery_timestamp.FromMilliseconds(min(due_ms, _TIME_MAX_MS))
         system.message_type = v2.DELAY
     if record.topic == _HALF_TOPIC:
         system.message_type = v2.TRANSACTION
@@ -166,10 +169,12 @@ def _due_ms(record: Record, properties: Mapping[str, str]) -> int:
     """Return its delivery time; 0: immediately."""
     if record.topic == TIMER_TOPIC:
         for name in ("TIMER_DELIVER_MS", OUT_MS):
-            if properties.get(name, "").isdigit():
-                return int(properties[name])
-    if record.topic == SCHEDULE_TOPIC and properties.get("DELAY", "").isdigit():
-        level = min(max(int(properties["DELAY"]), 1), len(DELAY_LEVELS_MS))
+            due_ms = whole_number(properties.get(name, ""))
+            if due_ms is not None:
+                return due_ms
+    level = whole_number(properties.get("DELAY", ""))
+    if record.topic == SCHEDULE_TOPIC and level is not None:
+        level = min(max(level, 1), len(DELAY_LEVELS_MS))
         return record.store_timestamp_ms + DELAY_LEVELS_MS[level - 1]
     return 0
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ...store.format.properties import property_value
+from ...store.format.properties import property_value, whole_number
 from ...store.log.commit_log import CommitLog
 from ...store.log.segment import Segment
 from ...store.scan.properties import groups, value_spans
@@ -107,8 +107,7 @@ def _note_deliveries(
             made[at] = False
             continue
         data = raw.bytes_at(int(starts[at]), int(lengths[at]))
-        value = property_value(data, OUT_MS.encode())
-        if value.isdigit():
-            due_ms = int(value)
+        due_ms = whole_number(property_value(data, OUT_MS.encode()))
+        if due_ms is not None:
             found.delivered_from_ms = min(found.delivered_from_ms or due_ms, due_ms)
     return made

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..format.batch_queue import UNIT_BYTES
-from ..format.properties import property_value
+from ..format.properties import property_value, whole_number
 from ..scan.files import open_bytes
 from ..scan.properties import TagsCodes, by_queue
 from ..scan.walk import Columns, RawBytes
@@ -82,16 +82,14 @@ class BatchCheck:
         queue.met[at] = True
         start, length = int(columns.properties_start[row]), int(columns.properties_length[row])
         properties = raw.bytes_at(start, length)
-        count, base = (
-            property_value(properties, b"INNER_NUM"),
-            property_value(properties, b"INNER_BASE"),
-        )
+        count = whole_number(property_value(properties, b"INNER_NUM"))
+        base = whole_number(property_value(properties, b"INNER_BASE"))
         expected = (
             int(columns.size[row]),
             code,
             int(columns.store_timestamp[row]),
-            int(base) if base.isdigit() else int(columns.queue_offset[row]),
-            int(count) if count.isdigit() else 1,
+            int(columns.queue_offset[row]) if base is None else base,
+            1 if count is None else count,
         )
         unit = queue.units[at]
         said = tuple(int(unit[n]) for n in ("size", "code", "time", "base", "messages"))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.store_config import TIMER_SLOTS as SLOTS
-from ..format.properties import java_hash, property_value
+from ..format.properties import java_hash, property_value, whole_number
 from ..format.sealed_fields import SealState
 from ..scan.files import open_bytes
 from ..scan.raw import Integers
@@ -208,13 +208,13 @@ class TimerCheck:
         real = property_value(properties, b"REAL_TOPIC").decode("utf-8", "replace")
         if (java_hash(real) if real else 0) != int(unit["topic_hash"]):
             return "has the hash of another topic than its message"
-        due = property_value(properties, b"TIMER_OUT_MS")
+        due_ms = whole_number(property_value(properties, b"TIMER_OUT_MS"))
         slot_ms = int(unit["write_ms"]) + int(unit["delay_ms"])
-        if due.isdigit():
+        if due_ms is not None:
             if int(unit["magic"]) & _ROLL:
-                return "" if slot_ms < int(due) else "rolls a message that is due before"
-            if slot_ms != int(due):
-                return f"is due at {slot_ms}, its message at {int(due)}"
+                return "" if slot_ms < due_ms else "rolls a message that is due before"
+            if slot_ms != due_ms:
+                return f"is due at {slot_ms}, its message at {due_ms}"
         return ""
 
     # -- at the end ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from .properties import SCHEDULE_TOPIC, java_hash, property_value
+from .properties import SCHEDULE_TOPIC, java_hash, property_value, whole_number
 from .record import Message
 from .topic_names import LMQ_PREFIX, check_topic
 
@@ -84,9 +84,10 @@ def lmq_units(topic: str, properties: bytes) -> list[tuple[str, int]]:
     if len(names) != len(numbers):
         return []
     units: dict[str, int] = {}
-    for name, number in zip(names, numbers, strict=True):
-        if name.startswith(LMQ_PREFIX) and number.isdigit() and _can_be(name):
-            units.setdefault(name, int(number))
+    for name, text in zip(names, numbers, strict=True):
+        number = whole_number(text)
+        if number is not None and name.startswith(LMQ_PREFIX) and _can_be(name):
+            units.setdefault(name, number)
     return list(units.items())
 
 

@@ -23,6 +23,8 @@ DELAY_LEVELS_MS: Final = tuple(1000 * int(seconds) for seconds in _DELAY_SECONDS
 _NAME_END: Final = "\x01"
 _PAIR_END: Final = "\x02"
 _PART_CHARS_MIN: Final = 3
+_LONG_MAX: Final = (1 << 63) - 1
+_DIGITS_MAX: Final = len(str(_LONG_MAX))
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -75,6 +77,15 @@ def property_value(data: bytes, name: bytes) -> bytes:
         if found < 0:
             return b""
         end = found + 1
+
+
+def whole_number(text: str | bytes) -> int | None:
+    """Return the number from 0 to 2^63-1 that a property holds; None for any other text (a sign, a
+    blank, a larger number, digits that are not ASCII)."""
+    if len(text) > _DIGITS_MAX or not text.isascii() or not text.isdigit():
+        return None
+    number = int(text)
+    return number if number <= _LONG_MAX else None
 
 
 @lru_cache(maxsize=4096)

@@ -51,6 +51,7 @@ def test_changes_behave_like_those_of_a_dictionary(
         ("+lite.topic.expiration=43201", "from -1 to 43200"),
         ("+lite.topic.expiration=1_0", "from -1 to 43200"),
         ("+lite.topic.expiration=٣", "from -1 to 43200"),
+        ("+lite.topic.expiration=" + "9" * 5_000, "from -1 to 43200"),
         ("+lite.topic.expiration=", "from -1 to 43200"),
         ("+cleanup.policy=COMPACTION", "is DELETE"),
         ("+queue.type=BatchCQ", "is SimpleCQ"),

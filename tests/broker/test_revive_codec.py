@@ -146,6 +146,13 @@ def test_a_checkpoint_with_too_many_messages_is_rejected() -> None:
     assert decode(body % b",".join(b"%d" % n for n in range(33))) is None
 
 
+@pytest.mark.parametrize("field", ["n", "q", "so", "pt", "it", "bm"])
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1 << 4096])
+def test_a_number_outside_a_java_long_is_rejected(field: str, value: int) -> None:
+    fields = {"bm": 0, "c": "g", "it": 5, "n": 3, "pt": 7, "q": 0, "so": 2, "t": "t"}
+    assert decode(json.dumps({**fields, field: value}).encode()) is None
+
+
 def test_a_due_record_is_stored_in_the_revive_topic_at_once(tmp_path: Path) -> None:
     writer = ReviveWriter("b", TOPIC, 1_000)
     record = CheckpointRecord(KEY, 1_000, [0])

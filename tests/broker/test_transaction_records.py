@@ -137,6 +137,8 @@ def test_the_properties_of_a_half_message_are_read() -> None:
     assert half_properties(half.properties) == HalfProperties("t", 3, "K", 4, 60_000, 9)
     nonsense = a_half(TRANSACTION_CHECK_TIMES="x", CHECK_IMMUNITY_TIME_IN_SECONDS="-1")
     assert half_properties(nonsense.properties) == HalfProperties("t", 3, "K", 0, None, -1)
+    long = a_half(TRANSACTION_CHECK_TIMES="\u00b2", CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 5_000)
+    assert half_properties(long.properties) == HalfProperties("t", 3, "K", 0, None, -1)
 
 
 def test_copies_keep_all_properties_and_add_their_reason() -> None:
@@ -173,6 +175,7 @@ def test_op_bodies_round_trip(offsets: list[int]) -> None:
 
 def test_invalid_parts_of_an_op_body_are_skipped() -> None:
     assert op_offsets(b"12,,x,15,-3, 7,") == [12, 15, 7]
+    assert op_offsets(b"9" * 5_000 + b",12,%d" % (1 << 63)) == [12]
 
 
 BROKERS = st.text(st.sampled_from("abz019_-%|"), min_size=1, max_size=20)

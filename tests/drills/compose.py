@@ -22,6 +22,9 @@ from . import report, verdict
 from .containers import BROKERS, GROUPS, NAMESERVERS, SETTLE_S, Containers, build
 from .stage import READERS, TOPIC
 
+#: Printed of the logs of all containers, and of each client's errors, if a check failed.
+LOG_CHARS_MAX, CLIENT_CHARS_MAX = 12_000, 2_000
+
 Fault = tuple[str, Callable[[Containers, str], None], Callable[[Containers, str], None]]
 FAULTS: tuple[Fault, ...] = (
     ("kill", Containers.kill, Containers.start),
@@ -117,12 +120,14 @@ def main(options: argparse.Namespace) -> int:
         except NoEngine as reason:
             print(f"No Docker engine: {reason}. scripts/docker_engine installs and starts one.")
             return 2
-        report.show([found])
         if options.out:
             report.write(options.out, report.as_json([found]))
         logs = (Path(folder) / "drill" / "logs.txt").read_text()
         if options.keep:
             report.write(options.keep / "compose-logs.txt", logs)
         elif not found.passed:
-            print(logs[-12000:])
+            print(logs[-LOG_CHARS_MAX:])
+            for client in sorted((Path(folder) / "drill").glob("client-*.txt")):
+                print(f"{client.name}:\n{client.read_text()[-CLIENT_CHARS_MAX:]}")
+        report.show([found])  # last, because readers of a long output see its end
     return 0 if found.passed else 1

@@ -29,7 +29,7 @@ NAMESERVERS = ("ns0", "ns1", "ns2")
 GROUPS = {"broker-a": ("a0", "a1"), "broker-b": ("b0", "b1")}
 BROKERS = tuple(name for names in GROUPS.values() for name in names)
 SEGMENT = 4 << 20
-UP_S, SETTLE_S = 240.0, 120.0
+UP_S, SETTLE_S, UNLOAD_S = 240.0, 240.0, 120.0
 ENDPOINT = "127.0.0.1:8081"
 
 
@@ -60,13 +60,14 @@ class Containers:
         self.events = history.History(folder / "events.jsonl", "drill")
         self.histories: list[Path] = []
         self.ok = history.Counter("ok")
-        self._loads: list[subprocess.Popen[bytes]] = []
+        self._senders: list[subprocess.Popen[bytes]] = []
+        self._readers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._loads:
+        for process in [*self._senders, *self._readers]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -196,50 +197,36 @@ class Containers:
 
     def load(self, run: str) -> None:
         """Start raw senders, readers and the official client on the published port."""
-        raw = (
-            "-m",
-            "cometmq.tests.drills.load",
-            "--senders",
-            "6",
-            "--pause",
-            "0.02",
-            "--readers",
-            "2",
-            "--group",
-            READERS,
-        )
-        official = (str(Path(__file__).with_name("official_load.py")), "--senders", "2")
         self.events.write("load", run)
-        for name, words in (("raw", raw), ("official", official)):
-            path = self.folder / f"history-{name}-{run}.jsonl"
-            home = self.folder / f"home-{name}"
-            home.mkdir(exist_ok=True)
-            self.histories.append(path)
-            with (self.folder / f"client-{name}.txt").open("ab") as log:
-                self._loads.append(
-                    subprocess.Popen(
-                        [
-                            *self.engine.inside,
-                            sys.executable,
-                            "-P",
-                            *words,
-                            "--endpoints",
-                            ENDPOINT,
-                            "--topic",
-                            TOPIC,
-                            "--run",
-                            run,
-                            "--history",
-                            str(path),
-                        ],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        cwd=home,
-                        env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
-                    )
-                )
+        raw = ("-m", "cometmq.tests.drills.load")
+        official = str(Path(__file__).with_name("official_load.py"))
+        self._senders = [
+            self._client_process(run, "raw", *raw, "--senders", "6", "--pause", "0.02"),
+            self._client_process(run, "official", official, "--senders", "2"),
+        ]
+        readers = ("--senders", "0", "--readers", "2", "--group", READERS)
+        self._readers = [self._client_process(run, "readers", *raw, *readers)]
         self.more_acks(20)
+
+    def _client_process(self, run: str, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """Start a client that writes its history and its errors to files named after it."""
+        history_path = self.folder / f"history-{name}-{run}.jsonl"
+        home = self.folder / f"home-{name}"
+        home.mkdir(exist_ok=True)
+        self.histories.append(history_path)
+        common = ("--endpoints", ENDPOINT, "--topic", TOPIC, "--run", run)
+        with (self.folder / f"client-{name}.txt").open("ab") as log:
+            return subprocess.Popen(
+                [
+                    *(*self.engine.inside, sys.executable, "-P", *words, *common),
+                    *("--history", str(history_path)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=home,
+                env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
+            )
 
     def more_acks(self, count: int, seconds: float = SETTLE_S) -> None:
         """Wait for a number of further acknowledged sends."""
@@ -251,24 +238,23 @@ class Containers:
         )
 
     def unload(self) -> None:
-        """Stop the senders, let the readers drain, stop them."""
+        """Stop the senders, wait until everything is delivered, and stop the readers."""
         self.events.write("unload", "")
-        (official,) = (p for p in self._loads if "official_load.py" in " ".join(map(str, p.args)))  # type: ignore[arg-type]
-        official.send_signal(signal.SIGTERM)
-        official.wait(60)
-        wait_until("the readers have everything", self._delivered, 60.0)
-        for process in self._loads:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self._loads:
-            process.wait(60)
-        self._loads.clear()
+        self._stop_clients(self._senders)
+        wait_until(
+            "every acknowledged message is delivered",
+            lambda: verdict.all_delivered(self.histories),
+            SETTLE_S,
+        )
+        self._stop_clients(self._readers)
 
-    def _delivered(self) -> bool:
-        time.sleep(0.5)
-        promises = verdict.Promises.read(self.histories)
-        behind = set(promises.acknowledged) - set(promises.got)
-        return len(behind) < 200  # the raw senders are still running
+    def _stop_clients(self, clients: list[subprocess.Popen[bytes]]) -> None:
+        """Stop the processes; each resolves its unknown outcomes first."""
+        for process in clients:
+            process.send_signal(signal.SIGTERM)
+        for process in clients:
+            process.wait(UNLOAD_S)
+        clients.clear()
 
     def compare(self, result: verdict.Verdict) -> None:
         """Stop the brokers, copy their logs, and run the checker."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,10 @@ class Load:
         """Run until SIGTERM."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
-        if self._options.senders:
-            self._start_producer()
+        if self._options.senders:  # in a thread: the start may hang, and SIGTERM must end it
+            self._start(self._start_producer)
         if self._options.group:
-            thread = threading.Thread(target=self._consume, daemon=True)
-            thread.start()
+            threading.Thread(target=self._consume, daemon=True).start()
         parent = os.getppid()
         while not self._stop.wait(0.2) and os.getppid() == parent:
             pass  # until SIGTERM, or the end of the parent
@@ -65,9 +65,12 @@ class Load:
         producer = Producer(self._configuration, [self._options.topic])
         self._patiently(producer.startup)
         for number in range(self._options.senders):
-            thread = threading.Thread(target=self._send_all, args=(producer, number), daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._start(self._send_all, producer, number)
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _patiently(self, start: Any) -> None:
         """Retry the start: the client gives up if the first route query fails."""

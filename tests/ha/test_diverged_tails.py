@@ -126,6 +126,16 @@ async def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
     assert first.system_properties.message_type == v2.DELAY
 
 
+async def test_numbers_outside_their_range_do_not_stop_a_replay(tmp_path: Path) -> None:
+    high = {"TIMER_OUT_MS": str((1 << 63) - 1), "REAL_TOPIC": "Orders", "REAL_QID": "0"}
+    late = _with("rmq_sys_wheel_timer", b"1", UNIQ_KEY="A", **high)
+    late.born_timestamp_ms = (1 << 63) - 1
+    odd = _with("Orders", b"2", UNIQ_KEY="B", _SYS_MSG_PRIORITY_="\u00b2")
+    huge = _with("Orders", b"3", UNIQ_KEY="C", _SYS_MSG_PRIORITY_=str(1 << 40))
+    sent = await _sent(_archive(tmp_path, [late, odd, huge]))
+    assert sorted(one.body for one in sent) == [b"1", b"2", b"3"]
+
+
 async def test_half_messages_are_replayed_unless_the_tail_has_their_outcome(tmp_path: Path) -> None:
     half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "TRAN_MSG": "true"}
     committed = _with("Orders", b"committed", TRAN_MSG="true", UNIQ_KEY="A")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from cometmq.store.format.properties import (
     java_hash,
     property_value,
     tags_code,
+    whole_number,
 )
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
@@ -55,6 +58,17 @@ def test_one_value_is_the_value_of_the_whole(data: bytes) -> None:
     expected = java_hash(whole["TAGS"]) if "TAGS" in whole else 0
     assert tags_code("Topic", data, 5) == expected
     assert tags_code("Topic", data, 5) == expected  # again, from what is remembered
+
+
+@given(st.text(st.sampled_from("0123456789-+ _\u00b2\u0663"), max_size=22) | st.integers().map(str))
+def test_a_whole_number_is_a_java_long_in_ascii_digits(text: str) -> None:
+    valid = re.fullmatch("[0-9]{1,19}", text) is not None and int(text) < 1 << 63
+    assert whole_number(text) == (int(text) if valid else None)
+    assert whole_number(text.encode()) == whole_number(text)
+
+
+def test_a_very_long_number_is_not_a_whole_number() -> None:
+    assert whole_number("9" * 100_000) is None
 
 
 def test_java_hash() -> None:
