@@ -12,7 +12,7 @@ FILES = ("test_tidy.py", "features/test_table.py")
 
 FOLDERS = (
     *("auth", "broker", "cli", "client", "docs", "front", "ha", "ha/core"),
-    *("nameserver", "nameserver/core", "proto", "sim", "store"),
+    *("nameserver", "nameserver/core", "proto", "remoting", "sim", "store"),
 )
 
 LEFT_OUT = {
@@ -45,6 +45,7 @@ LEFT_OUT = {
     "nameserver": "controller controller_routes deaf_connections server three_controllers",
     "nameserver/core": "group_controller_machine",
     "proto": "generated messages",
+    "remoting": "codec",
     "sim": "determinism planted_bugs seeds",
     "store": """
         any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix

@@ -14,6 +14,7 @@ from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
 from cometmq.proto import v2
+from cometmq.remoting import bare_json, codec, headers
 from cometmq.store.format.errors import RecordFormatError
 from cometmq.store.format.message_id import OffsetId, UniqueKey
 from cometmq.store.format.properties import (
@@ -147,5 +148,46 @@ def bodies(_directory: Path) -> Iterator[Check]:
         with suppress(RecordFormatError):
             found = decompressed(data, 100_000)
             assert found is None or len(found) <= 100_000
+
+    yield check
+
+
+@target
+def remoting(_directory: Path) -> Iterator[Check]:
+    """A stream is cut into commands that survive a further turn, or is refused."""
+
+    def check(data: bytes) -> None:
+        reader = codec.FrameReader()
+        try:
+            for command in reader.feed(data):
+                for binary in (False, True):
+                    command.binary = binary
+                    with suppress(codec.FrameError):  # larger in the other layout
+                        again = codec.decode(codec.encode(command)[4:])
+                        assert again.fields == command.fields
+                        assert again.body == command.body
+                        assert again.opaque == command.opaque
+                for header in (headers.PullMessage, headers.SearchOffset):
+                    with suppress(headers.HeaderError):
+                        headers.read(header, command.fields)
+                with suppress(headers.HeaderError):
+                    headers.read(headers.SendMessage, command.fields, letters=True)
+        except codec.FrameError:
+            return
+        assert reader.unfinished <= len(data)
+
+    yield check
+
+
+@target
+def bare_json_documents(_directory: Path) -> Iterator[Check]:
+    """A document is read back as it was, or refused."""
+
+    def check(data: bytes) -> None:
+        try:
+            found = bare_json.loads(data)
+        except bare_json.BareJsonError:
+            return
+        assert repr(bare_json.loads(bare_json.dumps(found))) == repr(found)
 
     yield check

@@ -21,7 +21,8 @@ TARGETS: dict[str, Open] = {}
 #: fuzzing.
 GUIDES = {
     "codecs": "store.format broker.messages broker.sql broker.pop.handles"
-    " broker.delay.recall_handle broker.journal.revive_codec broker.transactions.records",
+    " broker.delay.recall_handle broker.journal.revive_codec broker.transactions.records"
+    " remoting",
     "files": "store.format store.timer broker.metadata broker.offsets.entries",
     "services": "broker.messages broker.clients broker.admin broker.lite broker.pull"
     " broker.pop.receive broker.pop.request broker.pop.ack broker.routing broker.sending"

@@ -1,0 +1,175 @@
+"""JSON as Java's fastjson writes it: maps whose keys are numbers or objects, without quotes.
+
+RocketMQ writes `{0:"10.0.0.1:10911"}` for a map from broker ids, and `{{"brokerName":"b",
+"queueId":0,"topic":"T"}:5}` for a map from queues. Pure. Such keys are `int` and `QueueKey` in
+Python; all other values are those of the module `json`. Standard JSON is read by that module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from math import inf
+from typing import Any, NamedTuple
+
+#: Documents of RocketMQ have at most five levels.
+NESTING_MAX = 32
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?([eE][-+]?\d{1,4})?")
+_WORDS = {"true": True, "false": False, "null": None}
+_WORD = re.compile("true|false|null")
+_decoder = json.JSONDecoder()
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class BareJsonError(ValueError):
+    """A text is no JSON, with or without bare keys, or has too many levels."""
+
+
+class QueueKey(NamedTuple):
+    """A message queue as the key of a map."""
+
+    broker: str
+    queue_id: int
+    topic: str
+
+    def document(self) -> dict[str, Any]:
+        """Return the queue as a JSON object, names in Java's order."""
+        return {"brokerName": self.broker, "queueId": self.queue_id, "topic": self.topic}
+
+
+def dumps(value: Any) -> bytes:
+    """Return a document; `int` and `QueueKey` keys are written bare."""
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts).encode()
+
+
+def _write(value: Any, parts: list[str]) -> None:
+    if isinstance(value, dict):
+        before = "{"
+        for key, item in value.items():
+            parts.append(before)
+            parts.append(_encode(key.document() if isinstance(key, QueueKey) else key))
+            parts.append(":")
+            _write(item, parts)
+            before = ","
+        parts.append("{}" if before == "{" else "}")
+    elif isinstance(value, list):
+        before = "["
+        for item in value:
+            parts.append(before)
+            _write(item, parts)
+            before = ","
+        parts.append("[]" if before == "[" else "]")
+    else:
+        parts.append(_encode(value))
+
+
+def loads(data: bytes) -> Any:
+    """Return the value of a document. Raises BareJsonError."""
+    text = data.decode("utf-8", "replace")
+    reader = _Reader(text)
+    try:
+        value = reader.value(0)
+    except (ValueError, IndexError) as error:
+        if isinstance(error, BareJsonError):
+            raise
+        raise BareJsonError(f"not JSON: {error}") from None
+    if reader.at < len(text):
+        raise BareJsonError(f"not JSON: text follows at position {reader.at}")
+    return value
+
+
+class _Reader:
+    """Position in a text; each method leaves it behind what it read and the space after that."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self._skip("")
+
+    def value(self, level: int) -> Any:
+        if level > NESTING_MAX:
+            raise BareJsonError(f"more than {NESTING_MAX} levels")
+        first = self.text[self.at]
+        if first == "{":
+            return self._object(level)
+        if first == "[":
+            return self._array(level)
+        if first == '"':
+            return self._string()
+        word = _WORD.match(self.text, self.at)
+        if word is not None:
+            self._skip(word[0])
+            return _WORDS[word[0]]
+        return self._number()
+
+    def _object(self, level: int) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        self._skip("{")
+        while self.text[self.at] != "}":
+            if found:
+                self._skip(",")
+            key = self._key(level)
+            self._skip(":")
+            found[key] = self.value(level + 1)
+        self._skip("}")
+        return found
+
+    def _key(self, level: int) -> str | int | QueueKey:
+        first = self.text[self.at]
+        if first == '"':
+            return self._string()
+        if first != "{":
+            number = self._number()
+            if isinstance(number, int):
+                return number
+            raise BareJsonError("a bare key is not an integer")
+        if level >= NESTING_MAX:
+            raise BareJsonError(f"more than {NESTING_MAX} levels")
+        return queue_key(self._object(level + 1))
+
+    def _array(self, level: int) -> list[Any]:
+        found: list[Any] = []
+        self._skip("[")
+        while self.text[self.at] != "]":
+            if found:
+                self._skip(",")
+            found.append(self.value(level + 1))
+        self._skip("]")
+        return found
+
+    def _string(self) -> str:
+        text: str  # at a quote the decoder reads a string
+        text, self.at = _decoder.raw_decode(self.text, self.at)
+        self._skip("")
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+    def _number(self) -> int | float:
+        found = _NUMBER.match(self.text, self.at)
+        if found is None:
+            raise BareJsonError(f"not JSON at position {self.at}")
+        self._skip(found[0])
+        value = float(found[0]) if found[1] or found[2] else int(found[0])
+        if value in (inf, -inf):
+            raise BareJsonError(f"a number is too large: {found[0][:20]}")
+        return value
+
+    def _skip(self, expected: str) -> None:
+        if not self.text.startswith(expected, self.at):
+            raise BareJsonError(f"{expected!r} is missing at position {self.at}")
+        space = _SPACE.match(self.text, self.at + len(expected))
+        assert space is not None
+        self.at = space.end()
+
+
+def queue_key(found: Any) -> QueueKey:
+    """Return the queue that a JSON object names. Raises BareJsonError."""
+    if not isinstance(found, dict):
+        raise BareJsonError("a message queue is not an object")
+    broker, queue_id, topic = found.get("brokerName"), found.get("queueId"), found.get("topic")
+    if not (isinstance(broker, str) and type(queue_id) is int and isinstance(topic, str)):
+        raise BareJsonError("an object is not a message queue: brokerName, queueId, topic")
+    return QueueKey(broker, queue_id, topic)
