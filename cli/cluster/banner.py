@@ -4,10 +4,11 @@ Pure functions. The official Java, Go, C# and C++ clients use TLS by default and
 does not support it, so the banner shows how to switch TLS off.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .plan import HOST, Plan
+from .plan import Plan
+from .ports import HOST
 
 _MEANING = {
     ("async", "async"): "in the master's page cache: survives a crash of the process",
@@ -29,24 +30,28 @@ def nameservers(plans: Sequence[Plan]) -> str:
     return ";".join(f"{HOST}:{port}" for port in ports)
 
 
-def durability(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
+def durability(state: Mapping[str, Any], replicas: int) -> str:
     """Describe what an OK of the leader with this state means; the policy is the one in force."""
     flush, replication = state["flush"], state["replication"]
     # One replica has none to wait for.
-    meaning = _MEANING[flush, replication if replicas_of(plans) > 1 else "async"]
+    meaning = _MEANING[flush, replication if replicas > 1 else "async"]
     return f"{flush} flush, {replication} replication; OK means: {meaning}"
 
 
-def replicas_of(plans: Sequence[Plan]) -> int:
-    """Return the number of brokers."""
-    return sum(plan.role != "nameserver" for plan in plans)
+def groups_of(plans: Sequence[Plan]) -> dict[str, list[Plan]]:
+    """Return the brokers by group."""
+    found: dict[str, list[Plan]] = {}
+    for plan in plans:
+        if plan.group:
+            found.setdefault(plan.group, []).append(plan)
+    return found
 
 
-def in_sync(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
+def in_sync(state: Mapping[str, Any], replicas: int) -> str:
     """Describe the in-sync set of the leader with this state; "" without a leader."""
     if state.get("role") != "leader":
         return ""
-    count, replicas = int(state["in_sync"]), replicas_of(plans)
+    count = int(state["in_sync"])
     words = f"{count} of {replicas}"
     if state.get("write_refusal"):
         return f"{words}: writes are refused ({state['write_refusal']})"
@@ -61,21 +66,19 @@ def banner(
     plans: Sequence[Plan],
     pids: Mapping[str, int],
     bound: Mapping[str, str],
-    state: Mapping[str, Any],
+    states: Mapping[str, Mapping[str, Any]],
     data: str,
     seconds: float,
 ) -> str:
-    """Return the banner; `bound` and `state` are those of the leader."""
+    """Return the banner; `bound` is that of a leader, `states` are those of each group's leader."""
     door = bound.get("door", "grpcio")
     rows = [("endpoints", endpoints(plans))]
     rows += [(plan.name, _addresses(plan, pids.get(plan.name, 0))) for plan in plans]
     rows.append(
         ("door", "native (TLS and plaintext)" if door == "native" else f"{door}, plaintext")
     )
-    rows.append(("durability", durability(state, plans)))
-    synced = in_sync(state, plans)
-    if synced:
-        rows.append(("in sync", synced))
+    rows += _of_groups("durability", durability, states, plans)
+    rows += _of_groups("in sync", in_sync, states, plans)
     rows.append(("security", f"listens on {HOST} only; {_security(plans)}"))
     rows.append(("data", data))
     lines = [f"CometMQ {version} is ready after {seconds:.1f} s.", ""]
@@ -83,6 +86,22 @@ def banner(
     lines += ["", *_how_to_connect(endpoints(plans), door), ""]
     lines.append("Press Ctrl-C to drain and stop the cluster.")
     return "\n".join(lines)
+
+
+def _of_groups(
+    title: str,
+    describe: Callable[[Mapping[str, Any], int], str],
+    states: Mapping[str, Mapping[str, Any]],
+    plans: Sequence[Plan],
+) -> list[tuple[str, str]]:
+    """Return a row for all groups, or one for each if their descriptions differ."""
+    groups = groups_of(plans)
+    texts = {name: describe(states[name], len(groups[name])) for name in groups}
+    if len(set(texts.values())) == 1:
+        text = next(iter(texts.values()))
+        each = " in each group" if len(texts) > 1 and title == "in sync" else ""
+        return [(title, text + each)] if text else []
+    return [(title, f"{name}: {text}") for name, text in texts.items() if text]
 
 
 def _security(plans: Sequence[Plan]) -> str:

@@ -109,16 +109,25 @@ class DataDirectory:
             return dict(wanted)
         except OSError as error:
             raise CliError(f"Cannot read {file}: {error.strerror}.") from None
-        try:
-            found = {entry.key: entry.value for entry in properties.read(file)}
-        except properties.PropertiesError as error:
-            raise CliError(str(error)) from None
+        found = read_settings(file)
         missing = {key: value for key, value in wanted.items() if key not in found}
         if missing:
             added = properties.dump(missing, ["added by cometmq up"])
             joint = "" if not text or text.endswith("\n") else "\n"
             private_file.replace(file, text + joint + added)
         return {**missing, **found}
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """Return the keys and values of a configuration file; {} if there is none. Raises CliError."""
+    try:
+        return {entry.key: entry.value for entry in properties.read(file)}
+    except properties.PropertiesError as error:
+        raise CliError(str(error)) from None
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise CliError(f"Cannot read {file}: {error.strerror}.") from None
 
 
 def wait_until_free(data: Path, timeout_s: float) -> None:

@@ -1,29 +1,30 @@
 """The processes of `cometmq up`, with their files and flags.
 
-Ports: clients 8081 and 8083, replication 10912 and 10914, metrics 5557 and 5559, nameserver 9876.
-`--port N` moves all of them into the block from N to N + 6, so that clusters run side by side.
-Options of the command line become flags of the processes and override their files; all other
-settings come from the files. With `--port 0` ports are passed only as flags, so that the files of a
-short-lived cluster do not fix port 0.
+`shape.py` has their names, `ports.py` their ports. Options of the command line become flags of the
+processes and override their files; all other settings come from the files. With `--port 0` ports
+are passed only as flags, so that the files of a short-lived cluster do not fix port 0; several
+nameservers must know each other before they start, so their ports are reserved.
 
-With a controller (the default with two brokers) the nameserver elects the leader, at first the
-master; the slave's `brokerRole=SLAVE` then means "as the group's policy".
-`COMETMQ_ENABLE_CONTROLLER_MODE=false` and `--no-controller` give fixed roles.
+With a controller (the default) the nameservers elect the leaders, at first the masters;
+`brokerRole=SLAVE` then means "as the group's policy". `COMETMQ_ENABLE_CONTROLLER_MODE=false` and
+`--no-controller` give fixed roles.
 """
 
 import json
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .layout import DataDirectory
+from ..errors import CliError, Exit
+from . import ports
+from .layout import DataDirectory, read_settings
+from .ports import BROKER_FLAGS, HOST, BrokerPorts
+from .shape import Member, Shape, chosen_shape, existing_shape
 
-HOST = "127.0.0.1"
-DEFAULT_PORT = 8081
-_SLAVE_DISTANCE = 2
-#: Ports of one `up --port N`, from N.
-PORTS = 7
+_PORTS_END = 65_536
+_SINGLE = Member("single", "broker-a", 0)
 
 #: Flag of a process -> key of its file, for everything that `up` sets by flags.
 KEYS = {
@@ -49,21 +50,9 @@ class Options:
     controller: bool = False
     #: Switch authentication and authorization on, with the user `admin`.
     auth: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of a cluster; those of the slave are `_SLAVE_DISTANCE` higher."""
-
-    client: int = DEFAULT_PORT
-    namesrv: int = 9876
-    ha: int = 10912
-    metrics: int = 5557
-
-
-def _ports(first: int | None) -> Ports:
-    """Return the usual ports, or those of the block of `--port`."""
-    return Ports(first, first + 1, first + 3, first + 4) if first else Ports()
+    groups: int | None = None
+    replicas: int | None = None
+    nameservers: int | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +70,10 @@ class Plan:
     file_values: Mapping[str, str]
     #: The nameserver's port is not known yet; it is sent as a late flag.
     needs_namesrv: bool = False
+    #: The broker group by the options; empty for a nameserver.
+    group: str = ""
+    #: Keeps the port of a nameserver free until it listens.
+    reserved: socket.socket | None = None
     ports: dict[str, int] = field(default_factory=dict)
 
     def value(self, flag: str) -> str:
@@ -113,29 +106,86 @@ class Plan:
 
 
 def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
-    """Write missing files and return the plans, the nameserver first."""
+    """Write missing files and return the plans, the nameservers first. Raises CliError."""
+    _check_kind(data, options)
+    shape = (
+        Shape(1, 1, 1)
+        if options.single
+        else chosen_shape(data.path, options.groups, options.replicas, options.nameservers)
+    )
+    if shape.replicas == 1 and options.replication == "sync":
+        raise CliError(
+            "A group of one replica has none to wait for: omit --replication, or start with"
+            " --replicas 2.",
+            Exit.USAGE,
+        )
+    if options.port and options.port + ports.block_size(shape) > _PORTS_END:
+        raise CliError(
+            f"--port {options.port} needs {ports.block_size(shape)} ports, up to {_PORTS_END - 1}:"
+            " give a lower one.",
+            Exit.USAGE,
+        )
     token = data.token()
     if options.single:
         return [_single(data, options, token)]
-    return [
-        _namesrv(data, options, token),
-        _broker(data, options, token, "master"),
-        _broker(data, options, token, "slave"),
-    ]
+    nameservers = _nameservers(data, options, token, shape)
+    return [*nameservers, *_brokers(data, options, token, shape, _namesrv_addresses(nameservers))]
 
 
-def _namesrv(data: DataDirectory, options: Options, token: str) -> Plan:
-    home = data.path / "namesrv"
-    file, found, flags = _namesrv_file(data, options, token, home)
-    return Plan("namesrv", "nameserver", "namesrv", home, {"--config": file}, flags, found)
+def _check_kind(data: DataDirectory, options: Options) -> None:
+    """Raise CliError if the directory has a cluster with --single, or without it, and it is not
+    the requested one: it would be hidden by an empty one."""
+    single = (data.path / _SINGLE.name / "store").exists()
+    several = existing_shape(data.path) is not None
+    if options.single and several and not single:
+        raise CliError(
+            f"The cluster in {data.path} has several processes: omit --single, or give another"
+            " directory with --data.",
+            Exit.USAGE,
+        )
+    if single and not options.single and not several:
+        raise CliError(
+            f"The cluster in {data.path} was made with --single: add --single, or give another"
+            " directory with --data.",
+            Exit.USAGE,
+        )
+
+
+def _nameservers(data: DataDirectory, options: Options, token: str, shape: Shape) -> list[Plan]:
+    plans = []
+    numbers = _namesrv_ports(options)
+    for name in shape.namesrv_names():
+        home = data.path / name
+        file, found, flags = _namesrv_file(data, options, token, home, next(numbers))
+        plans.append(Plan(name, "nameserver", "namesrv", home, {"--config": file}, flags, found))
+    if len(plans) == 1:
+        return plans
+    for plan in plans if options.port == 0 else ():
+        plan.reserved = ports.reserve()
+        plan.flags["listen_port"] = str(plan.reserved.getsockname()[1])
+    for plan in plans if options.controller else ():
+        # Not in the file, like `controller`.
+        plan.flags["controller_peers"] = ",".join(
+            _namesrv_addresses([peer for peer in plans if peer is not plan])
+        )
+    return plans
+
+
+def _namesrv_ports(options: Options) -> Iterator[int]:
+    return ports.block_nameservers(options.port) if options.port else ports.usual_nameservers()
+
+
+def _namesrv_addresses(plans: list[Plan]) -> list[str]:
+    """Return the addresses; none if they are not known before the start."""
+    numbers = [plan.value("listen_port") for plan in plans]
+    return [] if "0" in numbers else [f"{HOST}:{number}" for number in numbers]
 
 
 def _namesrv_file(
-    data: DataDirectory, options: Options, token: str, home: Path
+    data: DataDirectory, options: Options, token: str, home: Path, port: int
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     file = home / "namesrv.conf"
     wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
-    port = _ports(options.port).namesrv
     flags = {}
     if options.port is not None:
         flags["listen_port"] = str(port if options.port else 0)
@@ -145,67 +195,104 @@ def _namesrv_file(
         flags["authentication_enabled"] = "true"
     if options.port != 0:
         wanted["listenPort"] = str(port)
-    found = data.configure(file, wanted, "The nameserver of `cometmq up`.")
+    found = data.configure(file, wanted, "A nameserver of `cometmq up`.")
     return file, found, flags
 
 
-def _broker(data: DataDirectory, options: Options, token: str, name: str) -> Plan:
-    home = data.path / name
-    is_slave = name == "slave"
-    file, found, flags = _broker_file(data, options, token, home, is_slave=is_slave)
-    return Plan(
-        name,
-        "slave" if is_slave else "master",
-        "broker",
-        home,
-        {"--config": file},
-        flags,
-        found,
-        needs_namesrv=options.port == 0,
-    )
+def _brokers(
+    data: DataDirectory, options: Options, token: str, shape: Shape, nameservers: list[str]
+) -> Iterator[Plan]:
+    usual = "sync" if shape.replicas > 1 else "async"
+    members = list(shape.members())
+    numbers = _broker_ports(data, options, members, shape)
+    for member, chosen in zip(members, numbers, strict=True):
+        home = data.path / member.name
+        file, found, flags = _broker_file(
+            *(data, options, token, member),
+            chosen=chosen,
+            namesrv=";".join(nameservers),
+            usual_replication=usual,
+        )
+        yield Plan(
+            member.name,
+            member.role,
+            "broker",
+            home,
+            {"--config": file},
+            flags,
+            found,
+            needs_namesrv=not nameservers,
+            group=member.group,
+        )
+
+
+def _broker_ports(
+    data: DataDirectory, options: Options, members: list[Member], shape: Shape
+) -> list[BrokerPorts]:
+    """Return the ports of the brokers; without `--port`, of those whose files name none."""
+    if options.port:
+        block = ports.block_brokers(options.port, shape.nameservers)
+        return [next(block) for _ in members]
+    keys = [KEYS[flag] for flag in BROKER_FLAGS]
+    files = [read_settings(data.path / member.name / "broker.conf") for member in members]
+    taken = {file[key] for file in files for key in keys if key in file}
+    free = (chosen for chosen in ports.usual_brokers() if taken.isdisjoint(map(str, chosen)))
+    complete = (0, 0, 0)  # not used: the file has all three
+    return [complete if file.keys() >= set(keys) else next(free) for file in files]
 
 
 def _single(data: DataDirectory, options: Options, token: str) -> Plan:
-    home = data.path / "single"
-    file, found, flags = _broker_file(data, options, token, home, is_slave=False)
-    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home)
+    home = data.path / _SINGLE.name
+    port = next(_namesrv_ports(options))
+    (chosen,) = _broker_ports(data, options, [_SINGLE], Shape(1, 1, 1))
+    # The process sets the address itself, after its nameserver has bound a port.
+    namesrv = "" if options.port == 0 else f"{HOST}:{port}"
+    file, found, flags = _broker_file(
+        *(data, options, token, _SINGLE), chosen=chosen, namesrv=namesrv, usual_replication="async"
+    )
+    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, port)
     files = {"--config": file, "--namesrv-config": namesrv_file}
-    return Plan("single", "master", "single", home, files, {**flags, **namesrv_flags}, found)
+    return Plan(
+        *(_SINGLE.name, "master", "single", home, files, {**flags, **namesrv_flags}, found),
+        group=_SINGLE.group,
+    )
 
 
 def _broker_file(
-    data: DataDirectory, options: Options, token: str, home: Path, *, is_slave: bool
+    data: DataDirectory,
+    options: Options,
+    token: str,
+    member: Member,
+    *,
+    chosen: BrokerPorts,
+    namesrv: str,
+    usual_replication: str,
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
-    distance = _SLAVE_DISTANCE if is_slave else 0
+    home = data.path / member.name
     wanted = {
         "brokerClusterName": "DefaultCluster",
-        "brokerName": "broker-a",
-        "brokerId": "1" if is_slave else "0",
-        "brokerRole": _role(options.replication or _usual_replication(options), is_slave),
+        "brokerName": member.group,
+        "brokerId": str(member.broker_id),
+        "brokerRole": _role(options.replication or usual_replication, member),
         "flushDiskType": f"{(options.flush or 'async').upper()}_FLUSH",
         "brokerIP1": HOST,
         "bindAddress": HOST,
         "storePathRootDir": str(home / "store"),
         "clusterToken": token,
     }
-    chosen = _ports(options.port)
-    ports = {
-        "grpc_server_port": chosen.client + distance,
-        "ha_listen_port": chosen.ha + distance,
-        "metrics_prom_exporter_port": chosen.metrics + distance,
-    }
-    namesrv = f"{HOST}:{chosen.namesrv}"
+    numbers = dict(zip(BROKER_FLAGS, map(str, chosen), strict=True))
     flags: dict[str, str] = {}
     if options.port == 0:
-        flags.update(dict.fromkeys(ports, "0"))
+        flags.update(dict.fromkeys(numbers, "0"))
     else:
-        wanted.update({KEYS[flag]: str(port) for flag, port in ports.items()})
-        wanted["namesrvAddr"] = namesrv
+        wanted.update({KEYS[flag]: port for flag, port in numbers.items()})
+        wanted.update({"namesrvAddr": namesrv} if namesrv else {})
     if options.port:
-        flags.update({flag: str(port) for flag, port in ports.items()})
+        flags.update(numbers)
+    if options.port is not None and namesrv:
         flags["namesrv_addr"] = namesrv
     if options.replication:
-        flags["broker_role"] = _role(options.replication, is_slave)
+        flags["broker_role"] = _role(options.replication, member)
     # Not in the file: the option may change from one start to the next.
     if options.controller and not _set_by_environment():
         flags["enable_controller_mode"] = "true"
@@ -223,13 +310,8 @@ def _broker_file(
     return file, found, flags
 
 
-def _usual_replication(options: Options) -> str:
-    """Return the default: a single broker has no replica to wait for."""
-    return "async" if options.single else "sync"
-
-
-def _role(replication: str, is_slave: bool) -> str:
-    return "SLAVE" if is_slave else f"{replication.upper()}_MASTER"
+def _role(replication: str, member: Member) -> str:
+    return "SLAVE" if member.broker_id else f"{replication.upper()}_MASTER"
 
 
 def _set_by_environment() -> bool:

@@ -12,14 +12,14 @@ _WAIT_S = 15.0
 _RETRY_S = 0.5
 
 
-async def set_replication(data: Path, replication: str) -> None:
-    """Set the replication of the cluster in `data` to sync or async. Raises CliError."""
+async def set_replication(data: Path, group: str, replication: str) -> None:
+    """Set the replication of a group of the cluster in `data` to sync or async. Raises CliError."""
     command = [sys.executable, "-P", "-m", "cometmq.cli.main", "ha", "policy", f"--{replication}"]
     end_s = time.monotonic() + _WAIT_S
     while True:
         process = await asyncio.create_subprocess_exec(
             *command,
-            *("--data", str(data)),
+            *("--data", str(data), "--group", group),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -33,8 +33,8 @@ async def set_replication(data: Path, replication: str) -> None:
             return
         if time.monotonic() > end_s:
             raise CliError(
-                f"Cannot change the replication to {replication}: "
+                f"Cannot change the replication of {group} to {replication}: "
                 f"{errors.decode(errors='replace').strip().removeprefix('cometmq: ')} Start without"
-                f" --replication, then run `cometmq ha policy --{replication}`."
+                f" --replication, then run `cometmq ha policy --{replication} --group {group}`."
             )
         await asyncio.sleep(_RETRY_S)

@@ -6,13 +6,13 @@
     a child cannot start          during the first start: all stop, exit code 1, its error is
     printed;
                                   later: retried, at most five times in a row
-    Ctrl-C, SIGTERM, SIGHUP       an electing nameserver stops first (so that it elects no one),
-    then the
-                                  leader drains (its sync sends still need the followers), then the
-                                  rest; a second signal kills
+    Ctrl-C, SIGTERM, SIGHUP       electing nameservers stop first (so that they elect no one), then
+    the
+                                  leaders drain (their sync sends still need the followers), then
+                                  the rest; a second signal kills
     the supervisor is killed      the children see the end of their stdin and stop
 
-The ready file is written when every child is serving and the leader accepts writes, and again with
+The ready file is written when every child is serving and the leaders accept writes, and again with
 every new process id; the addresses file of the directory with every child that is serving.
 """
 
@@ -27,12 +27,12 @@ from typing import Any
 
 from .. import private_file
 from ..errors import CliError, Exit
-from .banner import banner, durability, endpoints, in_sync, nameservers, replicas_of
+from .banner import banner, durability, endpoints, groups_of, in_sync, nameservers
 from .child import Child, command_of
 from .control import ControlServer
 from .layout import DataDirectory
-from .plan import HOST
 from .policy import set_replication
+from .ports import HOST
 
 RESTART_AFTER_S = 1.0
 # Enough attempts for a port or directory that is released late.
@@ -69,6 +69,16 @@ class Slot:
     refused: str = ""
 
 
+@dataclass(slots=True)
+class Shown:
+    """What was printed last about a group."""
+
+    replicas: int
+    leading: str = ""
+    in_sync: str = ""
+    durability: str = ""
+
+
 class Supervisor:
     """Supervises the children that `up` has spawned, until a signal."""
 
@@ -89,7 +99,7 @@ class Supervisor:
         self._restarts = restarts
         #: Requested replication (sync, async), which the group has before it is ready.
         self._replication = replication
-        self._policy_change: asyncio.Task[None] | None = None
+        self._policy_changes: dict[str, asyncio.Task[None]] = {}
         self._ready_file = ready_file
         self._say = say
         self._version = version
@@ -99,9 +109,8 @@ class Supervisor:
         self._stop_signals = 0
         self._stopping = asyncio.Event()
         self._banner_timer: asyncio.TimerHandle | None = None
-        self._in_sync = ""
-        self._durability = ""
-        self._leading = ""
+        groups = groups_of([slot.child.plan for slot in self._slots.values()])
+        self._groups = {name: Shown(len(plans)) for name, plans in groups.items()}
 
     async def run(self) -> None:
         """Run until a signal. Raises CliError if a child fails in the first start."""
@@ -125,8 +134,8 @@ class Supervisor:
                 self._say("Stopping: refusing new calls, finishing calls in flight.")
             await self._stop_all()
         finally:
-            if self._policy_change is not None:
-                self._policy_change.cancel()
+            for change in self._policy_changes.values():
+                change.cancel()
             await control.stop()
             self._data.addresses.unlink(missing_ok=True)
         if self._failure is not None:
@@ -165,34 +174,48 @@ class Supervisor:
             self._say(f"{slot.child.name} is serving again (process {slot.child.pid}).")
 
     def _accepts_sends(self) -> bool:
-        """Return True if all children are serving and a leader accepts writes."""
-        state = self._leader().state
-        served = all(slot.served for slot in self._slots.values())
-        return served and state.get("role") == "leader" and not state["write_refusal"]
+        """Return True if all children are serving, each group's leader accepts writes, and every
+        broker knows the leaders of the other groups."""
+        if not all(slot.served for slot in self._slots.values()):
+            return False
+        states = [self._leader(group).state for group in self._groups]
+        if not all(state.get("role") == "leader" for state in states):
+            return False
+        brokers = [slot.child for slot in self._slots.values() if slot.child.plan.group]
+        return not any(state["write_refusal"] for state in states) and (
+            len(states) == 1
+            or all(self._groups.keys() <= set(child.state.get("led", ())) for child in brokers)
+        )
 
     def _has_requested_replication(self) -> bool:
         """Return True if the replication in force is the requested one; otherwise change it.
 
         A group with a controller keeps its first policy; a later `brokerRole` does not change it.
         """
-        if self._replication in (None, self._leader().state["replication"]):
+        if self._replication is None:
             return True
-        if self._policy_change is None:
-            change = self._change_replication(self._replication)
-            self._policy_change = asyncio.get_running_loop().create_task(change)
-        return False
+        others = [
+            group
+            for group in self._groups
+            if self._leader(group).state["replication"] != self._replication
+        ]
+        for group in others:
+            if group not in self._policy_changes:
+                change = self._change_replication(group, self._replication)
+                self._policy_changes[group] = asyncio.get_running_loop().create_task(change)
+        return not others
 
-    async def _change_replication(self, replication: str) -> None:
-        self._say(f"Changing the replication of the group to {replication}.")
+    async def _change_replication(self, group: str, replication: str) -> None:
+        self._say(f"Changing the replication of {group} to {replication}.")
         try:
-            await set_replication(self._data.path, replication)
+            await set_replication(self._data.path, group, replication)
         except (CliError, OSError) as error:
             self._failure = str(error)
             self._stopping.set()
 
-    def _leader(self) -> Child:
-        """Return the child that reports to be leader, or else the initial master."""
-        children = [slot.child for slot in self._slots.values()]
+    def _leader(self, group: str) -> Child:
+        """Return the child that reports to be the group's leader, or else its initial master."""
+        children = [slot.child for slot in self._slots.values() if slot.child.plan.group == group]
         for child in children:
             if child.state.get("role") == "leader" and child.is_running():
                 return child
@@ -216,32 +239,35 @@ class Supervisor:
         self._show_banner_if_in_sync()
 
     def _show_banner_if_in_sync(self) -> None:
-        plans = [slot.child.plan for slot in self._slots.values()]
-        if self._leader().state.get("in_sync") == replicas_of(plans):
+        if all(
+            self._leader(group).state.get("in_sync") == shown.replicas
+            for group, shown in self._groups.items()
+        ):
             self._show_banner()
 
     def _show_banner(self) -> None:
         if self._banner_timer is None or self._stopping.is_set():
             return
         self._banner_timer.cancel()
-        leader = self._leader()
-        if leader.state.get("role") != "leader":  # it has just stepped down
+        leaders = {group: self._leader(group) for group in self._groups}
+        if any(child.state.get("role") != "leader" for child in leaders.values()):
+            # One has just stepped down.
             loop = asyncio.get_running_loop()
             self._banner_timer = loop.call_later(BANNER_AFTER_S, self._show_banner)
             return
         self._banner_timer = None
+        for group, shown in self._groups.items():
+            shown.durability = durability(leaders[group].state, shown.replicas)
+            shown.in_sync = in_sync(leaders[group].state, shown.replicas)
+            shown.leading = leaders[group].name
         children = [slot.child for slot in self._slots.values()]
-        plans = [child.plan for child in children]
-        self._durability = durability(leader.state, plans)
-        self._in_sync = in_sync(leader.state, plans)
-        self._leading = leader.name
         self._say(
             banner(
                 version=self._version,
-                plans=plans,
+                plans=[child.plan for child in children],
                 pids={child.name: child.pid for child in children},
-                bound=leader.bound or {},
-                state=leader.state,
+                bound=next(iter(leaders.values())).bound or {},
+                states={group: child.state for group, child in leaders.items()},
                 data=str(self._data.path),
                 seconds=time.monotonic() - self._started_s,
             )
@@ -249,27 +275,30 @@ class Supervisor:
 
     def _show_state(self, slot: Slot) -> None:
         """Print changes of the in-sync set, the leader, the durability, and of refusals."""
-        refused = slot.child.state.get("refused", "")
+        state = slot.child.state
+        refused = state.get("refused", "")
         if refused != slot.refused:
             slot.refused = refused
             self._say(f"{slot.child.name}: {refused or 'accepted by the leader again'}")
-        if slot.child.state.get("role") != "leader":
+        if state.get("role") != "leader":
             return
-        if slot.child.name != self._leading and self._banner_timer is None:
-            self._leading = slot.child.name
-            self._say(f"{slot.child.name} is the leader now.")
-        plans = [other.child.plan for other in self._slots.values()]
-        words = in_sync(slot.child.state, plans)
-        meaning = durability(slot.child.state, plans)
+        group = slot.child.plan.group
+        shown = self._groups[group]
+        of_group = f" of {group}" if len(self._groups) > 1 else ""
+        if slot.child.name != shown.leading and self._banner_timer is None:
+            shown.leading = slot.child.name
+            self._say(f"{slot.child.name} is the leader{of_group} now.")
         if self._banner_timer is not None:
             self._show_banner_if_in_sync()
             return
-        if meaning != self._durability:
-            self._durability = meaning
-            self._say(f"Durability: {meaning}.")
-        if words and words != self._in_sync:
-            self._in_sync = words
-            self._say(f"In sync: {words}.")
+        words = in_sync(state, shown.replicas)
+        meaning = durability(state, shown.replicas)
+        if meaning != shown.durability:
+            shown.durability = meaning
+            self._say(f"Durability{of_group}: {meaning}.")
+        if words and words != shown.in_sync:
+            shown.in_sync = words
+            self._say(f"In sync{of_group}: {words}.")
 
     def _reap(self) -> None:
         """Find the children that have ended (SIGCHLD)."""
@@ -314,7 +343,7 @@ class Supervisor:
         why = f"{slot.child.name} cannot start: {slot.child.start_error()}"
         if not self._ready:
             if any(words in why for words in _PORT_IN_USE):
-                why += " `cometmq up --port N` uses the ports N to N + 6 instead."
+                why += " `cometmq up --port N` uses the ports from N on instead."
             self._failure = why
             self._stopping.set()
             return
@@ -381,6 +410,7 @@ class Supervisor:
     def _state_of(self, slot: Slot) -> dict[str, Any]:
         return {
             "name": slot.child.name,
+            "group": slot.child.plan.group,
             "role": slot.child.state.get("role") or slot.child.plan.role,
             "state": "ended" if slot.gone.is_set() else "serving" if slot.served else "starting",
             "process": None if slot.gone.is_set() else slot.child.pid,
@@ -408,13 +438,13 @@ class Supervisor:
                 slot.restart.cancel()
             if slot.waiter is not None and not slot.waiter.done():
                 slot.waiter.set_exception(CliError("The cluster is being stopped."))
-        leader = self._leader().name
+        leading = {self._leader(group).name for group in self._groups}
         electing = [
             slot
             for slot in self._slots.values()
             if slot.child.plan.flags.get("controller") == "true"
         ]
-        leaders = [slot for slot in self._slots.values() if slot.child.name == leader]
+        leaders = [slot for slot in self._slots.values() if slot.child.name in leading]
         await self._stop(electing)
         await self._stop(leaders)
         await self._stop([s for s in self._slots.values() if s not in (*electing, *leaders)])
@@ -445,6 +475,7 @@ class Supervisor:
             "processes": [
                 {
                     "name": slot.child.name,
+                    "group": slot.child.plan.group,
                     "role": slot.child.plan.role,
                     "pid": slot.pid,
                     "ports": slot.child.plan.ports,

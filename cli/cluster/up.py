@@ -1,4 +1,4 @@
-"""`cometmq up`: a nameserver, a master and a slave on this machine, supervised.
+"""`cometmq up`: nameservers and broker groups on this machine, supervised.
 
 The order matters for the start-up time: files and locks first, then all children are spawned, and
 only then the event loop and the supervisor are imported, while the children import their modules.
@@ -16,7 +16,8 @@ from ..options import output_option
 from ..private_file import PRIVATE_UMASK
 from .child import Child
 from .layout import DataDirectory, socket_path, wait_until_free
-from .plan import PORTS, Options, Plan, make_plans
+from .plan import Options, Plan, make_plans
+from .shape import GROUPS_MAX, NAMESERVERS, REPLICAS_MAX, existing_shape
 
 _RESTART_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -25,12 +26,13 @@ _ANSWER_TIMEOUT_S = 10.0
 @click.group(invoke_without_command=True)
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_536 - PORTS),
+    type=click.IntRange(0, 65_535),
     metavar="N",
-    help="Use the ports N to N + 6: clients N (master) and N + 2 (slave), nameserver N + 1,"
-    " replication N + 3 and N + 5, metrics N + 4 and N + 6. With 0 the system chooses every port of"
-    " every process (see --ready-file). [default: the ports of the files in DATA; of a new one"
-    " clients 8081 and 8083, nameserver 9876, replication 10912 and 10914, metrics 5557 and 5559]",
+    help="Use the ports from N on: clients N (master) and N + 2 (slave), nameserver N + 1,"
+    " replication N + 3 and N + 5, metrics N + 4 and N + 6, further processes from N + 7. With 0"
+    " the system chooses every port of every process (see --ready-file). [default: the ports of the"
+    " files in DATA; of a new one clients 8081 and 8083, nameserver 9876, replication 10912 and"
+    " 10914, metrics 5557 and 5559; further processes the next of them]",
 )
 @click.option(
     "--data",
@@ -40,6 +42,24 @@ _ANSWER_TIMEOUT_S = 10.0
     help="Directory for stores, logs and configuration.",
 )
 @click.option("--single", is_flag=True, help="Run a nameserver and one broker in one process.")
+@click.option(
+    "--groups",
+    type=click.IntRange(1, GROUPS_MAX),
+    metavar="G",
+    help="Broker groups; each has its own leader, and topics are spread over them [default: those"
+    " of DATA, or 1].",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, REPLICAS_MAX),
+    metavar="R",
+    help="Replicas in each broker group [default: those of DATA, or 2].",
+)
+@click.option(
+    "--nameservers",
+    type=click.Choice([str(number) for number in NAMESERVERS]),
+    help="Nameservers; of 3 one may fail, of 5 two [default: those of DATA, or 1].",
+)
 @click.option(
     "--replication",
     type=click.Choice(["sync", "async"]),
@@ -77,6 +97,9 @@ def up(
     port: int | None,
     data: Path,
     single: bool,
+    groups: int | None,
+    replicas: int | None,
+    nameservers: str | None,
     replication: str | None,
     flush: str | None,
     controller: bool,
@@ -89,6 +112,7 @@ def up(
     \b
     cometmq up
     cometmq up --port 9081 --data other
+    cometmq up --groups 2 --replicas 2 --nameservers 3 --data large
     """
     ctx.obj = data
     if ctx.invoked_subcommand is not None:
@@ -98,16 +122,30 @@ def up(
             "--single runs one replica: there is none to wait for. Omit --single or --replication.",
             Exit.USAGE,
         )
+    if single and (groups or replicas or nameservers):
+        raise CliError(
+            "--single runs one nameserver and one broker: omit it, or --groups, --replicas and"
+            " --nameservers.",
+            Exit.USAGE,
+        )
     started_s = time.monotonic()
     os.umask(PRIVATE_UMASK)
     directory = DataDirectory(data)
     directory.addresses.unlink(missing_ok=True)
     _clear(ready_file)
-    plans = make_plans(
-        directory, Options(port, single, replication, flush, controller and not single, auth)
+    options = Options(
+        *(port, single, replication, flush, controller and not single, auth, groups, replicas),
+        int(nameservers) if nameservers else None,
     )
+    before = existing_shape(directory.path)
+    plans = make_plans(directory, options)
     for plan in plans:
         _warn_of_foreign_store(plan)
+    if before is not None and (groups or 0) > before.groups:
+        _say(
+            "New broker groups have no topics yet. When the cluster is ready, `cometmq cluster"
+            f" reconcile --data {data}` creates those of the other groups."
+        )
     children = [Child(plan) for plan in plans]
     try:
         for child in children:

@@ -269,15 +269,18 @@ class _Broker:
             "broker_id": identity.broker_id,
             "incarnation": node.replication.replica.meta.incarnation,
         }
+        # The groups whose leaders it knows: calls to them are forwarded.
+        led = [name for name, group in node.cluster.groups.items() if group.leader()]
         if not node.leadership.is_leader:
             refused = node.replication.refused or ""
             if refused.startswith("NOT_LEADER") and self._elected:
                 refused = ""  # its former leader; the controller sends the new one
-            return {"role": "follower", "replica": me, "refused": refused}
+            return {"role": "follower", "replica": me, "led": led, "refused": refused}
         rows = node.replication.members()
         return {
             "role": "leader",
             "replica": me,
+            "led": led,
             "in_sync": sum(row.in_sync for row in rows),
             "replication": "sync" if node.replication.policy.sync else "async",
             "flush": "sync" if node.leadership.policy.sync_flush else "async",

@@ -1,5 +1,6 @@
 """Which processes a cluster has, and which of flag and file says what."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,16 @@ import pytest
 from cometmq.cli.cluster.banner import banner, durability, endpoints, in_sync
 from cometmq.cli.cluster.layout import DataDirectory
 from cometmq.cli.cluster.plan import Options, Plan, make_plans
+from cometmq.cli.errors import CliError
 
 
 def plans(path: Path, **options: Any) -> dict[str, Plan]:
     defaults = {"port": None, "single": False, "replication": None, "flush": None}
     data = DataDirectory(path)
-    made = make_plans(data, Options(**{**defaults, **options}))
-    data.close()
+    try:
+        made = make_plans(data, Options(**{**defaults, **options}))
+    finally:
+        data.close()
     return {plan.name: plan for plan in made}
 
 
@@ -66,7 +70,7 @@ def test_port_moves_every_port_of_a_new_and_of_an_existing_cluster(tmp_path: Pat
         *("9002", "9005", "9006", "127.0.0.1:9001")
     ]
     assert made["namesrv"].value("listen_port") == "9001"
-    (single,) = plans(tmp_path, port=9000, single=True).values()
+    (single,) = plans(tmp_path / "single", port=9000, single=True).values()
     ports = [single.value(name) for name in ("listen_port", *names)]
     assert ports == ["9001", "9000", "9003", "9004", "127.0.0.1:9001"]
 
@@ -131,18 +135,16 @@ def leading(**state: Any) -> dict[str, Any]:
         (leading(in_sync=1, write_refusal="few"), "1 of 2: writes are refused (few)"),
     ],
 )
-def test_the_in_sync_state_is_described(tmp_path: Path, state: dict[str, Any], words: str) -> None:
-    assert in_sync(state, list(plans(tmp_path).values())) == words
+def test_the_in_sync_state_is_described(state: dict[str, Any], words: str) -> None:
+    assert in_sync(state, 2) == words
 
 
-def test_the_meaning_of_an_ok_comes_from_the_policy_in_force(tmp_path: Path) -> None:
-    two = list(plans(tmp_path / "two", replication="sync").values())
+def test_the_meaning_of_an_ok_comes_from_the_policy_in_force() -> None:
     assert "async replication; OK means: in the master's page cache" in durability(
-        leading(replication="async"), two
+        leading(replication="async"), 2
     )
-    assert "survives the loss of one" in durability(leading(), two)
-    alone = list(plans(tmp_path / "one", single=True).values())
-    assert "survives a crash of the process" in durability(leading(), alone)
+    assert "survives the loss of one" in durability(leading(), 2)
+    assert "survives a crash of the process" in durability(leading(), 1)
 
 
 def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
         plans=made,
         pids={"master": 77},
         bound={"door": "grpcio"},
-        state=leading(),
+        states={"broker-a": leading()},
         data=str(tmp_path),
         seconds=0.5,
     )
@@ -174,3 +176,94 @@ def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
         "Ctrl-C",
     ):
         assert words in text, words
+
+
+def test_further_groups_replicas_and_nameservers_get_names_and_ports_of_their_own(
+    tmp_path: Path,
+) -> None:
+    made = plans(tmp_path, groups=2, replicas=3, nameservers=3, controller=True)
+    assert list(made) == [
+        *("namesrv", "namesrv-2", "namesrv-3", "master", "slave", "slave-2"),
+        *("master-b", "slave-b", "slave-b-2"),
+    ]
+    keys = ("brokerName", "brokerId", "brokerRole", "grpcServerPort", "haListenPort")
+    assert [made["slave-b-2"].file_values[key] for key in keys] == [
+        *("broker-b", "2", "SLAVE", "8091", "10922")
+    ]
+    nameservers = [f"127.0.0.1:{port}" for port in (9876, 9877, 9878)]
+    assert made["master"].file_values["namesrvAddr"] == ";".join(nameservers)
+    assert made["namesrv-2"].flags["controller_peers"] == f"{nameservers[0]},{nameservers[2]}"
+
+
+def test_an_existing_cluster_gets_more_groups_and_replicas_and_keeps_its_ports(
+    tmp_path: Path,
+) -> None:
+    def ports() -> dict[str, str]:
+        keys = ("grpcServerPort", "haListenPort", "metricsPromExporterPort", "listenPort")
+        return {
+            name: ",".join(plan.file_values[key] for key in keys if key in plan.file_values)
+            for name, plan in plans(tmp_path).items()
+        }
+
+    before = ports()
+    plans(tmp_path, groups=2)
+    plans(tmp_path, replicas=3)
+    after = ports()
+    assert after.items() > before.items()
+    assert len(set(after.values())) == len(after) == 7
+
+
+def test_a_block_of_ports_has_no_port_twice(tmp_path: Path) -> None:
+    made = plans(tmp_path, port=20_000, groups=3, replicas=2, nameservers=3)
+    flags = ("listen_port", "grpc_server_port", "ha_listen_port", "metrics_prom_exporter_port")
+    found = [plan.flags[flag] for plan in made.values() for flag in flags if flag in plan.flags]
+    assert sorted(map(int, found)) == list(range(20_000, 20_021))
+    with pytest.raises(CliError, match="--port 65520 needs 21 ports"):
+        plans(tmp_path, port=65_520)
+
+
+def test_several_nameservers_know_their_free_ports_before_they_start(tmp_path: Path) -> None:
+    made = plans(tmp_path, port=0, nameservers=3, controller=True)
+    servers = [made[name] for name in ("namesrv", "namesrv-2", "namesrv-3")]
+    addresses = [f"127.0.0.1:{plan.flags['listen_port']}" for plan in servers]
+    assert servers[0].flags["controller_peers"] == ",".join(addresses[1:])
+    assert made["master"].flags["namesrv_addr"] == ";".join(addresses)
+    assert not made["master"].needs_namesrv
+    for plan in servers:
+        assert plan.reserved is not None
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(plan.reserved.getsockname())
+            server.listen()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"groups": 1}, "has 2 broker groups: --groups can only add some"),
+        ({"replicas": 1}, "has 2 replicas in a group: --replicas can only add some"),
+        ({"nameservers": 1}, "has 3 nameservers, and their number cannot change"),
+        ({"single": True}, "has several processes: omit --single"),
+    ],
+)
+def test_a_cluster_does_not_become_smaller(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    plans(tmp_path, groups=2, nameservers=3)
+    with pytest.raises(CliError, match=words):
+        plans(tmp_path, **options)
+
+
+def test_a_cluster_of_one_process_stays_one(tmp_path: Path) -> None:
+    plans(tmp_path, single=True)
+    (tmp_path / "single" / "store").mkdir()
+    with pytest.raises(CliError, match="was made with --single: add --single"):
+        plans(tmp_path)
+
+
+def test_one_replica_is_asynchronous(tmp_path: Path) -> None:
+    made = plans(tmp_path, replicas=1)
+    assert list(made) == ["namesrv", "master"]
+    assert made["master"].file_values["brokerRole"] == "ASYNC_MASTER"
+    with pytest.raises(CliError, match="none to wait for"):
+        plans(tmp_path, replication="sync")

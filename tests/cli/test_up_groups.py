@@ -1,0 +1,92 @@
+"""`cometmq up --groups --replicas --nameservers` with real processes: one survives any other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cometmq
+from cometmq.cli.connection import Connection
+from cometmq.proto import paths, v2
+from cometmq.tests.harness.cluster import Cluster, wait_until
+
+MESSAGES = 40
+WAIT_S = 90.0
+GROUPS = ["broker-a", "broker-b"]
+SHAPE = ("--groups", "2", "--replicas", "2", "--nameservers", "3")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path / "data", *SHAPE, controller=True, segment_size=1 << 20)
+    try:
+        yield made.start(WAIT_S)
+    finally:
+        made.stop()
+
+
+def documents(cluster: Cluster, *words: str) -> Any:
+    return json.loads(cluster.run(*words, "--data", str(cluster.data), "-o", "json").stdout)
+
+
+def routed(endpoint: str, topic: str) -> list[str]:
+    """The broker groups of a topic's route."""
+    request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
+    return sorted({queue.broker.name for queue in answer.message_queues})
+
+
+def sent_to_both(endpoint: str, topic: str, prefix: str) -> set[bytes]:
+    """Send messages; return their bodies."""
+    bodies = {f"{prefix}{number}".encode() for number in range(MESSAGES)}
+    with cometmq.sync.Producer(endpoint, timeout=WAIT_S) as producer:
+        for body in bodies:
+            producer.send(topic, body)
+    return bodies
+
+
+def consumed(endpoint: str, topic: str, wanted: set[bytes]) -> set[bytes]:
+    """What a consumer receives, until it has all messages or the time is up."""
+    bodies: set[bytes] = set()
+    end = time.monotonic() + WAIT_S
+    with cometmq.sync.SimpleConsumer(endpoint, group="readers", topics=topic) as consumer:
+        while not bodies >= wanted and time.monotonic() < end:
+            for message in consumer.receive(max_messages=16, wait=1):
+                bodies.add(message.body)
+                consumer.ack(message)
+    return bodies
+
+
+@pytest.mark.timeout(300)
+def test_two_groups_serve_through_any_node_and_survive_a_killed_leader(cluster: Cluster) -> None:
+    nodes = {node.name: node for node in cluster.nodes()}
+    assert [node.role for node in nodes.values()].count("nameserver") == 3
+    told = cluster.run("topic", "create", "t", "--endpoint", cluster.address("slave-b")).stdout
+    assert told == "".join(f"{name}  Created topic t: normal, 8 queues.\n" for name in GROUPS)
+    for name in ("master", "slave", "master-b", "slave-b"):
+        at = cluster.address(name)
+        wait_until("the route has both groups", lambda at=at: routed(at, "t") == GROUPS, WAIT_S)
+    first = sent_to_both(cluster.address("slave"), "t", "a")
+    queues = documents(cluster, "topic", "describe", "t")["queues"]
+    assert {queue["broker"] for queue in queues if queue["messages"]} == set(GROUPS)
+    assert consumed(cluster.address("slave-b"), "t", first) == first
+
+    status = documents(cluster, "up", "status")
+    (leader,) = (
+        row["name"]
+        for row in status["processes"]
+        if (row["group"], row["role"]) == ("broker-b", "leader")
+    )
+    cluster.kill9(leader)
+    cluster.kill9("namesrv-2")
+    second = sent_to_both(cluster.endpoints, "t", "b")
+    assert consumed(cluster.endpoints, "t", second) >= second
+    down = cluster.run("up", "status", "--data", str(cluster.data), check=False)
+    assert down.returncode == 3
+    assert down.stdout.count("ended") == 2
