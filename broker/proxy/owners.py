@@ -2,9 +2,9 @@
 topic.
 
 The rules are those of `broker/routing/request_router.py`, for a node that owns nothing; sends to a
-topic of several groups are spread over them. While a group has no reachable leader, writes wait for
-one, and reads go to another live replica of the group (docs/formats/ha.md, rule R10). A request
-without an owner waits until shortly before its deadline.
+topic of several groups, and receives that name no broker, are spread over the groups. While a group
+has no reachable leader, writes wait for one, and reads go to another live replica of the group
+(docs/formats/ha.md, rule R10). A request without an owner waits until shortly before its deadline.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ LOCAL = frozenset(
 
 _LEARNED_MAX = 10_000
 _PERM_WRITE = 2
+_TURNS = 1 << 30
 
 
 class Owners:
@@ -52,6 +53,7 @@ class Owners:
         self._learned: dict[str, str] = {}
         #: The groups among which the sends of a topic are spread.
         self._writable: dict[str, Sequence[str]] = {}
+        self._turn = 0
 
     def learn(self, topic: str, group: str) -> None:
         """A route contained the group: the nameservers may get a new topic a moment later."""
@@ -114,7 +116,21 @@ class Owners:
         topic = TOPIC_OF[path](request) if path in TOPIC_OF and request is not None else ""
         if path == paths.SEND_MESSAGE and topic:
             return self._of_send(topic, request.messages[0].system_properties)
+        if path == paths.RECEIVE_MESSAGE and topic:
+            return self._of_receive(topic)
         return self.of_topic(topic)
+
+    def _of_receive(self, topic: str) -> GroupView | None:
+        """Return the groups that have the topic in turn: a receive that names no broker is for all.
+
+        Official clients name one of the route; Apache's proxy takes turns as well.
+        """
+        readable = [group for group in self.groups() if topic in group.topics]
+        if len(readable) < 2:
+            return self.of_topic(topic)
+        led = [group for group in readable if self._has_leader(group)] or readable
+        self._turn = (self._turn + 1) % _TURNS
+        return led[self._turn % len(led)]
 
     def _of_send(self, topic: str, properties: v2.SystemProperties) -> GroupView | None:
         """Return the group for a send by its message group, lite topic, or message id.

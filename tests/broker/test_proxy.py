@@ -104,7 +104,7 @@ async def test_a_client_sees_only_the_proxys_address(tmp_path: Path) -> None:
                 assert done.status.code == v2.OK, done
 
 
-async def test_sends_are_spread_over_the_groups_of_a_topic(tmp_path: Path) -> None:
+async def test_sends_and_receives_are_spread_over_the_groups_of_a_topic(tmp_path: Path) -> None:
     async with (
         nameserver() as namesrv,
         running(settings(tmp_path / "a", namesrv_addr=namesrv)) as first,
@@ -136,6 +136,12 @@ async def test_sends_are_spread_over_the_groups_of_a_topic(tmp_path: Path) -> No
                     sent += 1
                     await asyncio.sleep(0.01)
             assert sum(stored("t")) == sent
+            for broker in ("broker-a", "broker-b"):
+                assert (await create_group(wire, "readers", broker=broker)).code == v2.OK
+            received: set[str] = set()
+            while len(received) < sent:  # no request names a broker
+                for found in await receive(wire, "t", "readers", 60.0):
+                    received.add(found.system_properties.message_id)
             for n in range(40):
                 ordered = normal_message("fifo", f"F-{n}", b"x")
                 ordered.system_properties.message_type = v2.FIFO
