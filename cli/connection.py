@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import grpc
 
 Metadata = tuple[tuple[str, str], ...]
-_TIMEOUT_S = 10.0
+#: Longest wait for an answer.
+TIMEOUT_S = 10.0
 _HINT_OF_KEYS = (
     ". A call is signed with the keys of --data DIR, of the context, or of COMETMQ_ACCESS_KEY and"
     " COMETMQ_SECRET_KEY."
@@ -145,11 +146,18 @@ class Connection:
             response_deserializer=answer.FromString,  # type: ignore[attr-defined]
         )
 
-    def pages(self, path: str, request: Any, answer: type[R], items: str) -> Iterator[R]:
+    def pages(
+        self,
+        path: str,
+        request: Any,
+        answer: type[R],
+        items: str,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Iterator[R]:
         """Yield the pages of a list by name; `items` is the field of its entries. Raises
         CliError."""
         while True:
-            page: Any = self.call(path, request, answer)
+            page: Any = self.call(path, request, answer, timeout_s)
             yield page
             found = getattr(page, items)
             if not (page.more and found):
@@ -157,7 +165,7 @@ class Connection:
             request.after = found[-1].name
 
     def start(
-        self, path: str, request: object, answer: type[R], timeout_s: float = _TIMEOUT_S
+        self, path: str, request: object, answer: type[R], timeout_s: float = TIMEOUT_S
     ) -> Callable[[], R]:
         """Start a call; the result waits for the answer, checks its status and returns it.
 
@@ -178,6 +186,6 @@ class Connection:
 
         return result
 
-    def call(self, path: str, request: object, answer: type[R], timeout_s: float = _TIMEOUT_S) -> R:
+    def call(self, path: str, request: object, answer: type[R], timeout_s: float = TIMEOUT_S) -> R:
         """Call a method and check the status. Raises CliError."""
         return self.start(path, request, answer, timeout_s)()

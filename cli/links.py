@@ -34,6 +34,9 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # Long-lived commands (`message tail`, `console`) find a restarted node soon.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 # Keys of the click context: the values of the options, the names of those on the command line, and
 # the addresses that nodes listed.

@@ -13,13 +13,15 @@ import click
 from .errors import CliError, Exit
 from .lazy_group import LazyGroup, Table
 
-#: Name -> (module of this package, command in it, one line of help).
+#: Name -> (module of this package, or with a leading dot of `cometmq`, command in it, one line of
+#: help).
 COMMANDS: Table = {
     "up": ("cluster.up", "up", "Start a cluster on this machine: nameserver, master and slave."),
     "namesrv": ("server.command", "namesrv", "Run a nameserver."),
     "broker": ("server.command", "broker", "Run one replica of a broker group."),
     "single": ("server.command", "single", "Run a nameserver and a broker in one process."),
     "proxy": ("server.proxy", "proxy", "Run a proxy: one port for all brokers of a cluster."),
+    "console": (".console.command", "console", "Serve the web console of a cluster."),
     "topic": ("topic", "topic", "Create, alter, delete, list and describe topics."),
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),

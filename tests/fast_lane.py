@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 FILES = ("test_tidy.py", "features/test_table.py")
 
 FOLDERS = (
-    *("auth", "broker", "cli", "client", "docs", "front", "ha", "ha/core"),
+    *("auth", "broker", "cli", "client", "console", "docs", "front", "ha", "ha/core"),
     *("nameserver", "nameserver/core", "proto", "remoting", "sim", "store"),
 )
 
@@ -33,6 +33,7 @@ LEFT_OUT = {
         proxy store_commands store_retention up up_controller
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
+    "console": "browser node_death pages",
     "docs": "first_hour production_guide skips",
     "front": """
         abuse access_point forward_hold life native_soak native_tls raw slow_clients streams

@@ -158,7 +158,8 @@ def may_import(part: str, target: str) -> bool:
     if top not in PACKAGE_FOLDERS:  # a name of the root itself, like __version__
         return True
     if top in ENTRY_POINTS and part not in (top, ""):
-        return False
+        # The console is a client of the cluster like the commands, and shares their parts.
+        return part == "console" and target.startswith("cli/") and target != "cli/main"
     if "*" in allowed:
         return True
     if target == "ha/core" or target.startswith("ha/core/"):
@@ -348,12 +349,15 @@ def test_imports_of_the_core_equal_the_declared_dependencies() -> None:
     assert not unused, f"a dependency without an import: {sorted(unused)}"
 
 
+def of_tests(extras: dict[str, list[str]]) -> list[str]:
+    """Return the requirements of the extras that `dev` includes."""
+    return extras["spark"] + extras["java"] + extras["console"]
+
+
 def test_the_pins_are_within_the_ranges() -> None:
     project = pyproject()["project"]
     extras = project["optional-dependencies"]
-    direct = distributions(
-        project["dependencies"] + extras["dev"] + extras["spark"] + extras["java"]
-    )
+    direct = distributions(project["dependencies"] + extras["dev"] + of_tests(extras))
     direct.discard(project["name"])  # an extra that includes other extras
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
@@ -378,7 +382,7 @@ def test_the_lock_files_have_the_pins_with_hashes() -> None:
     project = pyproject()["project"]
     extras = project["optional-dependencies"]
     core = distributions(project["dependencies"])
-    tests = core | distributions(extras["dev"] + extras["spark"] + extras["java"])
+    tests = core | distributions(extras["dev"] + of_tests(extras))
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     image, dev = locked("requirements.lock"), locked("requirements-dev.lock")
@@ -430,6 +434,8 @@ def test_no_file_contains_a_path_of_a_developer_machine() -> None:
         ("pipeline", "store/message_store", False),
         ("cli", "broker/server", True),
         ("console", "cli/main", False),
+        ("console", "cli/connection", True),
+        ("cli", "console/command", False),
         ("broker", "cli/main", False),
         ("broker", "__version__", True),
     ],

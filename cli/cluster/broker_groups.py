@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import click
 
 from ...proto import paths, v1
-from ..connection import Connection
+from ..connection import TIMEOUT_S, Connection
 from ..errors import CliError, Exit
 from ..output import print_table, show_fields, show_json, timed
 
@@ -84,14 +84,17 @@ class Outcome(Generic[R]):
 class BrokerGroups:
     """The groups that a command addresses."""
 
-    def __init__(self, connection: Connection, names: Sequence[str]) -> None:
-        """`names` is `[""]` for the only group of a cluster."""
+    def __init__(
+        self, connection: Connection, names: Sequence[str], timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """`names` is `[""]` for the only group of a cluster; the timeout is that of a call."""
         self.names = names
         self._connection = connection
+        self._timeout_s = timeout_s
 
     def among(self, names: Sequence[str]) -> "BrokerGroups":
         """Return these groups only."""
-        return BrokerGroups(self._connection, names)
+        return BrokerGroups(self._connection, names, self._timeout_s)
 
     def each(
         self, path: str, request: Any, answer: type[R], among: Sequence[str] | None = None
@@ -99,7 +102,8 @@ class BrokerGroups:
         """Send a request to the groups (or `among` these); the outcomes are in their order."""
         names = self.names if among is None else among
         pending = [
-            (name, self._connection.start(path, _to(name, request), answer)) for name in names
+            (name, self._connection.start(path, _to(name, request), answer, self._timeout_s))
+            for name in names
         ]
         return [_outcome(name, result) for name, result in pending]
 
@@ -129,12 +133,14 @@ def broker_groups(endpoint: str) -> Iterator[BrokerGroups]:
     ctx = click.get_current_context()
     with Connection(endpoint) as connection:
         names: Sequence[str] = ctx.meta.get(_BROKERS_KEY, ())
-        if not names:
-            found = connection.call(
-                paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse
-            )
-            names = found.brokers if len(found.brokers) > 1 else ("",)
-        yield BrokerGroups(connection, tuple(names))
+        yield BrokerGroups(connection, names or group_names(connection))
+
+
+def group_names(connection: Connection, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
+    """Return the names of all groups; `("",)` for the only one. Raises CliError."""
+    request = v1.ListBrokersRequest()
+    found = connection.call(paths.LIST_BROKERS, request, v1.ListBrokersResponse, timeout_s)
+    return tuple(found.brokers) if len(found.brokers) > 1 else ("",)
 
 
 def answers(outcomes: Sequence[Outcome[R]]) -> list[tuple[str, R]]:

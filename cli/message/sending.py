@@ -145,26 +145,31 @@ def _interruption() -> Iterator[_Interruption]:
 
 
 def send_all(endpoint: str, draft: Draft, count: int, *, locate: bool) -> Result:
+    """Send `count` messages over a new connection, as `send_over` does. Raises CliError."""
+    with Connection(endpoint) as connection:
+        return send_over(connection, draft, count, locate=locate)
+
+
+def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool) -> Result:
     """Send `count` messages, until Ctrl-C; with `locate` receipts name the queue.
 
     Raises CliError without a route.
     """
-    with Connection(endpoint) as connection:
-        kind = _message_type(draft, _route(connection, draft))
-        result = Result(draft.topic)
-        started = time.monotonic()
-        with _interruption() as interruption:
-            _send(
-                *(connection, draft),
-                kind=kind,
-                count=count,
-                result=result,
-                interruption=interruption,
-            )
-            result.seconds = time.monotonic() - started
-            result.interrupted = interruption.began_s is not None
-        if locate and not result.interrupted:
-            _add_queues(connection, result)
+    kind = _message_type(draft, _route(connection, draft))
+    result = Result(draft.topic)
+    started = time.monotonic()
+    with _interruption() as interruption:
+        _send(
+            *(connection, draft),
+            kind=kind,
+            count=count,
+            result=result,
+            interruption=interruption,
+        )
+        result.seconds = time.monotonic() - started
+        result.interrupted = interruption.began_s is not None
+    if locate and not result.interrupted:
+        _add_queues(connection, result)
     return result
 
 

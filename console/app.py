@@ -1,0 +1,67 @@
+"""The console as a Starlette application: its sections, its files, its failures."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from ..cli.errors import CliError
+from .cluster import Cluster
+from .live import OverviewPages, Watch
+from .security import Guard
+from .topics import TopicPages
+from .views import Views
+
+# Threads for calls to the cluster. Each page holds one until it is answered; more would only wait
+# in the broker, and each costs memory.
+_THREADS = 12
+
+
+class _Files(StaticFiles):
+    """The files of the wheel; the URL has the version, so that a browser keeps them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        found = await super().get_response(path, scope)
+        found.headers["Cache-Control"] = "public, max-age=86400"
+        return found
+
+
+def make_app(
+    cluster: Cluster, views: Views, wall_ms: Callable[[], int], hosts: Iterable[str]
+) -> tuple[Starlette, Watch]:
+    """Return the application and its watch; `hosts` are further names of the console."""
+    watch = Watch(cluster, wall_ms)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        task = asyncio.create_task(watch.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return views.error(request, error)
+
+    app = Starlette(
+        routes=[
+            *OverviewPages(watch, views).routes(),
+            *TopicPages(cluster, views).routes(),
+            Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),
+        ],
+        middleware=[Middleware(Guard, names=hosts)],
+        exception_handlers={CliError: failed, HTTPException: failed},
+        lifespan=lifespan,
+    )
+    return app, watch

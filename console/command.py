@@ -1,0 +1,88 @@
+"""`cometmq console`: serve the web console of a cluster.
+
+The console has no login: it listens on loopback, acts with the credentials of the command line, and
+is read-only without `--allow-changes`. Another address needs a name in `--allow-host`.
+"""
+
+from pathlib import Path
+
+import click
+
+from ..cli.connection import Connection
+from ..cli.errors import CliError, Exit
+from ..cli.options import endpoint_option
+from ..proto.addresses import is_loopback
+
+_PORT = 8082
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=_PORT,
+    show_default=True,
+    help="Port of the pages; 0: any free port.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. The console has no login: put a proxy with one in front of any "
+    "address but loopback.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A further host name by which browsers reach the console; repeatable.",
+)
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Offer changes: send, create, delete, reset, redrive, switch over.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSON file with the address, written when the console is serving.",
+)
+@endpoint_option
+def console(
+    *,
+    port: int,
+    host: str,
+    hosts: tuple[str, ...],
+    allow_changes: bool,
+    ready_file: Path | None,
+    endpoint: str,
+) -> None:
+    """Serve the web console of a cluster.
+
+    The console acts with the credentials of this command. Give several nodes, so that it survives
+    the end of one.
+
+    \b
+    cometmq console --port 8082 --endpoint "127.0.0.1:8081;127.0.0.1:8083"
+    """
+    if not is_loopback(host) and not hosts:
+        text = (
+            f"{host} is reachable by other machines, and the console has no login. Name the hosts "
+            "by which browsers reach it with --allow-host, and put a proxy with a login in front."
+        )
+        raise CliError(text, Exit.USAGE)
+    try:
+        from .server import serve
+    except ModuleNotFoundError as error:
+        text = f"The console needs {error.name}: pip install 'cometmq[console]'"
+        raise CliError(text) from None
+    with Connection(endpoint) as connection:
+        serve(
+            connection,
+            host=host,
+            port=port,
+            hosts=hosts,
+            allow_changes=allow_changes,
+            ready_file=ready_file,
+        )

@@ -1,0 +1,228 @@
+"""Watches the cluster and streams what changes to the open overviews.
+
+One task reads the members (each second while a page is open, otherwise each 5 s), another the
+progress of the consumer groups, which costs more. All pages get the same rendered text.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from ..cli.errors import CliError
+from ..proto import paths, v1
+from ..proto.addresses import host_of
+from .cluster import Cluster
+from .history import History
+from .overview import OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
+from .views import Views
+
+# A dead node is shown within 2 s: a period, the timeout of a call and of a connection.
+_PERIOD_S, _IDLE_PERIOD_S = 0.7, 5.0
+_CALL_S = 0.7
+_DIAL_S = 0.5
+_BACKLOG_PERIOD_S = 5.0
+#: Open overviews: each holds a connection of this process.
+VIEWERS_MAX = 64
+# Addresses that are tried each time: more replicas than a console can draw.
+_ADDRESSES_MAX = 64
+_LARGEST = 8
+
+
+class Watch:
+    """The newest snapshot and the history of its figures."""
+
+    def __init__(self, cluster: Cluster, wall_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._wall_ms = wall_ms
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._reached: set[str] = set()
+        self._backlog = Backlog()
+        self.history = History(3)
+        self.snapshot = Snapshot(0)
+        self.viewers = 0
+        self.closed = False
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        backlog = asyncio.create_task(self._watch_backlog())
+        try:
+            while True:
+                await self._look()
+                self._wanted.clear()
+                with contextlib.suppress(TimeoutError):
+                    if self.viewers:
+                        await asyncio.sleep(_PERIOD_S)
+                    else:  # the first viewer does not wait for the end of the period
+                        await asyncio.wait_for(self._wanted.wait(), _IDLE_PERIOD_S)
+        finally:
+            backlog.cancel()
+            await asyncio.gather(backlog, return_exceptions=True)
+
+    async def _watch_backlog(self) -> None:
+        while True:
+            self._backlog = await run_in_threadpool(self._read_backlog)
+            await asyncio.sleep(_BACKLOG_PERIOD_S)
+
+    async def _look(self) -> None:
+        read, error = await run_in_threadpool(self._read_groups)
+        groups = keep_known(read, self.snapshot.groups)
+        members = [one for group in groups if group.answer for one in group.answer.members]
+        addresses = [one.addresses.client for one in members if one.addresses.client]
+        unreachable = await self._unreachable(addresses[:_ADDRESSES_MAX])
+        now_ms = self._wall_ms()
+        self.snapshot = Snapshot(now_ms, groups, self._backlog, unreachable, error)
+        rates = self.snapshot.rates()
+        lag = self._backlog.lag if self._backlog.at_ms else None
+        self.history.add(now_ms, (*(rates or (None, None)), lag))
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _read_groups(self) -> tuple[list[GroupState], str]:
+        try:
+            outcomes = self._cluster.groups(timeout_s=_CALL_S).each(
+                paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
+            )
+        except CliError as error:
+            return [], str(error)
+        return [GroupState(one.broker, one.answer, str(one.error or "")) for one in outcomes], ""
+
+    def _read_backlog(self) -> Backlog:
+        try:
+            outcomes = self._cluster.pages(
+                paths.LIST_GROUPS, v1.ListGroupsRequest(), v1.ListGroupsResponse, "groups"
+            )
+        except CliError as error:
+            return Backlog(error=str(error))
+        lags: dict[str, int] = {}
+        sums = v1.GroupProgress()
+        for page in (page for one in outcomes for page in one.answer or ()):
+            for config, each in zip(page.groups, page.progress, strict=True):
+                lags[config.name] = lags.get(config.name, 0) + each.lag
+                sums.lag += each.lag
+                sums.in_flight += each.in_flight
+                sums.retries += each.retries
+                sums.dead_letters += each.dead_letters
+        largest = sorted(lags.items(), key=lambda one: -one[1])[:_LARGEST]
+        failed = [str(one.error) for one in outcomes if one.error is not None]
+        return Backlog(
+            self._wall_ms(),
+            *(sums.lag, sums.in_flight, sums.retries, sums.dead_letters),
+            groups=len(lags),
+            largest=[(name, lag) for name, lag in largest if lag],
+            error=failed[0] if failed else "",
+        )
+
+    async def _unreachable(self, addresses: list[str]) -> frozenset[str]:
+        """Return the addresses that refuse connections, and those that no longer answer.
+
+        An address that was never reached may be one of another network: it is no failure.
+        """
+        found = await asyncio.gather(*map(_answers, addresses))
+        pairs = list(zip(addresses, found, strict=True))
+        self._reached.update(address for address, answers in pairs if answers)
+        return frozenset(
+            address for address, answers in pairs if not answers and address in self._reached
+        )
+
+    async def changes(self) -> AsyncIterator[Snapshot]:
+        """Yield the newest snapshot, then each new one."""
+        self.viewers += 1
+        self._wanted.set()
+        try:
+            while not self.closed:
+                changed = self._changed
+                yield self.snapshot
+                await changed.wait()
+        finally:
+            self.viewers -= 1
+
+    def close(self) -> None:
+        """End all streams, so that the server can stop."""
+        self.closed = True
+        self._tell()
+
+
+async def _answers(address: str) -> bool:
+    """Return whether an address accepts a connection."""
+    try:
+        port = int(address.rpartition(":")[2])
+        dialled = asyncio.open_connection(host_of(address), port)
+        _, writer = await asyncio.wait_for(dialled, _DIAL_S)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return True
+
+
+class OverviewPages:
+    """The overview and its stream."""
+
+    def __init__(self, watch: Watch, views: Views) -> None:
+        self._watch = watch
+        self._views = views
+        # The rendered part of the newest snapshot: one text for all viewers.
+        self._rendered: tuple[Snapshot | None, str] = (None, "")
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of this section."""
+        return [self._views.show("/", self.overview), Route("/live", self.live, methods=["GET"])]
+
+    def overview(self, request: Request) -> Response:
+        """Show the newest snapshot."""
+        part = self._part(self._watch.snapshot)
+        return self._views.page(request, "overview.html", title="Overview", part=part)
+
+    async def live(self, _request: Request) -> Response:
+        """Stream the page's part and the points of the curves as events."""
+        if self._watch.viewers >= VIEWERS_MAX:
+            raise HTTPException(503, f"This console streams to at most {VIEWERS_MAX} pages.")
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[str]:
+        yield _event("curves", json.dumps({"all": self._watch.history.columns()}))
+        async for snapshot in self._watch.changes():
+            yield _event("overview", self._part(snapshot))
+            yield _event("curves", json.dumps({"point": self._watch.history.last()}))
+
+    def _part(self, snapshot: Snapshot) -> str:
+        known, text = self._rendered
+        if known is not snapshot:
+            text = self._views.part("overview_part.html", **_values(snapshot))
+            self._rendered = snapshot, text
+        return text
+
+
+def _values(snapshot: Snapshot) -> dict[str, Any]:
+    members = [one for group in snapshot.groups if group.answer for one in group.answer.members]
+    states = [state_of(one, snapshot.unreachable) for one in members]
+    return {
+        "snapshot": snapshot,
+        "alarms": alarms(snapshot),
+        "rates": snapshot.rates(),
+        "disk_use": snapshot.disk_use(),
+        "pictures": [
+            (group, picture(group, snapshot.unreachable))
+            for group in snapshot.groups
+            if group.answer is not None
+        ],
+        "in_sync": states.count(OK),
+        "members": len(members),
+    }
+
+
+def _event(name: str, text: str) -> str:
+    """Return a server-sent event; each line of the text is one of its data lines."""
+    lines = "\n".join(f"data: {line}" for line in text.splitlines())
+    return f"event: {name}\n{lines}\n\n"

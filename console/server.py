@@ -1,0 +1,123 @@
+"""Serves the console with uvicorn: one socket, the ready file, an orderly end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from ..cli.connection import Connection
+from ..cli.errors import CliError
+from ..cli.private_file import replace
+from ..front.clock import Clock
+from .app import make_app
+from .cluster import Cluster
+from .live import VIEWERS_MAX, Watch
+from .views import Views
+
+# Connections: those of the open overviews, and as many for pages.
+_CONNECTIONS_MAX = 2 * VIEWERS_MAX
+_BACKLOG = 64
+_STOP_S = 2
+_KEEP_ALIVE_S = 15
+
+
+def serve(
+    connection: Connection,
+    *,
+    host: str,
+    port: int,
+    hosts: Sequence[str],
+    allow_changes: bool,
+    ready_file: Path | None,
+) -> None:
+    """Serve until a signal. Raises CliError if the port or the ready file cannot be used."""
+    clock = Clock()
+    views = Views(connection.endpoint, secrets.token_urlsafe(32), allow_changes=allow_changes)
+    cluster = Cluster(connection, clock.wall_ms)
+    app, watch = make_app(cluster, views, clock.wall_ms, hosts)
+    with _listener(host, port) as listener:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws="none",
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        server = _Server(config, watch, ready_file)
+        asyncio.run(server.serve(sockets=[listener]))
+    if server.failure is not None:
+        raise server.failure
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server; it writes the ready file, and ends the streams before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, watch: Watch, ready_file: Path | None) -> None:
+        super().__init__(config)
+        self._watch = watch
+        self._ready_file = ready_file
+        self.failure: CliError | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.started or not sockets:
+            return
+        host, port = sockets[0].getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        if self._ready_file is not None:
+            try:
+                _write_ready(self._ready_file, f"{name}:{port}", port)
+            except OSError as error:
+                text = f"Cannot write the ready file {self._ready_file}: {error.strerror}."
+                self.failure = CliError(text)
+                self.should_exit = True
+                return
+        print(f"The console is at http://{name}:{port}/", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watch.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """End on SIGINT and SIGTERM with exit code 0, as every server of CometMQ does."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises CliError."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        text = f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+        raise CliError(text) from None
+
+
+def _write_ready(file: Path, address: str, port: int) -> None:
+    """Replace the file atomically; its form is that of `cometmq up`."""
+    one = {
+        "name": "console",
+        "role": "console",
+        "pid": os.getpid(),
+        "ports": {"http": port},
+        "data": "",
+        "command": [sys.executable, "-P", "-m", "cometmq.cli.main", *sys.argv[1:]],
+    }
+    document = {"endpoints": address, "processes": [one]}
+    replace(file, json.dumps(document, indent=2) + "\n")

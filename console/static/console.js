@@ -1,0 +1,103 @@
+// The console's own script: the theme, the curves of the overview, and the notice of a lost
+// connection. It runs before the page is drawn, so that the theme does not flicker.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const saved = localStorage.getItem("theme");
+  if (saved === "dark" || saved === "light") root.dataset.theme = saved;
+
+  const isDark = () =>
+    root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  // Curves: the first event has all points, later ones add one.
+  const WINDOW = 720;
+  const charts = [];
+  let columns = null;
+
+  function options(width, series) {
+    const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
+    const short = (value) => {
+      if (value === null || value === undefined) return "";
+      for (const unit of ["", "k", "M", "G"]) {
+        if (Math.abs(value) < 1000 || unit === "G") return +value.toFixed(1) + unit;
+        value /= 1000;
+      }
+    };
+    const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
+    return {
+      width, height: 180, legend: { show: false }, cursor: { show: false },
+      padding: [10, 8, 0, 0],
+      scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.1] } },
+      axes: [{ ...axis, space: 80, values: (u, ticks) => ticks.map(time) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(short) }],
+      series: [{}, ...series.map((one) => ({ stroke: colour(one.colour), width: 2, points: { show: false } }))],
+    };
+  }
+
+  const DRAWN = {
+    rates: { columns: [1, 2], series: [{ colour: "--accent" }, { colour: "--warning" }] },
+    lag: { columns: [3], series: [{ colour: "--accent" }] },
+  };
+
+  function draw() {
+    for (const chart of charts.splice(0)) chart.plot.destroy();
+    for (const [name, drawn] of Object.entries(DRAWN)) {
+      const place = document.getElementById(`chart-${name}`);
+      if (!place || !columns || !window.uPlot) continue;
+      const data = [columns[0], ...drawn.columns.map((index) => columns[index])];
+      charts.push({ place, drawn, plot: new uPlot(options(place.clientWidth, drawn.series), data, place) });
+    }
+  }
+
+  function add(message) {
+    if (message.all) {
+      columns = message.all;
+      draw();
+      return;
+    }
+    if (!columns || !message.point || message.point[0] === columns[0].at(-1)) return;
+    message.point.forEach((value, index) => columns[index].push(value));
+    if (columns[0].length > WINDOW) columns.forEach((column) => column.shift());
+    for (const { drawn, plot } of charts) {
+      plot.setData([columns[0], ...drawn.columns.map((index) => columns[index])]);
+    }
+  }
+
+  function label() {
+    const button = document.getElementById("theme");
+    if (button) button.textContent = isDark() ? "Light colours" : "Dark colours";
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    label();
+    document.getElementById("theme")?.addEventListener("click", () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      localStorage.setItem("theme", root.dataset.theme);
+      label();
+      draw();
+    });
+    // A form is sent once.
+    document.addEventListener("submit", (event) => {
+      const button = event.target.querySelector("button[type=submit][data-once]");
+      if (button) setTimeout(() => { button.disabled = true; }, 0);
+    });
+    document.addEventListener("click", (event) => {
+      const all = event.target.closest("[data-check-all]");
+      if (!all) return;
+      for (const box of document.querySelectorAll(`input[name="${all.dataset.checkAll}"]`)) box.checked = all.checked;
+    });
+  });
+  addEventListener("pageshow", () => {
+    for (const button of document.querySelectorAll("button[data-once]")) button.disabled = false;
+  });
+  addEventListener("resize", () => {
+    for (const { place, plot } of charts) plot.setSize({ width: place.clientWidth, height: 180 });
+  });
+  document.addEventListener("htmx:sseBeforeMessage", (event) => {
+    if (event.detail.type !== "curves") return;
+    event.preventDefault();
+    add(JSON.parse(event.detail.data));
+  });
+  document.addEventListener("htmx:sseError", () => document.body.classList.add("is-offline"));
+  document.addEventListener("htmx:sseOpen", () => document.body.classList.remove("is-offline"));
+})();

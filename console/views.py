@@ -1,0 +1,200 @@
+"""Pages as answers: templates with escaped values, forms with the token, errors as pages.
+
+`Views` is what the pages of each subject share. A handler is a plain function in a thread; a
+change (`act`) gets its form only after the checks of `security.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from .. import __version__
+from ..cli.errors import CliError, Exit
+from . import words
+from .security import FORM_BYTES_MAX, FORM_FIELDS_MAX, TOKEN_FIELD, is_own_page, is_token
+
+#: The navigation: path and title of each section.
+SECTIONS = (
+    ("/", "Overview"),
+    ("/topics", "Topics"),
+)
+_STATUS = {Exit.NOT_FOUND: 404, Exit.USAGE: 400}
+_TITLES = {400: "Not a valid request", 403: "Not allowed", 404: "Not found"}
+
+
+class Form(dict[str, str]):
+    """The fields of a form; of a field that occurs several times, the last."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def all(self, name: str) -> list[str]:
+        """Return every value of a field, in order."""
+        return [value for key, value in self._pairs if key == name]
+
+    def text(self, name: str) -> str:
+        """Return a value without spaces around it; "" if it is absent."""
+        return self.get(name, "").strip()
+
+
+Page = Callable[[Request], Response]
+Act = Callable[[Request, Form], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a change would do, for the page that asks for confirmation."""
+
+    title: str
+    #: What happens, as sentences.
+    sentences: list[str]
+    #: Where the confirmed form is sent, its fields, and its button.
+    action: str
+    fields: Mapping[str, str]
+    button: str
+    back: str
+    #: Rows of what changes; the keys of the first are the columns.
+    rows: list[dict[str, object]]
+    #: The user must type this text, if it is not empty.
+    typed: str = ""
+    #: Why it cannot be carried out; empty: it can.
+    refusal: str = ""
+    is_dangerous: bool = True
+
+
+class Views:
+    """Renders pages and checks forms."""
+
+    def __init__(self, endpoint: str, token: str, *, allow_changes: bool) -> None:
+        """`token` is a secret of this process, which every form carries."""
+        self.allow_changes = allow_changes
+        self._token = token
+        # Message bodies and names come from clients: every value is escaped.
+        self._templates = Environment(
+            loader=PackageLoader(__package__, "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "number": words.number,
+            "short": words.short,
+            "size": words.size,
+            "moment": words.moment,
+            "clock_time": words.clock_time,
+            "span": words.span,
+            "q": quoted,
+        }
+        self._templates.globals |= {
+            "sections": SECTIONS,
+            "version": __version__,
+            "endpoint": endpoint,
+            "allow_changes": allow_changes,
+            "counted": words.counted,
+            "link": link,
+            "token_field": TOKEN_FIELD,
+            "token": token,
+        }
+
+    def part(self, template: str, **values: Any) -> str:
+        """Render a template to text."""
+        return self._templates.get_template(template).render(values)
+
+    def page(
+        self, request: Request, template: str, *, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """Render a page; `section` marks its entry in the navigation."""
+        first = request.url.path.split("/")[1]
+        text = self.part(template, section=f"/{first}", request_path=request.url.path, **values)
+        return HTMLResponse(text, status)
+
+    def plan(self, request: Request, plan: Plan) -> Response:
+        """Show what a change would do, with the form that carries it out."""
+        return self.page(request, "plan.html", title=plan.title, plan=plan)
+
+    def error(self, request: Request, error: Exception) -> Response:
+        """Render a failure: a refused call, or an unknown page."""
+        if isinstance(error, HTTPException):
+            status, sentence = error.status_code, str(error.detail)
+        else:
+            assert isinstance(error, CliError)
+            status, sentence = _STATUS.get(error.code, 502), str(error)
+        title = _TITLES.get(status, "The cluster did not answer as expected")
+        return self.page(
+            *(request, "error.html"),
+            status=status,
+            title=title,
+            sentence=sentence,
+            is_form=request.method == "POST",
+        )
+
+    def show(self, path: str, handler: Page) -> Route:
+        """Return the route of a page that reads."""
+        return Route(path, handler, methods=["GET"])
+
+    def act(self, path: str, handler: Act) -> Route:
+        """Return the route of a change: refused if the console is read-only or the form foreign."""
+
+        async def endpoint(request: Request) -> Response:
+            if not self.allow_changes:
+                text = "This console is read-only. To allow changes, start it with --allow-changes."
+                raise HTTPException(403, text)
+            form = await read_form(request)
+            if not is_own_page(request.headers) or not is_token(self._token, form.text("token")):
+                text = "The form is from another page, or the console has restarted. Reload it."
+                raise HTTPException(403, text)
+            return await run_in_threadpool(handler, request, form)
+
+        return Route(path, endpoint, methods=["POST"])
+
+
+async def read_form(request: Request) -> Form:
+    """Read a form of bounded size. Raises HTTPException."""
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > FORM_BYTES_MAX:
+            raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX} bytes.")
+    try:
+        pairs = parse_qsl(
+            data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
+        )
+    except ValueError:
+        raise HTTPException(400, "The form is malformed.") from None
+    return Form(pairs)
+
+
+def link(path: str, **query: object) -> str:
+    """Return a URL with those parameters that are not empty."""
+    pairs = {name: str(value) for name, value in query.items() if value not in ("", None)}
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+def quoted(name: str) -> str:
+    """Return a name as one part of a path."""
+    return quote(name, safe="")
+
+
+def moved(path: str, **query: object) -> Response:
+    """Answer a change: the browser loads a page, and a reload does not repeat the change."""
+    return RedirectResponse(link(path, **query), 303)
+
+
+def whole(text: str, name: str, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    """Parse a whole number within bounds. Raises CliError, which names the field."""
+    if not (text.isdecimal() and text.isascii() and len(text) < 20):
+        raise CliError(f"{name} must be a whole number, but is '{text[:40]}'.", Exit.USAGE)
+    value = int(text)
+    if not least <= value <= most:
+        raise CliError(f"{name} must be {least} to {most}.", Exit.USAGE)
+    return value

@@ -1,0 +1,50 @@
+"""Headless Chromium of the distribution, driven by Playwright."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+#: Widths of a screen and of a phone.
+SIZES = ((1280, 900), (390, 844))
+WAIT_MS = 60_000
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start Chromium for a `with` block; skip the test without one."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("no Chromium: install the distribution's package chromium")
+    # Containers have no user namespaces for the sandbox, and a small /dev/shm.
+    options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=options)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(
+    browser: Browser, size: tuple[int, int], colours: str
+) -> Iterator[tuple[Page, list[str]]]:
+    """Open a page of a size, `light` or `dark`, with the list of its errors."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if colours == "dark" else "light",
+    )
+    errors: list[str] = []
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    try:
+        yield page, errors
+    finally:
+        context.close()
