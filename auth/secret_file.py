@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _BYTES_MAX = 4_096
 _BYTES_MIN = 16
@@ -27,3 +24,8 @@ def read_secret_file(path: Path) -> bytes:
     if len(content) < _BYTES_MIN:
         raise ValueError(f"{path} is too short: put at least {_BYTES_MIN} bytes in it.")
     return content
+
+
+def read_token(file: str) -> bytes:
+    """Return the bearer token in a file; empty without a file. Raises ValueError, OSError."""
+    return read_secret_file(Path(file)) if file else b""

@@ -17,10 +17,13 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from ..auth.secret_file import read_token
 from ..front.access_point import AccessPoint
 from ..front.clock import Clock
 from ..front.config import DoorConfig
 from ..front.faults import FaultTable
+from ..front.metrics.http import MetricsServer
+from ..front.metrics.process import LoopWatch
 from ..ha.config import HaConfig
 from ..ha.rejoin import pending
 from ..ha.upkeep import Upkeep
@@ -32,7 +35,6 @@ from .client_port import ClientPort
 from .clients.expiry import expire_clients
 from .config import BrokerConfig
 from .metadata.group_recorder import GroupRecorder
-from .metrics.http import MetricsServer, read_token
 from .metrics.scrape import Metrics
 from .parts import Broker
 from .role import RoleSwitch
@@ -107,6 +109,8 @@ class BrokerLifecycle:
         self._registrar: Registrar | None = None
         self._isolation: Isolation | None = None
         self._stopping = False
+        #: Set once the instance listens, as is `bound`.
+        self.metrics: Metrics | None = None
         #: Set once the instance listens.
         self.bound: Bound | None = None
 
@@ -396,7 +400,10 @@ class BrokerLifecycle:
             broker.transactions.lead()
 
     async def _open_metrics(self, broker: Broker, client: ClientPort) -> int:
-        metrics = Metrics(
+        watch = LoopWatch(self._clock.steady_ns)
+        watch.start()
+        self._stack.callback(watch.stop)
+        metrics = self.metrics = Metrics(
             runtime=broker.runtime,
             store=broker.store,
             replication=broker.replication,
@@ -413,6 +420,7 @@ class BrokerLifecycle:
             progress=broker.progress,
             door=client.door.statistics,
             forwards=client.access.statistics,
+            watch=watch,
         )
         token = read_token(self._config.metrics_bearer_token_file)
         server = MetricsServer(metrics.scrape, self.unready, self.details, token)

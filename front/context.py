@@ -85,6 +85,8 @@ class RequestContext:
     #: "host:port" of the client of a forwarded request, as the forwarding node sent it. An access
     #: point replaces `peer` by it once it has admitted the node.
     forwarded_for: str = ""
+    #: Arrival on the steady clock.
+    begin_ns: int = 0
 
     def has(self, name: str) -> bool:
         """Return True if the call has metadata of this name."""

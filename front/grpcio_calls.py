@@ -34,6 +34,7 @@ from .context import (
 )
 from .failure import DETAILS_MAX, FailureHandler
 from .faults import FaultAction, FaultTable
+from .metrics.calls import CallTimes
 from .outbound import QueuedOutbound
 from .reply_future import ReplyFuture
 from .service import (
@@ -64,6 +65,7 @@ class _Door(Protocol):
     steady_ns: Callable[[], int]
     faults: FaultTable | None
     failures: FailureHandler
+    times: CallTimes
     in_flight: int
     in_flight_max: int
     streams: set[QueuedOutbound]
@@ -96,19 +98,21 @@ class _Call:
         get = picked.get
         remaining_s = call.time_remaining()
         forwarded = picked.pop(FORWARDED, None)
+        now_ns = door.steady_ns()
         return RequestContext(
             get(CLIENT_ID, ""),
             get(LANGUAGE, ""),
             get(CLIENT_VERSION, ""),
             get(NAMESPACE, ""),
             door.peer(call.peer()),
-            None if remaining_s is None else door.steady_ns() + int(remaining_s * _NS_PER_S),
+            None if remaining_s is None else now_ns + int(remaining_s * _NS_PER_S),
             forwarded is not None,
             picked.pop(TOKEN, ""),
             tuple(picked.items()),
             request_bytes,
             tls=door.tls,
             forwarded_for=forwarded or "",
+            begin_ns=now_ns,
         )
 
     async def _guard(self) -> bool:
@@ -166,8 +170,11 @@ class _RequestCall(_Call):
                 await _never()
             if self.response_streaming:
                 await self._write(result, call, ctx)
+                count = door.times.answered if result is answer else door.times.waited
+                count(self._method.path, ctx.begin_ns)
                 return None
             data = encode(result)
+            door.times.answered(self._method.path, ctx.begin_ns)
             if len(data) >= COUNTED_MIN:
                 door.slow.answered(len(data), ctx.peer)
             return data
@@ -183,6 +190,7 @@ class _RequestCall(_Call):
                 # that is raised before that.
                 await asyncio.sleep(_CANCEL_WAIT_S)
                 raise
+            door.times.failed(self._method.path, ctx.begin_ns, error)
             result = await self._failure(error, call)
             if self.response_streaming:
                 await self._write(result if type(result) is list else [result], call, ctx)

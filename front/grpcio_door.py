@@ -25,6 +25,7 @@ from .errors import AddressError, PortInUseError
 from .failure import FailureHandler
 from .faults import FaultTable
 from .grpcio_calls import CALLS
+from .metrics.calls import CallTimes
 from .outbound import QueuedOutbound
 from .process import FreedMemory, client_connections
 from .service import ServiceTable, largest_request
@@ -67,6 +68,7 @@ class GrpcioDoor:
         self._calls = {path: (CALLS[method.kind], method) for path, method in table.items()}
         self._request_bytes_max = largest_request(table, config.front_max_receive_message_size)
         self.failures = FailureHandler(clock.steady_ns)
+        self.times = CallTimes(clock.steady_ns)
         self._connections_max = client_connections(config)
         self.slow = SlowClients(config, clock.steady_ns)
         self._stalled = 0  # connections of slow readers that were closed
@@ -132,6 +134,7 @@ class GrpcioDoor:
             len(self.streams),
             self.failures.counted,
             self.counters(),
+            self.times,
         )
 
     def counters(self) -> dict[str, int]:

@@ -31,6 +31,7 @@ from .service import (
 if TYPE_CHECKING:
     from .config import DoorConfig
     from .context import RequestContext
+    from .metrics.calls import CallTimes
 
 # A stream of answers pauses while more than this many bytes wait for its client.
 _STREAM_BYTES_MAX = 1 << 20
@@ -45,6 +46,7 @@ class _Door(Protocol):
     config: DoorConfig
     loop: asyncio.AbstractEventLoop
     failures: FailureHandler
+    times: CallTimes
 
     def enter(self, pending: Any) -> None: ...
 
@@ -61,7 +63,7 @@ def finish(call: Any, failure: RpcFailure) -> None:
 class PendingCall:
     """A call whose answer is not ready, or not yet delivered."""
 
-    __slots__ = ("call", "ctx", "door", "future", "left", "method")
+    __slots__ = ("call", "ctx", "door", "future", "left", "method", "waited")
 
     def __init__(self, door: _Door, call: Any, method: Method, ctx: RequestContext) -> None:
         self.door = door
@@ -70,10 +72,12 @@ class PendingCall:
         self.ctx = ctx
         self.future: asyncio.Future[Any] | ReplyFuture | None = None
         self.left = False
+        self.waited = False
 
     def wait(self, future: asyncio.Future[Any] | ReplyFuture) -> None:
         """Send the answer when the service's future is done."""
         self.future = future
+        self.waited = True
         self.door.enter(self)
         future.add_done_callback(self._done)
 
@@ -133,15 +137,19 @@ class UnaryCall(PendingCall):
         except Exception as error:
             self.fail(error)
             return
+        self.door.times.answered(self.method.path, self.ctx.begin_ns)
         if not delivered:
             self.door.failures.undelivered(self.method, self.ctx)
 
     def fail(self, error: BaseException) -> None:
-        reply_failure(self.door, self.call, self.method, error)
+        reply_failure(self.door, self.call, self.method, self.ctx, error)
 
 
-def reply_failure(door: _Door, call: Any, method: Method, error: BaseException) -> None:
+def reply_failure(
+    door: _Door, call: Any, method: Method, ctx: RequestContext, error: BaseException
+) -> None:
     """Answer a unary call with a failure."""
+    door.times.failed(method.path, ctx.begin_ns, error)
     failure = door.failures.failure(method, error)
     if isinstance(failure, RpcFailure):
         finish(call, failure)
@@ -154,7 +162,9 @@ def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw
     try:
         answer = method.handler(read_request(method, raw, ctx), ctx)
         if type(answer) is bytes:
-            if not call.reply(answer):
+            delivered = call.reply(answer)
+            door.times.answered(method.path, ctx.begin_ns)
+            if not delivered:
                 door.failures.undelivered(method, ctx)
         elif type(answer) is ReplyFuture or isfuture(answer):
             UnaryCall(door, call, method, ctx).wait(answer)
@@ -163,7 +173,7 @@ def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw
         else:
             UnaryCall(door, call, method, ctx).answer(answer)
     except Exception as error:
-        reply_failure(door, call, method, error)
+        reply_failure(door, call, method, ctx, error)
 
 
 class StreamCall(PendingCall):
@@ -180,12 +190,19 @@ class StreamCall(PendingCall):
         except Exception as error:
             self.fail(error)
             return
+        self._count()
         if sent:
             self.door.enter(self)  # until the connection has accepted the last message
         else:
             self.door.failures.undelivered(self.method, self.ctx)
 
+    def _count(self) -> None:
+        times = self.door.times
+        count = times.waited if self.waited else times.answered
+        count(self.method.path, self.ctx.begin_ns)
+
     def fail(self, error: BaseException) -> None:
+        self.door.times.failed(self.method.path, self.ctx.begin_ns, error)
         failure = self.door.failures.failure(self.method, error)
         if isinstance(failure, RpcFailure):
             finish(self.call, failure)
@@ -206,6 +223,7 @@ class GeneratorCall(StreamCall):
         self.wait(self.door.loop.create_task(self._generate(answers)))
 
     def answer(self, _answer: Any) -> None:
+        self._count()
         self.call.finish(_OK, "")
 
     def done_late(self, error: BaseException | None) -> None:

@@ -35,6 +35,7 @@ from .context import (
 from .errors import AddressError, PortInUseError
 from .failure import FailureHandler
 from .faults import Fault, FaultAction, FaultTable
+from .metrics.calls import CallTimes
 from .native_calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
 from .native_tls import DoorCertificate
 from .process import client_connections
@@ -162,6 +163,7 @@ class NativeDoor:
         self._streams: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
         self.failures = FailureHandler(clock.steady_ns)
+        self.times = CallTimes(clock.steady_ns)
         self._left = False  # taken events wait for the next turn of the loop
         self._closed: asyncio.Future[None] | None = None  # set while the door listens
         self._closing: asyncio.Future[None]
@@ -241,6 +243,7 @@ class NativeDoor:
             len(self._streams),
             self.failures.counted,
             self.counters(),
+            self.times,
         )
 
     def counters(self) -> dict[str, int]:
@@ -329,9 +332,12 @@ class NativeDoor:
             tls,
             shown,
             forwarded_for,
+            now_ns,
         )
         if self.in_flight >= self.config.front_max_concurrent_calls:
-            finish(call, RpcFailure(RESOURCE_EXHAUSTED, "too many calls at once; try again later"))
+            error = RpcFailure(RESOURCE_EXHAUSTED, "too many calls at once; try again later")
+            self.times.failed(method.path, now_ns, error)
+            finish(call, error)
         elif self._faults is not None and self._faults.rpc:
             self._open_with_faults(call, method, ctx, raw)
         else:

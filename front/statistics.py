@@ -2,6 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .metrics.calls import CallTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class DoorStatistics:
     internal_errors: Mapping[tuple[str, str], int]
     #: Counters and gauges of the door, by name.
     counters: Mapping[str, int] = field(default_factory=dict)
+    #: Durations of its calls; not a copy.
+    times: "CallTimes | None" = None
 
 
 @dataclass(slots=True)

@@ -20,6 +20,14 @@ class NameserverConfig:
 
     bind_address: str = _setting("0.0.0.0", "Address that the nameserver listens on.")
     listen_port: int = _setting(9876, "Port for brokers and clients; 0 lets the system choose one.")
+    namesrv_metrics_port: int = _setting(
+        -1, "Port of /metrics, /livez and /readyz; -1: none, 0: chosen by the OS."
+    )
+    metrics_bearer_token_file: str = _setting(
+        "",
+        "File with the token that a scrape of /metrics needs (Authorization: Bearer TOKEN): mode "
+        "0600, at least 16 bytes, read at start. /livez and /readyz stay open. Empty: no token.",
+    )
     cluster_token: str = _setting(
         "",
         "Secret that brokers must present to register; empty: only brokers on this machine.",
@@ -93,6 +101,11 @@ class NameserverConfig:
         if not 0 <= self.listen_port <= _MAX_PORT:
             raise ValueError(
                 f"listenPort is {self.listen_port}, but must be between 0 and {_MAX_PORT}."
+            )
+        if not -1 <= self.namesrv_metrics_port <= _MAX_PORT:
+            raise ValueError(
+                f"namesrvMetricsPort is {self.namesrv_metrics_port}, but must be between -1 and "
+                f"{_MAX_PORT}."
             )
         if self.scan_not_active_broker_interval < 10:
             raise ValueError("scanNotActiveBrokerInterval must be at least 10 ms.")

@@ -12,7 +12,7 @@ replicas). Protocol: docs/formats/ha.md, sections 6.6 to 6.8.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -48,8 +48,7 @@ from ..proto.errors import RpcFailure
 from .active import Claim
 from .config import NameserverConfig
 from .controller_messages import directive_message
-from .controller_session import BrokerSession
-from .hosted_group import HostedGroup
+from .controller_session import BrokerSession, HostedGroup
 from .meta_store import MetaStore, StoreUnavailableError
 from .process_watch import ProcessWatch
 
@@ -89,6 +88,8 @@ class Controller:
         self.groups: dict[str, HostedGroup] = {}
         self.sessions: dict[int, BrokerSession] = {}
         self.refused = 0
+        #: Committed changes, by group and what changed: "leader", "in_sync", "other".
+        self.changes = Counter[tuple[str, str]]()
         self._claim_until_ns = FOREVER_NS
         self._store = store
         self._on_state = on_state
@@ -286,6 +287,11 @@ class Controller:
 
     def _state_changed(self, change: StateChanged) -> None:
         old, new = change.old, change.new
+        changed = [
+            name for name in ("leader", "in_sync") if getattr(old, name) != getattr(new, name)
+        ]
+        for name in changed or ("other",):
+            self.changes[new.group, name] += 1
         level = logging.WARNING if new.hold_reason or new.accept_loss else logging.INFO
         logger.log(
             level,

@@ -27,8 +27,7 @@ from .controller_messages import (
     proposal_from,
     proposal_response,
 )
-from .controller_session import BrokerSession
-from .hosted_group import HostedGroup
+from .controller_session import BrokerSession, HostedGroup
 from .node_method import node_method
 
 if TYPE_CHECKING:

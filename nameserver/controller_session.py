@@ -1,26 +1,40 @@
-"""One broker's session with the controller: heartbeats in, directives out.
+"""A hosted group, and one broker's session with the controller: heartbeats in, directives out.
 
 A session serves one replica, the one of its first heartbeat. It ends with a gRPC status and a
 sentence after an invalid heartbeat, a broker id held by another replica, a full outbound queue, or
 silence.
 """
 
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..front.clock import Clock
 from ..front.service import Outbound, OutboundFull
 from ..ha.core.controller.events import HeartbeatArrived
+from ..ha.core.controller.group_controller import GroupController
 from ..proto import v1
 from ..proto.errors import RpcFailure
 from .config import NameserverConfig
 from .controller_messages import heartbeat_from
-from .hosted_group import HostedGroup
 
 _INVALID_ARGUMENT = 3
 _RESOURCE_EXHAUSTED = 8
 _DEADLINE_EXCEEDED = 4
 #: A session without a heartbeat for the longer of this time and three leases is closed.
 SILENCE_MIN_NS = 10_000_000_000
+
+
+#: Reports of archived diverged tails that are kept of a group.
+CUTS_KEPT = 16
+
+
+@dataclass(slots=True)
+class HostedGroup:
+    """One group: its state machine and the newest reports of archived diverged tails."""
+
+    core: GroupController
+    cuts: deque[v1.ReportCutRequest] = field(default_factory=lambda: deque(maxlen=CUTS_KEPT))
 
 
 class SessionHost(Protocol):

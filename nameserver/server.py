@@ -8,11 +8,17 @@ memory (`routes.py`); the names of known groups are the only file.
 
 import asyncio
 import logging
+import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..auth.secret_file import read_token
 from ..front.clock import Clock
 from ..front.config import DoorConfig
 from ..front.door import check_certificates, choose_door
+from ..front.metrics.families import Families, page_of
+from ..front.metrics.http import MetricsServer
+from ..front.metrics.process import LoopWatch
 from ..front.service import Kind, Method, status_failure
 from ..ha.core.group_state import GroupState
 from ..proto import paths, v1, v2
@@ -26,12 +32,15 @@ from .config import NameserverConfig
 from .controller_host import make_controller_host
 from .known_groups import KnownGroups
 from .messages import decision_from, group_route, registration_from, replica_from
+from .metrics import NameserverCounts, nameserver_families
 from .node_method import node_method
 from .query_route import check_topic, message_queues
 from .routes import RouteTable
 from .rows import DuplicateReplica, RegistrationRefused
 
 if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
     from ..front.context import RequestContext
 
 logger = logging.getLogger(__name__)
@@ -79,6 +88,12 @@ class NameserverServer:
         make_door = choose_door(door.accepting(_TABLE_BYTES), links)
         self._door = make_door(self._services(), self._clock)
         self._scan_task: asyncio.Task[None] | None = None
+        self._counts = NameserverCounts()
+        self._watch = LoopWatch(self._clock.steady_ns)
+        self._metrics: MetricsServer | None = None
+        self._families = Families("", "nameserver", "")
+        #: HOST:PORT of /metrics; empty without one.
+        self.metrics_address = ""
 
     async def start(self) -> str:
         """Open the port; returns HOST:PORT. Raises PortInUseError, DirectoryLockedError."""
@@ -88,6 +103,7 @@ class NameserverServer:
             if self._controller_host is not None:
                 self._controller_host.open()
             port = await self._door.start(self._config.bind_address, self._config.listen_port)
+            await self._open_metrics(port)
         except BaseException:
             self._known.close()
             raise
@@ -110,11 +126,49 @@ class NameserverServer:
             self._scan_task.cancel()
             await asyncio.gather(self._scan_task, return_exceptions=True)
             self._scan_task = None
+        if self._metrics is not None:
+            await self._metrics.stop()
+        self._watch.stop()
         if self._controller_host is not None:
             await self._controller_host.stop()
         await self._door.drain(grace_s)
         self._known.close()
         logger.info("nameserver.stopped")
+
+    async def _open_metrics(self, port: int) -> None:
+        """Open the port of /metrics if one is set. Raises DoorError, ValueError, OSError."""
+        config = self._config
+        if config.namesrv_metrics_port < 0:
+            return
+        self._families = Families("", "nameserver", host_port(socket.gethostname(), port))
+        token = read_token(config.metrics_bearer_token_file)
+        server = MetricsServer(self._scrape, self.unready, token=token)
+        bound = await server.start(config.bind_address, config.namesrv_metrics_port)
+        self._metrics = server
+        self._watch.start()
+        self.metrics_address = host_port(config.bind_address, bound)
+
+    def metric_families(self) -> "list[Metric]":
+        """Read all metrics."""
+        host = self._controller_host
+        return nameserver_families(
+            groups=self._table.groups(),
+            counts=self._counts,
+            door=self._door.statistics(),
+            controller=None if host is None else host.controller,
+            watch=self._watch,
+            families=self._families,
+        )
+
+    def _scrape(self) -> Callable[[], bytes]:
+        families = self.metric_families()
+        return lambda: page_of(families)
+
+    def unready(self) -> str | None:
+        """Return why this nameserver does not know all routes yet, or None."""
+        if self._table.ready(self._clock.steady_ns()):
+            return None
+        return "waiting for the groups of the last run"
 
     def _new_table(self) -> RouteTable:
         config = self._config
@@ -162,6 +216,7 @@ class NameserverServer:
         try:
             answer = self._table.register(registration, self._clock.steady_ns())
         except RegistrationRefused as refusal:
+            self._counts.members["refused"] += 1
             logger.warning(
                 "registration.refused group=%s broker_id=%d address=%s reason=%s",
                 replica.group,
@@ -170,6 +225,7 @@ class NameserverServer:
                 refusal,
             )
             raise RpcFailure(_grpc_code(refusal), str(refusal)) from None
+        self._counts.members["registered"] += 1
         if answer.changed:
             logger.info(
                 "member.registered group=%s broker_id=%d role=%s epoch=%d address=%s topics=%d",
@@ -189,6 +245,7 @@ class NameserverServer:
         """Handle the stop of a broker."""
         replica = replica_from(request.replica)
         taken = self._table.unregister(replica, request.registration_seq)
+        self._counts.members["unregistered"] += taken
         logger.info(
             "member.unregistered group=%s broker_id=%d taken=%s",
             replica.group,
@@ -211,6 +268,7 @@ class NameserverServer:
         self, request: v2.QueryRouteRequest, ctx: "RequestContext"
     ) -> v2.QueryRouteResponse:
         """Handle a client's query for the route of a topic."""
+        self._counts.route_queries += 1
         if self._config.authentication_enabled:
             raise WireError(
                 v2.UNAUTHORIZED,
@@ -251,6 +309,7 @@ class NameserverServer:
         while True:
             await asyncio.sleep(self._config.scan_not_active_broker_interval / 1_000)
             for member in self._table.expire(self._clock.steady_ns()):
+                self._counts.members["expired"] += 1
                 logger.warning(
                     "member.expired group=%s broker_id=%d address=%s",
                     member.replica.group,

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "ha": frozenset({"ha/core", "store", "proto"}),
     "front": frozenset({"proto"}),
     "remoting": frozenset({"front", "proto"}),
-    "nameserver": frozenset({"front", "remoting", "ha", "proto"}),
+    "nameserver": frozenset({"auth", "front", "remoting", "ha", "proto"}),
     "auth": frozenset({"proto"}),
     "broker": frozenset({"auth", "front", "remoting", "store", "ha", "proto"}),
     "client": frozenset({"proto"}),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..metrics.families import Buckets
+from ...front.metrics.families import Buckets
 
 if TYPE_CHECKING:
     from ...store.timer.metrics import TimerMetrics
@@ -23,8 +23,8 @@ class TimerStats:
     #: Bounded by the topics of the broker: a message's topic exists when it is sent.
     enqueued_by_topic: dict[str, int] = field(default_factory=dict)
     dequeued_by_topic: dict[str, int] = field(default_factory=dict)
-    #: Delays of sent messages, in seconds.
-    delays: Buckets = field(default_factory=lambda: Buckets(DELAY_BOUNDS_S))
+    #: Delays of sent messages, in seconds, by topic.
+    delays: dict[str, Buckets] = field(default_factory=dict)
     #: Records that retention deleted before they were due, or that are not timer messages.
     gone: int = 0
     #: Messages whose topic was deleted while they waited.
@@ -37,7 +37,10 @@ class TimerStats:
     def enqueued(self, topic: str, ahead_ms: int) -> None:
         """Count a message that was put into the wheel or was due already."""
         self.enqueued_by_topic[topic] = self.enqueued_by_topic.get(topic, 0) + 1
-        self.delays.add(ahead_ms / 1000)
+        delays = self.delays.get(topic)
+        if delays is None:
+            delays = self.delays[topic] = Buckets(DELAY_BOUNDS_S)
+        delays.add(ahead_ms / 1000)
 
     def dequeued(self, topic: str) -> None:
         """Count a message that is delivered or dropped."""

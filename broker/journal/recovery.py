@@ -118,10 +118,10 @@ class ReviveReader:
             for source in (self._timer, *self._revive.values())
         )
 
-    def follow_copies(self, limit: int) -> list[int]:
+    def follow_copies(self, limit: int) -> list[tuple[int, str, str]]:
         """Read the revive topic on a leader, which has recorded its own writes already.
 
-        Returns the queue of each checkpoint found.
+        Returns the revive queue, the topic and the group of each checkpoint found.
         """
         seen = []
         for queue_id, source in self._revive.items():
@@ -132,7 +132,7 @@ class ReviveReader:
                 record = decode(stored.body)
                 if isinstance(record, CheckpointRecord):
                     self._journal.read_copy(record, offset, queue_id)
-                    seen.append(queue_id)
+                    seen.append((queue_id, record.key.topic, record.key.group))
                 limit -= 1
         return seen
 

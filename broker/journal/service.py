@@ -90,8 +90,8 @@ class JournalService:
         self._books_limit = _BOOKS_SLACK
         self._read_handle: asyncio.Handle | None = None
         self._watch_handle: asyncio.Handle | None = None
-        #: Checkpoints read from the revive topic, by queue.
-        self.surfaced = Counter[int]()
+        #: Checkpoints read from the revive topic, by its queue, and their topic and group.
+        self.surfaced = Counter[tuple[int, str, str]]()
 
     def _new_core(self) -> PopJournal:
         config = self._config

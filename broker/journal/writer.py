@@ -15,10 +15,10 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...front.metrics.families import Buckets
 from ...proto.errors import WireError
 from ...store.format.results import AppendResult, PutStatus
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
-from ..metrics.families import Buckets
 from .checkpoint import Batch, Book, Checkpoint
 from .revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, ReviveWriter, revive_topic
 
@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 FLUSH_S = 0.2
 #: Records written or read in one turn of the loop: about 4 ms.
 SLICE = 192
-_TOOK_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100)
+# RocketMQ's buckets.
+_TOOK_BOUNDS_MS = (1, 10, 100, 1_000, 2_000, 3_000)
 _NS_PER_MS = 1_000_000
 _WRITTEN, _REFUSED = PutStatus.PUT_OK.value, PutStatus.SERVICE_NOT_AVAILABLE.value
 
@@ -70,8 +71,8 @@ class JournalWriter:
         #: The next flush; None while there is nothing to write.
         self.armed: asyncio.Handle | None = None
         self._last_refusal = ""
-        #: Records, by tag, put status, and queue of the revive topic.
-        self.counts = Counter[tuple[str, str, int]]()
+        #: Records, by tag, put status, topic and group.
+        self.counts = Counter[tuple[str, str, str, str]]()
         self.took = Buckets(_TOOK_BOUNDS_MS)
 
     def arm(self) -> None:
@@ -124,13 +125,16 @@ class JournalWriter:
         if reason:
             self.core.put_back(batch)
             for one in batch.urgent + batch.checkpoints:
-                self.counts[CK_TAG, _REFUSED, one.revive_queue] += 1
+                self._count(CK_TAG, _REFUSED, one)
             for one in batch.acks:
-                self.counts[_ack_tag(one), _REFUSED, one.revive_queue] += 1
+                self._count(_ack_tag(one), _REFUSED, one)
             if reason != self._last_refusal:  # every retry fails with the same reason
                 logger.warning("pop_journal.refused records=%d reason=%s", batch.size, reason)
         self._last_refusal = reason
         return not reason
+
+    def _count(self, tag: str, status: str, one: Checkpoint) -> None:
+        self.counts[tag, status, one.book.topic, one.book.group] += 1
 
     def _checkpoints(self, checkpoints: list[Checkpoint], now_ms: int) -> list[Checkpoint]:
         """Append; return the refused checkpoints. Raises WireError if all were refused."""
@@ -148,7 +152,7 @@ class JournalWriter:
             if not direct:
                 timer_offset = result.queue_offset
             core.checkpoint_written(one, timer_offset, direct)
-            self.counts[CK_TAG, _WRITTEN, one.revive_queue] += 1
+            self._count(CK_TAG, _WRITTEN, one)
             stored.setdefault(id(one.book), (one.book, []))[1].extend(one.offsets_of(one.open))
         for book, offsets in stored.values():
             self._mark_stored(book, offsets)
@@ -163,7 +167,7 @@ class JournalWriter:
         refused: list[Checkpoint] = []
         for one, result in zip(checkpoints, self._append(messages), strict=True):
             if result.status is PutStatus.PUT_OK:
-                self.counts[_ack_tag(one), _WRITTEN, one.revive_queue] += 1
+                self._count(_ack_tag(one), _WRITTEN, one)
                 self.core.acks_written(one)
             else:
                 refused.append(one)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from ...front.metrics.families import Families, flag
 from ..clients.telemetry import CONSUMER_TYPES
 from ..metadata.tables import is_system_group
-from .families import Families, flag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

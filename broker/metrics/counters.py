@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-from .families import Buckets
+from ...front.metrics.families import Buckets
 
 #: Bytes: the buckets of rocketmq_message_size.
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
@@ -56,6 +56,8 @@ class Counters:
     #: What was read on a follower because it is old: reads "passed_on", records "fetched", fetches
     #: "refused".
     cold: Counter[str] = field(default_factory=Counter)
+    #: Sends that were not stored, by cause: the guard that refused, or the code of the answer.
+    refused_sends: Counter[str] = field(default_factory=Counter)
     #: Calls refused by the guard: for their "signature", "clock" or "permission".
     refused_calls: Counter[str] = field(default_factory=Counter)
     #: Entries missing in the audit topic: above the "rate", or refused by the "log".

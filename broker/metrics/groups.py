@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...front.metrics.families import Families, flag
 from ...store.format.record import decode
 from ..lite.names import parse_queue
 from ..metadata.tables import is_system_topic
 from ..pop.retry import origin_topic
-from .families import Families, flag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -5,7 +5,6 @@ Journal records written and surfaced, retry copies, and the lag of the revive to
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from ..journal.revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from ...front.metrics.families import Families, Samples
     from ..journal.service import JournalService
-    from .families import Families, Samples
 
 _TYPES = {CK_TAG: "CK", ACK_TAG: "ACK", BATCH_ACK_TAG: "BATCH_ACK"}
 
@@ -33,22 +32,26 @@ def pop_families(
 
 
 def _records(journal: JournalService, families: Families) -> list[Metric]:
-    written: Counter[tuple[str, ...]] = Counter()
-    for (tag, status, queue_id), number in journal.writer.counts.items():
-        written[_TYPES[tag], status, str(queue_id)] += number
-    surfaced = [((_TYPES[CK_TAG], str(queue)), n) for queue, n in journal.surfaced.items()]
+    written = [
+        ((_TYPES[tag], status, topic, group), number)
+        for (tag, status, topic, group), number in journal.writer.counts.items()
+    ]
+    surfaced = [
+        ((_TYPES[CK_TAG], str(queue), topic, group), number)
+        for (queue, topic, group), number in journal.surfaced.items()
+    ]
     return [
         families.counter(
             "rocketmq_pop_revive_in_message",
             "Checkpoints and acknowledgements written to the revive topic, by put_status.",
-            written.items(),
-            ("revive_message_type", "put_status", "queue_id"),
+            written,
+            ("revive_message_type", "put_status", "topic", "consumer_group"),
         ),
         families.counter(
             "rocketmq_pop_revive_out_message",
             "Checkpoints that the timers delivered to the revive topic.",
             surfaced,
-            ("revive_message_type", "queue_id"),
+            ("revive_message_type", "queue_id", "topic", "consumer_group"),
         ),
     ]
 
@@ -100,6 +103,12 @@ def _buffers(journal: JournalService, families: Families) -> list[Metric]:
             "rocketmq_pop_offset_buffer_size",
             "Checkpoints in the log that are not settled.",
             sizes["written"],
+        ),
+        families.gauge(
+            "cometmq_journal_batches",
+            "Batches in flight, by the state of their checkpoint: buffered, written, surfaced.",
+            [((state,), number) for state, number in sizes.items()],
+            ("state",),
         ),
         families.histogram(
             "rocketmq_pop_buffer_scan_time_consume",

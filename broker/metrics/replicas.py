@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from ...front.metrics.families import Families
     from ...ha.engine import Replication
     from ...proto import v1
     from ..leadership import Leadership
-    from .families import Families
 
 
 def replica_families(
@@ -27,6 +27,7 @@ def replica_families(
     """Metrics of this replica and of the members it knows."""
     role = "leader" if leadership.is_leader else "follower"
     refused = leadership.is_leader and leadership.write_refusal() is not None
+    events = replication.counters
     return [
         families.gauge(
             "cometmq_role", "1 for the role of this replica.", [((role,), 1)], ("role",)
@@ -63,9 +64,15 @@ def replica_families(
             leadership.is_leader or replication.leader_alive,
         ),
         families.counter(
+            "cometmq_in_sync_changes",
+            "Replicas that joined or left the in-sync set while this replica led.",
+            [((change,), events.get(f"member_{change}", 0)) for change in ("joined", "left")],
+            ("change",),
+        ),
+        families.counter(
             "cometmq_ha_events",
             "Replication events since the start, by name.",
-            [((name,), number) for name, number in sorted(replication.counters.items())],
+            [((name,), number) for name, number in sorted(events.items())],
             ("event",),
         ),
     ]

@@ -3,7 +3,7 @@
 A scrape reads all values on the event loop and returns a callable that renders them in another
 thread. Only the parts count; this module reads their counters. Names: docs/formats/
 broker-semantics.md, sections 11.1-11.3; those with `cometmq_` are ours. prometheus-client is
-imported by the first scrape, so that a broker without scrapes does not load it.
+imported by the first scrape.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...front.process import descriptor_limit
+from ...front.metrics.families import Buckets, Families, flag, page_of
 from ..metadata.tables import is_system_topic, type_name
 from ..transactions.stats import transaction_families
 from .clients import client_families
 from .counters import SIZE_BOUNDS
-from .families import Buckets, Families, flag
 from .groups import StoreTimes, group_families
 from .pop import pop_families
 from .replicas import replica_families
@@ -26,6 +25,7 @@ from .timers import timer_families
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from ...front.metrics.process import LoopWatch
     from ...front.statistics import DoorStatistics, ForwardStatistics
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
@@ -73,6 +73,7 @@ class Metrics:
         progress: ConsumerProgress,
         door: Callable[[], DoorStatistics | None],
         forwards: ForwardStatistics,
+        watch: LoopWatch,
     ) -> None:
         self._clock = runtime.clock
         self._counters = runtime.counters
@@ -91,7 +92,11 @@ class Metrics:
         self._progress = progress
         self._door = door
         self._forwards = forwards
-        families = self._families = Families(runtime.config)
+        self._watch = watch
+        config = runtime.config
+        families = self._families = Families(
+            config.broker_cluster_name, "broker", f"{config.broker_name}-{config.broker_id}"
+        )
         self._store_times = StoreTimes(store)
         self._gauge, self._counter, self._one = families.gauge, families.counter, families.one
         self._last = (self._clock.steady_ns(), 0, 0)
@@ -99,9 +104,12 @@ class Metrics:
 
     def scrape(self) -> Callable[[], bytes]:
         """Read all values now; the returned callable renders them and may run in any thread."""
-        from prometheus_client.exposition import generate_latest
+        families = self.families()
+        return lambda: page_of(families)
 
-        families = [
+    def families(self) -> list[Metric]:
+        """Read all values."""
+        return [
             *self._traffic(),
             *self._rates_of_traffic(),
             *self._tables(),
@@ -113,12 +121,11 @@ class Metrics:
             *self._door_calls(),
             *self._process(),
         ]
-        return lambda: generate_latest(_Families(families))
 
     def _traffic(self) -> list[Metric]:
         counters = self._counters
         sent = [
-            ((topic, type_name(kind), flag(is_system_topic(topic))), total)
+            ((topic, type_name(kind).lower(), flag(is_system_topic(topic))), total)
             for (topic, kind), total in counters.sent.items()
         ]
         received = [
@@ -143,8 +150,8 @@ class Metrics:
             self._families.histogram(
                 "rocketmq_message_size",
                 "Sizes of appended bodies, bytes.",
-                [(labels[:2], Buckets(SIZE_BOUNDS, list(t.sizes), t.bytes)) for labels, t in sent],
-                labels_in[:2],
+                [(labels, Buckets(SIZE_BOUNDS, list(t.sizes), t.bytes)) for labels, t in sent],
+                labels_in,
             ),
             self._counter(
                 "rocketmq_messages_out",
@@ -201,6 +208,12 @@ class Metrics:
                 ("how",),
             ),
             self._counter(
+                "cometmq_refused_sends",
+                "Send requests that were refused, by cause: a guard, or the code of the answer.",
+                [((cause,), number) for cause, number in sorted(counters.refused_sends.items())],
+                ("cause",),
+            ),
+            self._counter(
                 "cometmq_refused_calls",
                 "Calls refused because of their signature, their clock, or a missing permission.",
                 [((why,), number) for why, number in sorted(counters.refused_calls.items())],
@@ -225,6 +238,12 @@ class Metrics:
             _READ_WRITE if self._leadership.is_leader and self._store.writable else _READ_ONLY
         )
         return [
+            self._gauge(
+                "rocketmq_proxy_up",
+                "1 while the process runs; a broker is its clients' access point, too.",
+                [(("local",), 1)],
+                ("proxy_mode",),
+            ),
             self._one(
                 "rocketmq_broker_permission",
                 "Permission of the broker: 2 write, 4 read, 6 both.",
@@ -297,19 +316,9 @@ class Metrics:
     def _process(self) -> list[Metric]:
         import psutil
 
-        process = psutil.Process()
-        with process.oneshot():
-            times = process.cpu_times()
-            resident = process.memory_info().rss
-            descriptors = process.num_fds()
         disk = psutil.disk_usage(str(self._store.config.root))
         return [
-            self._one("process_resident_memory_bytes", "Resident memory.", resident),
-            self._one("process_open_fds", "Open descriptors.", descriptors),
-            self._one("process_max_fds", "Limit of open descriptors.", descriptor_limit()),
-            self._counter(
-                "process_cpu_seconds", "Processor time.", [((), times.user + times.system)]
-            ),
+            *self._watch.families(self._families),
             self._one(
                 "cometmq_disk_free_bytes", "Free bytes on the store's file system.", disk.free
             ),
@@ -326,7 +335,9 @@ class Metrics:
             return []
         door = (statistics.door,)
         errors = sorted(statistics.internal_errors.items())
+        times = statistics.times
         return [
+            *((times.family(self._families),) if times is not None else ()),
             self._gauge(
                 "cometmq_door_calls", "Calls in flight.", [(door, statistics.in_flight)], ("door",)
             ),
@@ -361,13 +372,3 @@ class Metrics:
                 ("outcome",),
             ),
         ]
-
-
-class _Families:
-    """The collector interface of prometheus-client."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> list[Metric]:
-        return self._families

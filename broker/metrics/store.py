@@ -15,8 +15,8 @@ from ...store.stats import StoreStats
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from ...front.metrics.families import Families
     from ...store.message_store import MessageStore
-    from .families import Families
 
 _STORAGE = ("storage_type", "storage_medium")
 _STORAGE_VALUES = ("local", "disk")
@@ -75,7 +75,8 @@ def store_families(
 
 
 def _standard(store: MessageStore, stats: StoreStats, now_ms: int, gauge: Family) -> list[Metric]:
-    families = [
+    reserved_ms = _reserve_time_ms(store, now_ms)
+    return [
         gauge(
             "rocketmq_storage_size",
             "Bytes of the log.",
@@ -94,18 +95,13 @@ def _standard(store: MessageStore, stats: StoreStats, now_ms: int, gauge: Family
             [(_STORAGE_VALUES, stats.dispatch_behind)],
             _STORAGE,
         ),
+        gauge(
+            "rocketmq_storage_message_reserve_time",
+            "Milliseconds since the oldest message of the log was stored.",
+            [] if reserved_ms is None else [(_STORAGE_VALUES, reserved_ms)],
+            _STORAGE,
+        ),
     ]
-    reserved_ms = _reserve_time_ms(store, now_ms)
-    if reserved_ms is not None:
-        families.append(
-            gauge(
-                "rocketmq_storage_message_reserve_time",
-                "Milliseconds since the oldest message of the log was stored.",
-                [(_STORAGE_VALUES, reserved_ms)],
-                _STORAGE,
-            )
-        )
-    return families
 
 
 def _reserve_time_ms(store: MessageStore, now_ms: int) -> int | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from ...front.metrics.families import Families
     from ..delay.timer_service import TimerService
-    from .families import Families
 
 _PLACE = ("local", "disk")
 _PLACE_LABELS = ("storage_type", "storage_medium")
@@ -92,8 +92,8 @@ def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
         families.histogram(
             "rocketmq_delay_message_latency",
             "Time from sending a delayed message to its delivery time, s.",
-            [(_PLACE, stats.delays)],
-            _PLACE_LABELS,
+            [((topic, *_PLACE), delays) for topic, delays in stats.delays.items()],
+            ("topic", *_PLACE_LABELS),
         ),
     ]
 

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...auth.secret_file import read_token
 from ...front.access_point import AccessPoint
 from ...front.channels import ChannelPool
 from ...front.clock import Clock
 from ...front.door import Door, choose_door
+from ...front.metrics.families import Families, page_of
+from ...front.metrics.http import MetricsServer
+from ...front.metrics.process import LoopWatch
 from ...proto.addresses import bracketed, host_port
 from ...proto.node_links import NodeLinks
 from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry
-from ..metrics.http import MetricsServer, read_token
 from ..routing.cluster_view import ClusterView
 from ..services import AROUND_BODY_BYTES
 from .broker_queries import BrokerQueries
@@ -34,6 +38,8 @@ from .watch import ClusterWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from prometheus_client.metrics_core import Metric
 
     from ...front.config import DoorConfig
     from .config import ProxyConfig
@@ -78,6 +84,8 @@ class ProxyServer:
         self._access: AccessPoint | None = None
         self._leaders: dict[str, str] = {}
         self._stopping = False
+        self._loop_watch = LoopWatch(self._clock.steady_ns)
+        self._families: Families | None = None
 
     async def start(self) -> ProxyBound:
         """Fetch the cluster's state and serve. Raises DoorError, ValueError, OSError."""
@@ -111,6 +119,9 @@ class ProxyServer:
         await watch.start(_FIRST_ANSWERS_S)
         self._door = choose_door(self._door_config, self._links)(access.services, clock)
         port = await self._door.start(config.bind_address, config.grpc_server_port)
+        self._families = Families("", "proxy", f"{socket.gethostname()}:{port}")
+        self._loop_watch.start()
+        self._stack.callback(self._loop_watch.stop)
         token = read_token(config.metrics_bearer_token_file)
         server = MetricsServer(self._scrape, self.unready, token=token)
         self._stack.push_async_callback(server.stop)
@@ -195,19 +206,44 @@ class ProxyServer:
         return None
 
     def _scrape(self) -> Callable[[], bytes]:
+        families = self.metric_families()
+        return lambda: page_of(families)
+
+    def metric_families(self) -> list[Metric]:
+        """Read all metrics; the proxy is started."""
         assert self._access is not None
         assert self._clients is not None
         assert self._watch is not None
+        assert self._door is not None
+        assert self._families is not None
+        families = self._families
         forwards = self._access.statistics
-        rows = (
-            ("cometmq_proxy_forwarded_total", "counter", forwards.forwarded),
-            ("cometmq_proxy_held_total", "counter", forwards.held),
-            ("cometmq_proxy_held_in_vain_total", "counter", forwards.held_in_vain),
-            ("cometmq_proxy_holding_bytes", "gauge", forwards.holding_bytes),
-            ("cometmq_proxy_clients", "gauge", len(self._clients)),
-            ("cometmq_proxy_telemetry_links", "gauge", len(self._telemetry)),
-            ("cometmq_proxy_groups", "gauge", len(self._owners.groups())),
-            ("cometmq_proxy_nameservers", "gauge", len(self._watch.answered)),
+        times = self._door.statistics().times
+        assert times is not None
+        totals = (
+            ("forwarded", "Calls passed on to a broker.", forwards.forwarded),
+            ("held", "Sends that waited for a leader.", forwards.held),
+            ("held_in_vain", "Sends refused before their deadline.", forwards.held_in_vain),
         )
-        text = "".join(f"# TYPE {name} {kind}\n{name} {number}\n" for name, kind, number in rows)
-        return text.encode
+        now = (
+            ("holding_bytes", "Bytes of the sends that wait.", forwards.holding_bytes),
+            ("clients", "Clients.", len(self._clients)),
+            ("telemetry_links", "Telemetry streams to brokers.", len(self._telemetry)),
+            ("groups", "Broker groups.", len(self._owners.groups())),
+            ("nameservers", "Nameservers that answered.", len(self._watch.answered)),
+        )
+        return [
+            families.gauge(
+                "rocketmq_proxy_up",
+                "1 while the process runs.",
+                [(("cluster",), 1)],
+                ("proxy_mode",),
+            ),
+            *(
+                families.counter(f"cometmq_proxy_{name}", text, [((), number)])
+                for name, text, number in totals
+            ),
+            *(families.one(f"cometmq_proxy_{name}", text, number) for name, text, number in now),
+            times.family(families),
+            *self._loop_watch.families(families),
+        ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ...proto.errors import WireError
+from ...proto.errors import WireError, code_name
 from ...store.format.results import AppendResult, PutStatus
 from ..messages.wire import STATUS_OK, field, receipt, status, varint
 
@@ -100,6 +100,12 @@ def failure_status(store: MessageStore, put: PutStatus) -> tuple[int, str]:
     if put is PutStatus.CREATE_MAPPED_FILE_FAILED:
         reason = reason or f"the disk is full: {store.allocation_failure}"
     return v2.INTERNAL_SERVER_ERROR, reason or "the store does not accept messages"
+
+
+def cause_of(code: int, sentence: str) -> str:
+    """Return a metric's label for a refusal: the guard in brackets, or the name of the code."""
+    guard = sentence[1:].partition("]")[0] if sentence.startswith("[") else ""
+    return (guard or code_name(code)).lower()
 
 
 def failed_answer(code: int, sentence: str) -> bytes:

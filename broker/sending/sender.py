@@ -34,6 +34,7 @@ from .answer import (
     QUEUE_FULL,
     TOO_OLD,
     answer_to,
+    cause_of,
     failed_answer,
     failure_status,
     refused_answer,
@@ -191,9 +192,9 @@ class Sender:
             self.append_pending()
         pending = self._pending
         if len(pending) + len(self._durability) >= self._capacity:
-            raise WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL)
+            raise self._counted(WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL))
         if self._pending_bytes >= PENDING_BYTES_MAX:
-            raise WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL)
+            raise self._counted(WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL))
         answer = ReplyFuture()
         if not pending:
             self._since_ns = self._clock.steady_ns()
@@ -317,7 +318,7 @@ class Sender:
             except WireError as error:
                 # Bytes, not the exception: it references this frame, and through it every request
                 # of the turn, in a cycle with the answer until the next garbage collection.
-                _resolve(answer, refused_answer(error))
+                _resolve(answer, refused_answer(self._counted(error)))
             except Exception as error:  # a bug: the front door logs its position
                 if not answer.done():
                     answer.set_exception(error)
@@ -327,7 +328,7 @@ class Sender:
                         self._dedup.reserve(ready, now_ms)
                     batches.append((answer, ready))
                 else:
-                    _resolve(answer, refused_answer(refusal))
+                    _resolve(answer, refused_answer(self._counted(refusal)))
         return batches
 
     def _fail(self, batches: list[_Batch], content: bytes) -> None:
@@ -368,6 +369,11 @@ class Sender:
             template = make_template(topic, self._origin, turn)
             self._templates[topic.name] = template
         return template
+
+    def _counted(self, error: WireError) -> WireError:
+        """Count a refused request by its cause; return the error."""
+        self._counters.refused_sends[cause_of(error.code, error.message)] += 1
+        return error
 
     def _send_refusal(self, now_ns: int) -> WireError | None:
         """Return the error for all requests of this turn, or None if they may be appended."""
@@ -427,7 +433,7 @@ class Sender:
         if outcome is _PUT_OK:
             self._answer(answer, ready, results)
         else:
-            _resolve(answer, failed_answer(*FAILURES[outcome]))
+            _resolve(answer, refused_answer(self._counted(WireError(*FAILURES[outcome]))))
 
     def _answer(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
         if not answer.done():

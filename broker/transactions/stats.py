@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...front.metrics.families import Buckets
 from ..metadata import json_file
-from ..metrics.families import Buckets
 from .core import HalfMessage, Outcome
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..metrics.families import Families
+    from ...front.metrics.families import Families
     from .service import Transactions
 
 #: Buckets of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h.
@@ -34,8 +34,8 @@ class TransactionStats:
     #: By topic.
     committed: dict[str, int] = field(default_factory=dict)
     rolled_back: dict[str, int] = field(default_factory=dict)
-    #: Commits by the seconds since their half message.
-    latency: Buckets = field(default_factory=lambda: Buckets(LATENCY_BOUNDS_S))
+    #: Commits by the seconds since their half message, by topic.
+    latency: dict[str, Buckets] = field(default_factory=dict)
     asked: int = 0
     #: Checks for which there was no producer.
     unreachable: int = 0
@@ -46,7 +46,10 @@ class TransactionStats:
         totals = self.committed if outcome is Outcome.COMMITTED else self.rolled_back
         totals[half.topic] = totals.get(half.topic, 0) + 1
         if outcome is Outcome.COMMITTED:
-            self.latency.add(max(0, now_ms - half.since_ms) / 1000)
+            latency = self.latency.get(half.topic)
+            if latency is None:
+                latency = self.latency[half.topic] = Buckets(LATENCY_BOUNDS_S)
+            latency.add(max(0, now_ms - half.since_ms) / 1000)
 
 
 class CountsFile:
@@ -100,7 +103,8 @@ def transaction_families(transactions: Transactions, families: Families) -> list
         families.histogram(
             "rocketmq_finish_message_latency",
             "Seconds from a half message to its commit.",
-            [((), stats.latency)],
+            [((name,), latency) for name, latency in stats.latency.items()],
+            topic,
         ),
         families.gauge(
             "rocketmq_half_messages",

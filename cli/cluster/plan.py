@@ -32,6 +32,7 @@ KEYS = {
     "ha_listen_port": "haListenPort",
     "metrics_prom_exporter_port": "metricsPromExporterPort",
     "listen_port": "listenPort",
+    "namesrv_metrics_port": "namesrvMetricsPort",
     "namesrv_addr": "namesrvAddr",
     "broker_role": "brokerRole",
     "flush_disk_type": "flushDiskType",
@@ -97,6 +98,7 @@ class Plan:
             "ha": "ha_listen_port",
             "metrics": "metrics_prom_exporter_port",
             "namesrv": "listen_port",
+            "namesrv_metrics": "namesrv_metrics_port",
         }
         for name, flag in flags.items():
             port = str(bound.get(name, "")).rpartition(":")[2]
@@ -153,7 +155,7 @@ def _check_kind(data: DataDirectory, options: Options) -> None:
 
 def _nameservers(data: DataDirectory, options: Options, token: str, shape: Shape) -> list[Plan]:
     plans = []
-    numbers = _namesrv_ports(options)
+    numbers = _namesrv_ports(options, shape)
     for name in shape.namesrv_names():
         home = data.path / name
         file, found, flags = _namesrv_file(data, options, token, home, next(numbers))
@@ -171,8 +173,12 @@ def _nameservers(data: DataDirectory, options: Options, token: str, shape: Shape
     return plans
 
 
-def _namesrv_ports(options: Options) -> Iterator[int]:
-    return ports.block_nameservers(options.port) if options.port else ports.usual_nameservers()
+def _namesrv_ports(options: Options, shape: Shape) -> Iterator[tuple[int, int]]:
+    """Yield the ports of the nameservers: of their service and of their metrics."""
+    if options.port:
+        metrics = ports.block_nameserver_metrics(options.port, shape)
+        return zip(ports.block_nameservers(options.port), metrics, strict=False)
+    return zip(ports.usual_nameservers(), ports.usual_nameserver_metrics(), strict=False)
 
 
 def _namesrv_addresses(plans: list[Plan]) -> list[str]:
@@ -182,19 +188,20 @@ def _namesrv_addresses(plans: list[Plan]) -> list[str]:
 
 
 def _namesrv_file(
-    data: DataDirectory, options: Options, token: str, home: Path, port: int
+    data: DataDirectory, options: Options, token: str, home: Path, numbers: tuple[int, int]
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     file = home / "namesrv.conf"
     wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
     flags = {}
+    chosen = dict(zip(("listen_port", "namesrv_metrics_port"), map(str, numbers), strict=True))
     if options.port is not None:
-        flags["listen_port"] = str(port if options.port else 0)
+        flags.update(chosen if options.port else dict.fromkeys(chosen, "0"))
     if options.controller:
         flags["controller"] = "true"
     if options.auth:
         flags["authentication_enabled"] = "true"
     if options.port != 0:
-        wanted["listenPort"] = str(port)
+        wanted.update({KEYS[flag]: port for flag, port in chosen.items()})
     found = data.configure(file, wanted, "A nameserver of `cometmq up`.")
     return file, found, flags
 
@@ -243,14 +250,14 @@ def _broker_ports(
 
 def _single(data: DataDirectory, options: Options, token: str) -> Plan:
     home = data.path / _SINGLE.name
-    port = next(_namesrv_ports(options))
+    numbers = next(_namesrv_ports(options, Shape(1, 1, 1)))
     (chosen,) = _broker_ports(data, options, [_SINGLE], Shape(1, 1, 1))
     # The process sets the address itself, after its nameserver has bound a port.
-    namesrv = "" if options.port == 0 else f"{HOST}:{port}"
+    namesrv = "" if options.port == 0 else f"{HOST}:{numbers[0]}"
     file, found, flags = _broker_file(
         *(data, options, token, _SINGLE), chosen=chosen, namesrv=namesrv, usual_replication="async"
     )
-    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, port)
+    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, numbers)
     files = {"--config": file, "--namesrv-config": namesrv_file}
     return Plan(
         *(_SINGLE.name, "master", "single", home, files, {**flags, **namesrv_flags}, found),

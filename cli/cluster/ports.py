@@ -1,14 +1,16 @@
 """The ports of the processes of `cometmq up`.
 
 Without `--port`, of new files: clients 8081, 8083, ..., replication 10912, 10914, ..., metrics
-5557, 5559, ..., nameservers 9876, 9877, .... With `--port N` one block:
+5557, 5559, ..., nameservers 9876, 9877, ..., their metrics 5558, 5560, .... With `--port N` one
+block:
 
     N, N + 2                    clients of the first two brokers
     N + 1                       the first nameserver
     N + 3, N + 5                replication of the first two brokers
     N + 4, N + 6                metrics of the first two brokers
     from N + 7                  the other nameservers, then three ports (clients, replication,
-                                metrics) for each further broker
+                                metrics) for each further broker, then the metrics of the
+                                nameservers
 """
 
 import socket
@@ -26,6 +28,7 @@ BrokerPorts = tuple[int, int, int]
 
 _USUAL: BrokerPorts = (8081, 10912, 5557)
 _USUAL_NAMESRV = 9876
+_USUAL_NAMESRV_METRICS = 5558
 _DISTANCE = 2
 # Ports of one nameserver and two brokers, the first part of a block.
 _FIRST = 7
@@ -44,6 +47,11 @@ def usual_nameservers() -> Iterator[int]:
     return count(_USUAL_NAMESRV)
 
 
+def usual_nameserver_metrics() -> Iterator[int]:
+    """Yield the metrics ports of nameservers without `--port`, between those of the brokers."""
+    return count(_USUAL_NAMESRV_METRICS, _DISTANCE)
+
+
 def block_brokers(first: int, nameservers: int) -> Iterator[BrokerPorts]:
     """Yield the ports of the brokers in the block from `first` on."""
     yield first, first + 3, first + 4
@@ -58,10 +66,15 @@ def block_nameservers(first: int) -> Iterator[int]:
     yield from count(first + _FIRST)
 
 
+def block_nameserver_metrics(first: int, shape: Shape) -> Iterator[int]:
+    """Yield the metrics ports of the nameservers, at the end of the block."""
+    return count(first + block_size(shape) - shape.nameservers)
+
+
 def block_size(shape: Shape) -> int:
     """Return the number of ports of a block."""
     more = shape.groups * shape.replicas - 2
-    return _FIRST + shape.nameservers - 1 + 3 * max(0, more)
+    return _FIRST + shape.nameservers - 1 + 3 * max(0, more) + shape.nameservers
 
 
 def reserve() -> socket.socket:

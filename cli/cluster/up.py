@@ -29,10 +29,11 @@ _ANSWER_TIMEOUT_S = 10.0
     type=click.IntRange(0, 65_535),
     metavar="N",
     help="Use the ports from N on: clients N (master) and N + 2 (slave), nameserver N + 1,"
-    " replication N + 3 and N + 5, metrics N + 4 and N + 6, further processes from N + 7. With 0"
-    " the system chooses every port of every process (see --ready-file). [default: the ports of the"
-    " files in DATA; of a new one clients 8081 and 8083, nameserver 9876, replication 10912 and"
-    " 10914, metrics 5557 and 5559; further processes the next of them]",
+    " replication N + 3 and N + 5, metrics N + 4 and N + 6, further processes and the"
+    " metrics of the nameservers from N + 7. With 0 the system chooses every"
+    " port of every process (see --ready-file). [default: the ports of the files in DATA; of a new"
+    " one clients 8081 and 8083, nameserver 9876, replication 10912 and 10914, metrics 5557, 5558"
+    " (nameserver) and 5559; further processes the next of them]",
 )
 @click.option(
     "--data",

@@ -204,7 +204,8 @@ class _Namesrv:
 
     async def start(self) -> Mapping[str, Any]:
         self._bound = await self.server.start()
-        return {"namesrv": self._bound}
+        metrics = self.server.metrics_address
+        return {"namesrv": self._bound, **({"namesrv_metrics": metrics} if metrics else {})}
 
     async def stop(self, grace_s: float) -> None:
         await self.server.stop(grace_s)

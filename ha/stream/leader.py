@@ -156,6 +156,7 @@ class LeaderSide:
                     self.hooks.on_confirm()
                 case in_sync.MemberJoined():
                     logger.info("ha.member.joined broker_id=%d", effect.broker_id)
+                    self.replica.counts["member_joined"] += 1
                     self._nacks.pop(effect.broker_id, None)
                     self._send_heartbeat_to(effect.broker_id)
                     self.on_membership()
@@ -167,6 +168,7 @@ class LeaderSide:
                         effect.reason,
                         self.core.in_sync_count,
                     )
+                    self.replica.counts["member_left"] += 1
                     self.on_membership()
                     self._send_heartbeat_to(effect.broker_id)
                 case in_sync.CloseSession():

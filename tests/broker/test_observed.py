@@ -17,11 +17,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.broker.clients.registry import Client
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.metrics import http
 from cometmq.broker.metrics.clients import SERIES_MAX, client_families
-from cometmq.broker.metrics.families import Families
-from cometmq.broker.metrics.http import MetricsServer
+from cometmq.front.metrics import http
+from cometmq.front.metrics.families import Families
+from cometmq.front.metrics.http import MetricsServer
 from cometmq.front.process import loop_factory
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import desk
@@ -142,7 +141,7 @@ async def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
         (sent,) = found["rocketmq_messages_in_total"]
         assert sent.value == 4
         assert sent.labels["topic"] == "t"
-        assert sent.labels["message_type"] == "NORMAL"
+        assert sent.labels["message_type"] == "normal"
         assert sent.labels["cluster"] == "DefaultCluster"
         assert found["rocketmq_throughput_in_total"][0].value == 20
         assert found["rocketmq_messages_out_total"][0].value == len(got)
@@ -157,6 +156,12 @@ async def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
         assert found["cometmq_in_sync_replicas"][0].value == 1
         assert found["cometmq_role"][0].labels["role"] == "leader"
         assert found["process_resident_memory_bytes"][0].value > 0
+        assert found["rocketmq_storage_size_bytes"][0].value == live.node.store.log_end
+        calls = {
+            row.labels["request_code"]: row.value
+            for row in found["rocketmq_rpc_latency_milliseconds_count"]
+        }
+        assert (calls["send_message"], calls["ack_message"], calls["receive_message"]) == (4, 1, 1)
         assert found["cometmq_messages_acked_total"][0].value == 1
         assert "cometmq_redelivered_without_handover_total" in found
         assert any(s.labels["call"] == "fallocate" for s in found["cometmq_disk_calls_total"])
@@ -281,7 +286,7 @@ def test_clients_cannot_grow_the_metrics_page() -> None:
     ]
     clients += [Client(f"d{n}", "x" * 64, f'"{n}\n', "", 0) for n in range(5_000)]
     clients += [Client("e", "GOLANG", "v5.1.3-rc1", "", 0)]
-    producers, consumers = client_families(clients, Families(BrokerConfig()))
+    producers, consumers = client_families(clients, Families("C", "broker", "b-0"))
     assert len(consumers.samples) == SERIES_MAX + 1
     assert sum(sample.value for sample in consumers.samples) == 5_000
     found = {(s.labels["language"], s.labels["version"]): s.value for s in producers.samples}

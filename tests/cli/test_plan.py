@@ -9,6 +9,7 @@ import pytest
 from cometmq.cli.cluster.banner import banner, durability, endpoints, in_sync
 from cometmq.cli.cluster.layout import DataDirectory
 from cometmq.cli.cluster.plan import Options, Plan, make_plans
+from cometmq.cli.cluster.ports import BROKER_FLAGS
 from cometmq.cli.errors import CliError
 
 
@@ -70,6 +71,7 @@ def test_port_moves_every_port_of_a_new_and_of_an_existing_cluster(tmp_path: Pat
         *("9002", "9005", "9006", "127.0.0.1:9001")
     ]
     assert made["namesrv"].value("listen_port") == "9001"
+    assert made["namesrv"].value("namesrv_metrics_port") == "9007"
     (single,) = plans(tmp_path / "single", port=9000, single=True).values()
     ports = [single.value(name) for name in ("listen_port", *names)]
     assert ports == ["9001", "9000", "9003", "9004", "127.0.0.1:9001"]
@@ -81,7 +83,7 @@ def test_port_zero_makes_every_port_ephemeral_and_leaves_the_files_without_ports
     made = plans(tmp_path, port=0)
     flags = [made[name].flags for name in ("namesrv", "master")]
     assert flags == [
-        {"listen_port": "0"},
+        {"listen_port": "0", "namesrv_metrics_port": "0"},
         {"grpc_server_port": "0", "ha_listen_port": "0", "metrics_prom_exporter_port": "0"},
     ]
     assert made["slave"].needs_namesrv
@@ -215,10 +217,10 @@ def test_an_existing_cluster_gets_more_groups_and_replicas_and_keeps_its_ports(
 
 def test_a_block_of_ports_has_no_port_twice(tmp_path: Path) -> None:
     made = plans(tmp_path, port=20_000, groups=3, replicas=2, nameservers=3)
-    flags = ("listen_port", "grpc_server_port", "ha_listen_port", "metrics_prom_exporter_port")
+    flags = (*("listen_port", "namesrv_metrics_port"), *BROKER_FLAGS)
     found = [plan.flags[flag] for plan in made.values() for flag in flags if flag in plan.flags]
-    assert sorted(map(int, found)) == list(range(20_000, 20_021))
-    with pytest.raises(CliError, match="--port 65520 needs 21 ports"):
+    assert sorted(map(int, found)) == list(range(20_000, 20_024))
+    with pytest.raises(CliError, match="--port 65520 needs 24 ports"):
         plans(tmp_path, port=65_520)
 
 

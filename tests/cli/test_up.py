@@ -58,7 +58,7 @@ def test_the_ready_file_lists_endpoints_and_processes(shared_cluster: Cluster) -
     assert ready["endpoints"] == ";".join(
         f"127.0.0.1:{nodes[name].ports['client']}" for name in ("master", "slave")
     )
-    assert set(nodes["namesrv"].ports) == {"namesrv"}
+    assert set(nodes["namesrv"].ports) == {"namesrv", "namesrv_metrics"}
     assert set(nodes["master"].ports) == {"client", "ha", "metrics"}
     for node in nodes.values():
         assert _runs(node.pid)
@@ -332,7 +332,7 @@ def test_single_is_one_process_and_keeps_its_data(new_cluster: NewCluster, tmp_p
     cluster = new_cluster("--single", "--flush", "sync", env=SMALL)
     (node,) = cluster.nodes()
     assert (node.name, node.role) == ("single", "master")
-    assert set(node.ports) == {"client", "ha", "metrics", "namesrv"}
+    assert set(node.ports) == {"client", "ha", "metrics", "namesrv", "namesrv_metrics"}
     assert cluster.endpoints == cluster.address("single")
     topic = cluster.create_topic("kept")
     sent = json_of(cluster, "message", "send", topic, "x", "--count", "100")
@@ -344,13 +344,13 @@ def test_single_is_one_process_and_keeps_its_data(new_cluster: NewCluster, tmp_p
 
 
 def free_block() -> int:
-    """The first of seven ports in a row that are free now, below the ephemeral ports, which
+    """The first of eight ports in a row that are free now, below the ephemeral ports, which
     other tests use."""
     while True:
         first = random.randrange(20_000, 30_000)
         with contextlib.ExitStack() as probes:
             try:
-                for port in range(first, first + 7):
+                for port in range(first, first + 8):
                     probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue
@@ -362,7 +362,7 @@ def test_clusters_of_different_ports_run_side_by_side(new_cluster: NewCluster) -
         first = free_block()
         (node,) = new_cluster("--single", port=first, env=SMALL).nodes()
         offsets = {name: port - first for name, port in node.ports.items()}
-        assert offsets == {"client": 0, "namesrv": 1, "ha": 3, "metrics": 4}
+        assert offsets == {"client": 0, "namesrv": 1, "ha": 3, "metrics": 4, "namesrv_metrics": 7}
 
 
 def test_a_port_in_use_is_an_error_sentence_and_stops_all_processes(tmp_path: Path) -> None:

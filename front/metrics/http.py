@@ -1,4 +1,4 @@
-"""/metrics, /livez and /readyz: an HTTP server on the broker's event loop.
+"""/metrics, /livez and /readyz: an HTTP server on the event loop of a server process.
 
 It costs nothing between requests, and bounds headers, time, connections and memory. A connection
 takes one GET or HEAD request; it is aborted if the request has not arrived within `_REQUEST_S`, or
@@ -15,10 +15,8 @@ import errno
 import hmac
 import logging
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from ...auth.secret_file import read_secret_file
-from ...front.errors import AddressError, PortInUseError
+from ..errors import AddressError, PortInUseError
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +42,6 @@ _REASONS = {
 }
 
 Answer = tuple[int, str, bytes]
-
-
-def read_token(file: str) -> bytes:
-    """Return the bearer token in a file; empty without a file. Raises ValueError, OSError."""
-    return read_secret_file(Path(file)) if file else b""
 
 
 class MetricsServer:

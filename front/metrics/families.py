@@ -1,7 +1,9 @@
-"""Metric families with the labels that every metric of a broker has.
+"""Metric families with the labels that every metric has, and the page made of them.
 
 Common labels: cluster, node type and node name (docs/formats/broker-semantics.md, section 11.1).
-prometheus-client is imported by the first scrape.
+RocketMQ's exporter adds the unit to the names of some metrics; dashboards have either name, so both
+are on the page (`UNITS`). prometheus-client is imported by the first scrape, so that a process
+without scrapes does not load it.
 """
 
 from __future__ import annotations
@@ -15,9 +17,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..config import BrokerConfig
-
 COMMON = ("cluster", "node_type", "node_id")
+
+#: Metrics of RocketMQ that its exporter shows with a unit: `NAME_UNIT`. The values are the same,
+#: also where the unit is wrong (rocketmq_finish_message_latency is in seconds).
+UNITS = {
+    **dict.fromkeys(
+        (
+            "rocketmq_consumer_group_create_execution_time",
+            "rocketmq_consumer_lag_latency",
+            "rocketmq_consumer_queueing_latency",
+            "rocketmq_finish_message_latency",
+            "rocketmq_pop_buffer_scan_time_consume",
+            "rocketmq_pop_revive_lag",
+            "rocketmq_pop_revive_latency",
+            "rocketmq_rpc_latency",
+            "rocketmq_storage_message_reserve_time",
+            "rocketmq_timer_dequeue_latency",
+            "rocketmq_timer_enqueue_latency",
+            "rocketmq_topic_create_execution_time",
+        ),
+        "milliseconds",
+    ),
+    "rocketmq_delay_message_latency": "seconds",
+    "rocketmq_storage_size": "bytes",
+}
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 
@@ -26,7 +50,7 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 class Buckets:
     """A histogram's counts; `bounds` are upper ones, in the unit of the metric."""
 
-    bounds: Sequence[int]
+    bounds: Sequence[float]
     counts: list[int] = field(default_factory=list)
     total: float = 0
 
@@ -41,14 +65,10 @@ class Buckets:
 
 
 class Families:
-    """Bound to one broker."""
+    """Bound to one process."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._common = (
-            config.broker_cluster_name,
-            "broker",
-            f"{config.broker_name}-{config.broker_id}",
-        )
+    def __init__(self, cluster: str, node_type: str, node_id: str) -> None:
+        self._common = (cluster, node_type, node_id)
 
     @property
     def common(self) -> dict[str, str]:
@@ -104,3 +124,37 @@ class Families:
 def flag(value: bool) -> str:
     """A label that is true or false."""
     return "true" if value else "false"
+
+
+def page_of(families: Iterable[Metric]) -> bytes:
+    """Render the page of /metrics; may run in any thread."""
+    from prometheus_client.exposition import generate_latest
+
+    return generate_latest(_Collector([*_in_both_spellings(families)]))
+
+
+def _in_both_spellings(families: Iterable[Metric]) -> Iterable[Metric]:
+    from prometheus_client.metrics_core import Metric
+
+    for family in families:
+        yield family
+        unit = UNITS.get(family.name)
+        if unit is None:
+            continue
+        name = f"{family.name}_{unit}"
+        twin = Metric(name, family.documentation, family.type)
+        start = len(family.name)
+        twin.samples = [
+            sample._replace(name=name + sample.name[start:]) for sample in family.samples
+        ]
+        yield twin
+
+
+class _Collector:
+    """The collector interface of prometheus-client."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families

@@ -1,0 +1,1 @@
+"""Metrics that every server process has, and the HTTP port that serves them."""
