@@ -13,7 +13,7 @@ from .credentials import Credentials, file_text
 from .dev_ca import dev_ca
 from .errors import CliError
 from .options import endpoint_option, output_option
-from .output import show_json
+from .output import show_document
 from .user import put
 
 _TRIES, _PAUSE_S = 20, 0.2
@@ -107,6 +107,6 @@ def check(
     with Connection(endpoint) as connection:
         answer = connection.call(paths.CHECK_ACCESS, request, v1.CheckAccessResponse)
     if output == "json":
-        show_json({"allowed": answer.allowed, "reason": answer.reason})
+        show_document({"allowed": answer.allowed, "reason": answer.reason})
     else:
         click.echo(f"{'allowed' if answer.allowed else 'denied'}: {answer.reason}")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .output import print_table, show_fields, show_json
+from .output import print_table, show_document, show_fields
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def go_on(
 ) -> bool:
     """Show the plan (and its `rows` as a table); return True to carry it out."""
     if output == "json":
-        show_json({**plan, **({"changes": list(rows)} if rows else {}), "dry_run": dry_run})
+        show_document({**plan, **({"changes": list(rows)} if rows else {}), "dry_run": dry_run})
         return not dry_run
     if plan:
         plan = {name: value if value != [] else "none" for name, value in plan.items()}

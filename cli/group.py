@@ -27,7 +27,7 @@ from .errors import CliError, Exit
 from .metadata import attribute_option, change_verb, with_options
 from .options import endpoint_option, output_option
 from .output import show_rows
-from .values import duration_ms, duration_text, durations_ms
+from .times import duration, duration_text, durations_ms
 
 # RocketMQ's defaults for `--retry-policy exponential`.
 _EXPONENTIAL_MS = (5_000, 7_200_000)
@@ -68,14 +68,14 @@ _settings = with_options(
     ),
     click.option(
         "--retry-initial",
-        type=duration_ms,
-        metavar="TIME",
+        type=duration("ms"),
+        metavar="DURATION",
         help="Initial delay (exponential policy).",
     ),
     click.option(
         "--retry-max",
-        type=duration_ms,
-        metavar="TIME",
+        type=duration("ms"),
+        metavar="DURATION",
         help="Maximum delay (exponential policy).",
     ),
     click.option(

@@ -1,7 +1,6 @@
 """`cometmq offset`: show and reset the consumer offsets of a group."""
 
 import re
-import time
 
 import click
 
@@ -21,7 +20,7 @@ from .errors import CliError, Exit
 from .group import queue_row
 from .options import endpoint_option, output_option
 from .output import show_rows
-from .values import time_ms
+from .times import present_ms, time_ms
 
 _EDGES = {
     "earliest": v1.ResetOffsetsRequest.EARLIEST,
@@ -119,9 +118,7 @@ def position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
     if _TIME.fullmatch(when):
         return v1.ResetOffsetsRequest(timestamp_ms=int(when))
     try:
-        return v1.ResetOffsetsRequest(
-            timestamp_ms=time_ms(when, now_ms=time.time_ns() // 1_000_000)
-        )
+        return v1.ResetOffsetsRequest(timestamp_ms=time_ms(when, present_ms()))
     except click.BadParameter as error:
         raise CliError(error.message, Exit.USAGE) from None
 

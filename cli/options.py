@@ -11,6 +11,8 @@ from . import local_cluster
 from .context import chosen
 from .errors import CliError, Exit
 from .links import explicit, options
+from .output import keep_form
+from .times import keep_utc
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -163,12 +165,26 @@ def endpoint_option(command: F) -> F:
 
 
 def output_option(command: F) -> F:
-    """Add `-o table|json`."""
-    return click.option(
+    """Add `-o table|json|yaml` and `--utc`."""
+    command = click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(["table", "json", "yaml"]),
         default="table",
         show_default=True,
+        callback=keep_form,
         help="Output format.",
+    )(command)
+    return utc_option(command)
+
+
+def utc_option(command: F) -> F:
+    """Add `--utc`."""
+    return click.option(
+        "--utc",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,  # times among the arguments are read with it
+        callback=keep_utc,
+        help="Print times, and read those without a zone, in UTC [default: local time].",
     )(command)

@@ -1,30 +1,58 @@
-"""Results on stdout, as a table for people or as JSON for programs.
+"""Results on stdout: a table for people, a document in JSON or YAML for programs.
 
-`rich` is imported only when a table is drawn. JSON output is one document for each command, or one
-line for each message where messages stream.
+A command knows two forms, `table` and `json`; with `-o yaml` it prints the document of `json` in
+YAML. There is one document for each command, or one for each message where messages stream (in JSON
+a line, in YAML behind `---`). `rich` is imported only when a table is drawn.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import click
 
+from .times import time_text
+
 Row = Mapping[str, Any]
 # Wide enough to cut nothing: a narrow terminal wraps the line, and names stay whole.
 _WIDTH = 10_000
+_YAML_KEY = "cometmq.yaml"
 
 
-def show_json(document: Any) -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+def keep_form(ctx: click.Context, _parameter: click.Parameter, form: str) -> str:
+    """Return the form of `-o` that the command sees; keep whether documents are YAML."""
+    ctx.meta[_YAML_KEY] = form == "yaml"
+    return "json" if form == "yaml" else form
+
+
+def _is_yaml() -> bool:
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get(_YAML_KEY))
+
+
+def show_document(document: Any) -> None:
+    """Print one document."""
+    if _is_yaml():
+        from .yaml import yaml_lines
+
+        click.echo("\n".join(yaml_lines(document)))
+    else:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_streamed(document: Any) -> None:
+    """Print one document of a stream."""
+    if _is_yaml():
+        click.echo("---")
+        show_document(document)
+    else:
+        click.echo(json.dumps(document, ensure_ascii=False))
 
 
 def show_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
     """Print a list with the first row's keys as columns; print `empty` for an empty table."""
     if output == "json":
-        show_json(list(rows))
+        show_document(list(rows))
     elif rows:
         print_table(rows)
     else:
@@ -34,7 +62,7 @@ def show_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
 def show_fields(fields: Row, output: str) -> None:
     """Print one object, one field on each line."""
     if output == "json":
-        show_json(dict(fields))
+        show_document(dict(fields))
         return
     width = max(len(name) for name in fields)
     for name, value in fields.items():
@@ -58,21 +86,11 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def timed(row: Row) -> dict[str, Any]:
-    """Return a row for a table: points in time in local time, without `_ms` in their names."""
+    """Return a row for a table: points in time as text, without `_ms` in their names."""
     return {
-        name.removesuffix("_ms"): _local_time(value) if name.endswith("_ms") else value
+        name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else value
         for name, value in row.items()
     }
-
-
-def _local_time(ms: int) -> str:
-    if ms <= 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(ms / 1_000).astimezone()
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
-    return moment.isoformat(" ", "milliseconds")
 
 
 def _title(name: str) -> str:

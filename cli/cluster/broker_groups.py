@@ -22,7 +22,7 @@ import click
 from ...proto import paths, v1
 from ..connection import TIMEOUT_S, Connection
 from ..errors import CliError, Exit
-from ..output import print_table, show_fields, show_json, timed
+from ..output import print_table, show_document, show_fields, timed
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -164,12 +164,12 @@ def show_changes(
     if len(outcomes) == 1:
         ((_, answer),) = done
         if output == "json":
-            show_json(document(answer))
+            show_document(document(answer))
         else:
             click.echo(sentence(answer))
         return
     if output == "json":
-        show_json(
+        show_document(
             [
                 {"broker": one.broker, **document(one.answer)}
                 if one.answer is not None
@@ -293,7 +293,7 @@ def show_described(
     """
     if output == "json":
         several = {"settings": list(settings)} if "brokers" in settings[0] else {}
-        show_json({**settings[0], **several, **tables})
+        show_document({**settings[0], **several, **tables})
         return
     for each in settings:
         texts = [f"{key}={value}" for key, value in each["attributes"].items()]

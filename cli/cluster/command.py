@@ -9,7 +9,7 @@ from ...proto import paths, v1
 from ..confirm import go_on, plan_options
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
-from ..output import print_table, show_fields, show_json
+from ..output import print_table, show_document, show_fields
 from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
 from .reconcile import Difference, differences
 
@@ -41,7 +41,7 @@ def describe(endpoint: str, output: str) -> None:
     if output == "json":
         documents = [_document(name, answer) for name, answer in found]
         both = {"groups": documents, "differences": rows}
-        show_json(both if several else documents[0])
+        show_document(both if several else documents[0])
     else:
         for name, answer in found:
             _print(name, answer)

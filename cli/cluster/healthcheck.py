@@ -9,7 +9,8 @@ import grpc
 from ..errors import Exit
 from ..links import channel
 from ..options import endpoint_option, output_option
-from ..output import show_json
+from ..output import show_document
+from ..times import duration
 
 _CHECK = "/grpc.health.v1.Health/Check"
 
@@ -17,22 +18,23 @@ _CHECK = "/grpc.health.v1.Health/Check"
 @click.command()
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1, 60.0),
-    default=3.0,
+    type=duration("s", least="100ms", most="60s"),
+    default="3s",
     show_default=True,
-    help="Seconds to wait for the answer.",
+    metavar="DURATION",
+    help="Wait this long for the answer, as 500ms or in seconds.",
 )
 @endpoint_option
 @output_option
-def healthcheck(timeout: float, endpoint: str, output: str) -> int:
+def healthcheck(timeout: int, endpoint: str, output: str) -> int:
     """Check whether a node (broker, nameserver or proxy) is serving.
 
     \b
     cometmq healthcheck --endpoint 127.0.0.1:8081
     """
-    state = _state(endpoint, timeout)
+    state = _state(endpoint, timeout / 1_000)
     if output == "json":
-        show_json({"endpoint": endpoint, "healthy": state == "SERVING", "state": state})
+        show_document({"endpoint": endpoint, "healthy": state == "SERVING", "state": state})
     elif state == "SERVING":
         click.echo(f"{endpoint} is serving.")
     else:
@@ -40,7 +42,7 @@ def healthcheck(timeout: float, endpoint: str, output: str) -> int:
     return Exit.DONE if state == "SERVING" else Exit.UNHEALTHY
 
 
-def _state(endpoint: str, timeout: float) -> str:
+def _state(endpoint: str, timeout_s: float) -> str:
     from grpc_health.v1 import health_pb2
 
     with channel(endpoint) as link:
@@ -50,7 +52,7 @@ def _state(endpoint: str, timeout: float) -> str:
             response_deserializer=health_pb2.HealthCheckResponse.FromString,
         )
         try:
-            answer = check(health_pb2.HealthCheckRequest(), timeout=timeout)
+            answer = check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.RpcError as error:
             return _reason(error)
     name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

@@ -195,12 +195,12 @@ def status(up_data: Path, data: Path | None, output: str) -> int:
     \b
     cometmq up status --data ./data
     """
-    from ..output import print_table, show_json
+    from ..output import print_table, show_document
     from .control import ask
 
     answer = ask(socket_path(data or up_data), "status", "", _ANSWER_TIMEOUT_S)
     if output == "json":
-        show_json(answer)
+        show_document(answer)
     else:
         click.echo("The cluster is ready." if answer["ready"] else "The cluster is starting.")
         print_table(

@@ -21,7 +21,8 @@ from ..options import (
     link_options,
     output_option,
 )
-from ..output import print_table, show_fields, show_json, show_rows
+from ..output import print_table, show_document, show_fields, show_rows
+from ..times import duration
 from .replay import replay
 from .replicas import Nameservers, Replica, find
 from .rolling import (
@@ -91,7 +92,7 @@ class Steps:
     def end(self, document: dict[str, Any]) -> None:
         """Print the result."""
         if self._output == "json":
-            show_json({**document, "steps": self.steps})
+            show_document({**document, "steps": self.steps})
         else:
             show_fields(document, self._output)
 
@@ -105,14 +106,14 @@ def ha() -> None:
 @where_options
 @click.option(
     "--wait",
-    "wait_s",
-    type=click.FloatRange(0, 86_400),
-    default=0.0,
-    metavar="SECONDS",
-    help="Wait until every group is healthy, at most this long.",
+    "wait_ms",
+    type=duration("s", most="1d"),
+    default="0",
+    metavar="DURATION",
+    help="Wait until every group is healthy, at most this long, as 5m or in seconds.",
 )
 @output_option
-def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_s: float, output: str) -> int:
+def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_ms: int, output: str) -> int:
     """Show health, leader, in-sync set and replicas of each group, within a second.
 
     Exit code 3: a group is neither healthy nor draining. Unknown values are `unknown`, null in
@@ -121,10 +122,10 @@ def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_s: float, o
     \b
     cometmq ha status --wait 60
     """
-    found = settled(lambda: states(namesrv, group, named), wait_s)
+    found = settled(lambda: states(namesrv, group, named), wait_ms / 1_000)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
     if output == "json":
-        show_json(documents)
+        show_document(documents)
     else:
         for document in documents:
             rows = document.pop("replicas")

@@ -8,8 +8,9 @@ import click
 from ..cluster.broker_groups import broker_option
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
-from ..output import show_fields, show_json
-from .start import Start, past_ms, start_position
+from ..output import show_document, show_fields
+from ..times import TIME_FORMS, duration, moment
+from .start import Start, start_position
 
 
 @click.group()
@@ -27,7 +28,10 @@ def message() -> None:
 )
 @click.option("--group", "message_group", help="Message group; required for a FIFO topic.")
 @click.option(
-    "--delay", type=click.FloatRange(0), help="Seconds until delivery; required for a delay topic."
+    "--delay",
+    type=duration("s"),
+    metavar="DURATION",
+    help="Time until delivery, as 30s or 2h, or in seconds; required for a delay topic.",
 )
 @click.option(
     "--priority",
@@ -48,7 +52,7 @@ def send(
     tag: str | None,
     pairs: tuple[str, ...],
     message_group: str | None,
-    delay: float | None,
+    delay: int | None,
     priority: int | None,
     lite_topic: str | None,
     count: int,
@@ -66,13 +70,13 @@ def send(
     draft = Draft(
         *(topic, data, keys, tag, _properties(pairs)),
         group=message_group,
-        delay_s=delay,
+        delay_ms=delay,
         priority=priority,
         lite_topic=lite_topic,
     )
     result = send_all(endpoint, draft, count, locate=output == "json" or count == 1)
     if output == "json":
-        show_json(result.document())
+        show_document(result.document())
     elif count == 1 and result.receipts:
         show_fields(result.document()["messages"][0], output)
     else:
@@ -101,14 +105,15 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
     metavar="beginning|end|TIME|OFFSET",
     default="end",
     show_default=True,
-    help="Start position in each queue. TIME: 2026-11-22T10:00 (local time, or with a zone), -1h,"
-    " or milliseconds since 1970 (13 digits); OFFSET: a number with at most 12 digits.",
+    help=f"Start position in each queue. TIME: {TIME_FORMS} (13 digits); OFFSET: a number with at"
+    " most 12 digits.",
 )
 @click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1),
-    help="Stop after this many seconds without a message (default: until Ctrl-C).",
+    type=duration("s", least="100ms"),
+    metavar="DURATION",
+    help="Stop after this time without a message, as 30s or in seconds (default: until Ctrl-C).",
 )
 @endpoint_option
 @output_option
@@ -117,7 +122,7 @@ def tail(
     topic: str,
     start: Start,
     count: int | None,
-    timeout: float | None,
+    timeout: int | None,
     endpoint: str,
     output: str,
 ) -> None:
@@ -136,7 +141,7 @@ def tail(
             topic=topic,
             start=start,
             count=count,
-            timeout_s=timeout,
+            timeout_s=None if timeout is None else timeout / 1_000,
             output=output,
         )
     )
@@ -157,12 +162,12 @@ def tail(
 )
 @click.option(
     "--begin",
-    type=past_ms,
+    type=moment,
     default="0",
     metavar="TIME",
-    help="Earliest store time: 2026-11-22T10:00, -1h, or milliseconds since 1970.",
+    help=f"Earliest store time: {TIME_FORMS}.",
 )
-@click.option("--end", type=past_ms, default="0", metavar="TIME", help="Latest store time.")
+@click.option("--end", type=moment, default="0", metavar="TIME", help="Latest store time.")
 @broker_option
 @endpoint_option
 @output_option

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import answers, broker_groups, note_failures
 from ..errors import CliError, Exit
-from ..output import show_json, show_rows, timed
+from ..output import show_document, show_rows, timed
 from .tailing import message_document
 
 _BODY_CHARS_MAX = 60
@@ -35,7 +35,7 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
         documents.sort(key=lambda document: document.get("stored_ms", 0))
         documents = documents[-request.count :]
     if output == "json":
-        show_json(documents)
+        show_document(documents)
     elif documents:
         show_rows([timed(_row(document)) for document in documents], output, empty="")
     note_failures(outcomes)

@@ -48,7 +48,7 @@ class Draft:
     tag: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
-    delay_s: float | None = None
+    delay_ms: int | None = None
     priority: int | None = None
     lite_topic: str | None = None
 
@@ -56,7 +56,7 @@ class Draft:
         """Return the message type of the options."""
         if self.group is not None:
             return v2.FIFO
-        if self.delay_s is not None:
+        if self.delay_ms is not None:
             return v2.DELAY
         if self.priority is not None:
             return v2.PRIORITY
@@ -289,8 +289,8 @@ def _message(draft: Draft, kind: v2.MessageType.ValueType, message_id: str) -> v
         properties.tag = draft.tag
     if draft.group is not None:
         properties.message_group = draft.group
-    if draft.delay_s is not None:
-        properties.delivery_timestamp.FromMilliseconds(now_ms + int(draft.delay_s * 1_000))
+    if draft.delay_ms is not None:
+        properties.delivery_timestamp.FromMilliseconds(now_ms + draft.delay_ms)
     if draft.priority is not None:
         properties.priority = draft.priority
     if draft.lite_topic is not None:

@@ -6,7 +6,6 @@ an unreachable node are repeated, so that a tail survives a restart.
 
 import asyncio
 import base64
-import json
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from ...proto import paths, v1, v2
 from ..connection import Caller, checked, failure, refusal
 from ..errors import CliError
 from ..links import async_channel
+from ..output import show_streamed
 from .start import Start
 
 # PullMessage requires a group name; brokers create none for RocketMQ's group of tools.
@@ -121,7 +121,7 @@ class _Tail:
         self.arrived.set()
         document = message_document(message)
         if self.output == "json":
-            click.echo(json.dumps(document, ensure_ascii=False))
+            show_streamed(document)
         else:
             click.echo(_line(document))
         if self.left is not None:

@@ -1,6 +1,5 @@
 """`cometmq pipeline archive`, `check` and `compact`: writing and maintaining an archive."""
 
-import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,8 @@ from ..credentials import access_for
 from ..errors import CliError, Exit
 from ..links import tls
 from ..options import data_option, output_option, tls_options
-from ..output import show_json
+from ..output import show_document
+from ..times import duration
 from .session import (
     SessionOptions,
     require_directories,
@@ -20,29 +20,25 @@ from .session import (
     spark_session,
 )
 
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def duration_ms(text: str, option: str) -> int:
-    """Parse `48h`, `30m`, `7d` or `10s` to milliseconds. Raises CliError."""
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if found is None:
-        raise CliError(f"{option} must be like 48h, 30m or 7d, but is '{text}'.", Exit.USAGE)
-    return int(found[1]) * _UNITS_MS[found[2]]
-
 
 @click.command()
 @click.argument("store", metavar="STORE")
 @click.argument("out", metavar="ARCHIVE")
 @click.option("--broker", default="", help="Broker name in the rows (default: the folder's name).")
 @click.option(
-    "--before", metavar="AGE", help="Only segments not written to for this time, for example 48h."
+    "--before",
+    type=duration("h"),
+    metavar="DURATION",
+    help="Only segments not written to for this time, as 48h or 7d, or in hours.",
 )
 @click.option(
     "--live", is_flag=True, help="Archive up to the end of the log, not only whole segments."
 )
 @click.option(
-    "--follow", metavar="PAUSE", help="Repeat with this pause between rounds, for example 10s."
+    "--follow",
+    type=duration("s"),
+    metavar="DURATION",
+    help="Repeat with this pause between rounds, as 10s or in seconds.",
 )
 @click.option(
     "--gate",
@@ -87,11 +83,11 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
 
     if said["codec"] not in CODECS:
         raise CliError(f"--codec must be one of {', '.join(CODECS)}.", Exit.USAGE)
-    pause_ms = duration_ms(said["follow"], "--follow") if said["follow"] else None
+    pause_ms = said["follow"]
     if pause_ms == 0 or (pause_ms and said["dry_run"]):
         text = "--follow requires a pause of at least 1s and cannot be used with --dry-run."
         raise CliError(text, Exit.USAGE)
-    age_ms = duration_ms(said["before"], "--before") if said["before"] else None
+    age_ms = said["before"]
     plan = ArchivePlan(
         said["store"],
         said["out"],
@@ -123,7 +119,7 @@ def _rounds(
             return show_report(report, said["output"])
         known = report.summary["log_end"]
         if report.summary["splits"] or report.problems:
-            show_json(report.document() if said["output"] == "json" else report.summary)
+            show_document(report.document() if said["output"] == "json" else report.summary)
             for problem in report.problems:
                 click.echo(f"! {problem}", err=True)
         time.sleep(pause_ms / 1000)

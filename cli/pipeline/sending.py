@@ -17,9 +17,9 @@ from ..options import (
     output_option,
     tls_options,
 )
+from ..times import TIME_FORMS, moment
 from .session import (
     SessionOptions,
-    millis,
     require_directories,
     show_report,
     spark_options,
@@ -47,8 +47,10 @@ _target = address_option(
 @tls_options
 @click.option("--broker", default="", help="Only messages of this broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only messages of this queue.")
-@click.option("--start", metavar="TIME", help="Only messages stored at this time or later.")
-@click.option("--end", metavar="TIME", help="Only messages stored before this time.")
+@click.option(
+    "--start", type=moment, metavar="TIME", help=f"Only messages stored from here on: {TIME_FORMS}."
+)
+@click.option("--end", type=moment, metavar="TIME", help="Only messages stored before this time.")
 @click.option("--rate", type=float, default=0, help="Maximum messages per second; 0: no limit.")
 @click.option(
     "--keep-order", is_flag=True, help="One task for each queue: keeps the order of message groups."
@@ -74,7 +76,7 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
     from ...pipeline.jobs.replay import ReplayPlan
     from ...pipeline.jobs.replay import replay as run
 
-    start, end = millis(said["start"], "--start"), millis(said["end"], "--end")
+    start, end = said["start"], said["end"]
     _one_source(said)
     plan = ReplayPlan(
         said["topic"],
@@ -122,8 +124,10 @@ def _one_source(said: dict[str, Any]) -> None:
     metavar="NAME",
     help="Property that holds the reason; repeatable.",
 )
-@click.option("--start", metavar="TIME", help="Only messages stored at this time or later.")
-@click.option("--end", metavar="TIME", help="Only messages stored before this time.")
+@click.option(
+    "--start", type=moment, metavar="TIME", help=f"Only messages stored from here on: {TIME_FORMS}."
+)
+@click.option("--end", type=moment, metavar="TIME", help="Only messages stored before this time.")
 @click.option("--resend", is_flag=True, help="Send the messages again to their original topic.")
 @click.option(
     "--to",
@@ -162,7 +166,7 @@ def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int
         shown = {name: said[name] or "any" for name in ("group", "origin", "reason")}
         shown |= {"to": said["to"] or "original topic", "endpoint": said["endpoint"]}
         go_on(shown, "Send these dead letters again?", "table", dry_run=False, yes=said["yes"])
-    start, end = millis(said["start"], "--start"), millis(said["end"], "--end")
+    start, end = said["start"], said["end"]
     plan = DlqPlan(
         said["store"],
         said["archive"],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import CliError, Exit
-from ..output import print_table, show_fields, show_json
+from ..output import print_table, show_document, show_fields
 from .interruption import Interruption
 from .spark_log import STDERR, SparkLog, is_of_spark, keep_place
 
@@ -200,7 +200,7 @@ def tasks_of(tracker: Any) -> tuple[int, int]:
 def show_report(report: "Report", output: str, columns: Sequence[str] = ()) -> int:
     """Print a report; returns the exit code."""
     if output == "json":
-        show_json(report.document())
+        show_document(report.document())
     else:
         show_fields(report.summary, output)
         if report.rows:
@@ -238,22 +238,3 @@ def _cause(text: str) -> str:
         if colon and name.startswith(ours):
             return sentence
     return ""
-
-
-def millis(text: str | None, option: str) -> int | None:
-    """Parse a time to ms: a number, or ISO 8601 (default zone: UTC). Raises CliError."""
-    from datetime import UTC, datetime
-
-    if text is None:
-        return None
-    if text.isdigit():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise CliError(
-            f"{option} must be milliseconds or a time like 2026-11-22T10:00, but is '{text}'.",
-            Exit.USAGE,
-        ) from None
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return round(found.timestamp() * 1000)

@@ -20,11 +20,12 @@ from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
 from ..errors import CliError, Exit
 from ..private_file import PRIVATE_UMASK, restrict
+from ..times import duration
 from .process import Supervision, configure_logging, logger, run_server, start_or_explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_GRACE_S = 5.0
+_GRACE = "5s"
 
 
 def settings_options(owners: Iterable[type]) -> Callable[[F], F]:
@@ -53,10 +54,11 @@ def process_options(command: F) -> F:
         click.option("--supervised", is_flag=True, hidden=True),
         click.option(
             "--grace",
-            type=click.FloatRange(0, 600),
-            default=_GRACE_S,
+            type=duration("s", most="10m"),
+            default=_GRACE,
             show_default=True,
-            help="Seconds to drain when the process is stopped.",
+            metavar="DURATION",
+            help="Drain this long when the process is stopped, as 500ms or in seconds.",
         ),
         click.option(
             "--log-level",
@@ -82,7 +84,7 @@ class Process:
         self.name = name
         self.file: Path | None = arguments.pop("file")
         self.strict: bool = arguments.pop("strict")
-        self.grace_s: float = arguments.pop("grace")
+        self.grace_s: float = arguments.pop("grace") / 1_000
         self.supervision = Supervision(arguments.pop("supervised"), arguments.pop("report_fd"))
         self.log_dir: Path | None = arguments.pop("log_dir")
         self.log_level: str = arguments.pop("log_level").upper()

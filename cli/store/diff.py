@@ -6,7 +6,7 @@ import click
 
 from ..errors import Exit
 from ..options import output_option
-from ..output import print_table, show_json
+from ..output import print_table, show_document
 from .options import open_layout
 
 
@@ -34,7 +34,7 @@ def diff(*, first: Path, second: Path, config: Path | None, output: str) -> int:
     layouts = [open_layout(folder, config, None, None) for folder in (first, second)]
     found = [one.document() for one in compare(*layouts)]
     if output == "json":
-        show_json(found)
+        show_document(found)
     elif found:
         print_table(found)
     else:

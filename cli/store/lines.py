@@ -1,7 +1,7 @@
-"""Streaming output of long lists: table, JSON, JSON lines.
+"""Streaming output of long lists: table, JSON, JSON lines, YAML.
 
-The first rows determine a table's column widths; later rows may be wider. JSON is written element
-by element, one on each line.
+The first rows determine a table's column widths; later rows may be wider. JSON and YAML are written
+element by element.
 """
 
 import itertools
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
 import click
+
+from ..yaml import yaml_lines
 
 Row = Mapping[str, Any]
 _ROWS_MEASURED = 200
@@ -20,6 +22,8 @@ def write_rows(rows: Iterable[Row], output: str, file: TextIO | None = None) -> 
     """Write all rows to `file` or stdout; returns their number."""
     if output == "table":
         return _table(rows, file)
+    if output == "yaml":
+        return _yaml(rows, file)
     count = 0
     if output == "json":
         click.echo("[", file=file, nl=False)
@@ -31,6 +35,17 @@ def write_rows(rows: Iterable[Row], output: str, file: TextIO | None = None) -> 
         count += 1
     if output == "json":
         click.echo("\n]" if count else "]", file=file)
+    return count
+
+
+def _yaml(rows: Iterable[Row], file: TextIO | None) -> int:
+    count = 0
+    for row in rows:
+        for line in yaml_lines([row]):
+            click.echo(line, file=file)
+        count += 1
+    if not count:
+        click.echo("[]", file=file)
     return count
 
 

@@ -1,14 +1,13 @@
 """`cometmq store ls`: the contents of a store directory."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..options import output_option
-from ..output import print_table, show_json
+from ..output import print_table, show_document, timed
 from .options import open_layout, store_argument
 
 _QUEUES_SHOWN = 200
@@ -36,16 +35,16 @@ def ls(
 
     document = list_store(open_layout(directory, config, index_slots, index_entries))
     if output == "json":
-        show_json(document)
+        show_document(document)
         return
     click.echo(f"{document['directory']}: {_state(document)}")
-    _show("segments", [_timed(row) for row in document["segments"]])
+    _show("segments", [timed(row) for row in document["segments"]])
     queues = document["queues"]
     shown = queues if everything else queues[:_QUEUES_SHOWN]
     _show("queues", shown)
     if len(shown) < len(queues):
         click.echo(f"... and {len(queues) - len(shown)} more queues (--all)")
-    _show("index", [_timed(row) for row in document["index"]])
+    _show("index", [timed(row) for row in document["index"]])
     for name in ("timers", "checkpoint"):
         if document[name]:
             _show(name, [document[name]])
@@ -66,19 +65,3 @@ def _show(title: str, rows: list[dict[str, Any]]) -> None:
     if rows:
         click.echo(f"\n{title}")
         print_table(rows)
-
-
-def _timed(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name.removesuffix("_ms"): _time(value) if name.endswith("_ms") else value
-        for name, value in row.items()
-    }
-
-
-def _time(value: int | None) -> str:
-    if not value:
-        return "-"
-    try:
-        return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    except (OverflowError, ValueError, OSError):
-        return str(value)

@@ -111,11 +111,11 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def lines_option(default: str = "table") -> Callable[[F], F]:
-    """Add `-o table|json|jsonl`."""
+    """Add `-o table|json|jsonl|yaml`."""
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json", "jsonl"]),
+        type=click.Choice(["table", "json", "jsonl", "yaml"]),
         default=default,
         show_default=True,
         help="Output format; jsonl: one object on each line.",

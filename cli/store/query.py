@@ -6,7 +6,8 @@ import click
 
 from ..errors import CliError, Exit
 from ..options import output_option
-from ..output import show_json
+from ..output import show_document
+from ..times import TIME_FORMS, moment
 from .options import open_layout, store_argument
 
 _TIME_MAX_MS = (1 << 63) - 1
@@ -22,8 +23,10 @@ _TIME_MAX_MS = (1 << 63) - 1
     type=click.Choice(["K", "U", "T"]),
     help="Search keys (K), unique keys (U) or tags (T) (default: K and U).",
 )
-@click.option("--begin", type=int, default=0, help="Earliest store time (ms since 1970).")
-@click.option("--end", type=int, default=_TIME_MAX_MS, help="Latest store time (ms since 1970).")
+@click.option(
+    "--begin", type=moment, default=0, metavar="TIME", help=f"Earliest store time: {TIME_FORMS}."
+)
+@click.option("--end", type=moment, default=_TIME_MAX_MS, metavar="TIME", help="Latest store time.")
 @click.option(
     "--max",
     "count_max",
@@ -64,7 +67,7 @@ def query(
     with StoreQuery(folders, str(layout.root / "index"), sizes) as files:
         offsets = [record.physical_offset for record in files.query(asked)]
     if output == "json":
-        show_json(offsets)
+        show_document(offsets)
     else:
         for offset in offsets:
             click.echo(offset)

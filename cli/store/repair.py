@@ -11,7 +11,7 @@ import click
 
 from ..errors import CliError, Exit
 from ..options import output_option
-from ..output import print_table, show_json
+from ..output import print_table, show_document
 from .options import open_layout, store_argument
 from .verify import progress_bar, run_verify
 
@@ -117,7 +117,7 @@ def _repair(
         journal.close()
     if quiet:
         document = {"journal": str(journal.folder), **plan.document()}
-        show_json({**document, "problems": [one.document() for one in left]})
+        show_document({**document, "problems": [one.document() for one in left]})
     else:
         click.echo(f"Originals and journal are in {journal.folder}.")
         click.echo(f"Remaining problems: {len(left)}." if left else "No problems remain.")
@@ -126,7 +126,7 @@ def _repair(
 
 def _show(plan: "Plan", output: str) -> None:
     if output == "json":
-        show_json(plan.document())
+        show_document(plan.document())
     elif output == "table":
         if plan.steps:
             click.echo("Plan:")

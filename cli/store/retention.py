@@ -33,7 +33,8 @@ from ..config.loader import load
 from ..config.sources import broker_owners
 from ..errors import CliError
 from ..options import output_option
-from ..output import print_table, show_json
+from ..output import print_table, show_document
+from ..times import time_text
 from .options import open_layout, store_argument
 
 _NS_PER_MS = 1_000_000
@@ -65,7 +66,7 @@ def retention(
     layout = open_layout(directory, config, index_slots, index_entries)
     document = explain(layout, _settings(config, layout), time.time_ns() // _NS_PER_MS, hour)
     if output == "json":
-        show_json(document)
+        show_document(document)
         return
     _print(document)
 
@@ -178,12 +179,8 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "file": row["file"],
         "end": row["end"],
-        "written": _time(row["written_ms"]),
-        "expires": _time(row["expires_ms"]),
+        "written": time_text(row["written_ms"], "minutes"),
+        "expires": time_text(row["expires_ms"], "minutes"),
         "verdict": row["verdict"],
         "why": row["why"],
     }
-
-
-def _time(ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(ms / 1000))

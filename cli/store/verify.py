@@ -10,7 +10,7 @@ import click
 
 from ..errors import Exit
 from ..options import output_option
-from ..output import print_table, show_json
+from ..output import print_table, show_document
 from .options import open_layout, store_argument
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def verify(
     layout = open_layout(directory, config, index_slots, index_entries)
     report = run_verify(layout, quiet=output == "json")
     if output == "json":
-        show_json(report.document())
+        show_document(report.document())
     else:
         show_report(report)
     return Exit.PROBLEMS if report.findings.problems else Exit.DONE

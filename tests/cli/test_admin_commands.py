@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -362,3 +363,52 @@ def test_destructive_commands_ask_on_a_terminal(shell: Shell) -> None:
     assert "to these offsets? [y/N]" in asked
     shell("group", "delete", "precious", "--yes")
     assert "Deleted topic" in shell.typed("y\n", "topic", "delete", "precious")
+
+
+def numbers_as_text(document: Any, path: str = "") -> Iterator[str]:
+    """The places where a document has a number as text."""
+    if isinstance(document, dict):
+        for name, value in document.items():
+            yield from numbers_as_text(value, f"{path}.{name}")
+    elif isinstance(document, list):
+        for value in document:
+            yield from numbers_as_text(value, path)
+    elif isinstance(document, str) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", document):
+        yield path
+
+
+def test_documents_have_numbers_and_yaml_has_the_same_fields(shell: Shell) -> None:
+    shell("topic", "create", "formed", "--queues", "2")
+    shell("group", "create", "formers")
+    shell("message", "send", "formed", "body", "--tag", "formed", "--key", "k")
+    shell("offset", "reset", "formers", "formed", "latest")
+    for words in (
+        ("topic", "list"),
+        ("topic", "describe", "formed"),
+        ("group", "list"),
+        ("group", "describe", "formers"),
+        ("offset", "show", "formers"),
+        ("message", "query", "--topic", "formed", "--tag", "formed"),
+        ("cluster", "describe"),
+        ("offset", "reset", "formers", "formed", "-1h", "--dry-run"),
+    ):
+        document = shell.json(*words)
+        assert list(numbers_as_text(document)) == []
+        first = document[0] if isinstance(document, list) else document
+        fields = re.findall(r"^(?:- |  )?(\w+):", shell(*words, "-o", "yaml"), re.MULTILINE)
+        assert set(first) <= set(fields)
+
+
+def test_times_are_read_and_printed_in_utc_on_request(shell: Shell) -> None:
+    shell("topic", "create", "timed", "--queues", "1")
+    shell("message", "send", "timed", "body", "--tag", "timed")
+    query = ("message", "query", "--topic", "timed", "--tag", "timed")
+    (stored,) = (row["stored_ms"] for row in shell.json(*query))
+    moment = datetime.fromtimestamp(stored / 1_000, UTC)
+    shown = shell(*query, "--utc")
+    assert moment.isoformat(" ", "milliseconds") in shown
+    bare = moment.replace(tzinfo=None)
+    before, after = (bare - timedelta(hours=1)).isoformat(), (bare + timedelta(1)).isoformat()
+    assert len(shell.json(*query, "--utc", "--begin", before, "--end", after)) == 1
+    assert "No message found" in shell(*query, "--utc", "--begin", after, code=4)
+    assert len(shell.json(*query, "--begin", "-1h", "--end", "+30s")) == 1

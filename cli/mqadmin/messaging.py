@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
-from . import group as groups
-from . import offset as offsets
-from . import topic as topics
-from .cluster.broker_groups import broker_option
-from .confirm import plan_options
-from .errors import CliError, Exit
-from .options import endpoint_option
+from .. import group as groups
+from .. import offset as offsets
+from .. import topic as topics
+from ..cluster.broker_groups import broker_option
+from ..confirm import plan_options
+from ..errors import CliError, Exit
+from ..options import endpoint_option
+from ..output import keep_form
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BOOL = click.BOOL
@@ -30,9 +31,11 @@ def common(command: F) -> F:
     for letter, name in (("-n", "--namesrvAddr"), ("-c", "--clusterName"), ("-b", "--brokerAddr")):
         command = click.option(letter, name, expose_value=False, hidden=True)(command)
     # Without the short form `-o`: it has other meanings in mqadmin.
-    forms = click.Choice(["table", "json"])
+    forms = click.Choice(["table", "json", "yaml"])
     return broker_option(
-        endpoint_option(click.option("--output", type=forms, default="table")(command))
+        endpoint_option(
+            click.option("--output", type=forms, default="table", callback=keep_form)(command)
+        )
     )
 
 

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ..proto import paths, v1
-from .acl import policy, policy_rows, show
-from .cluster.broker_groups import broker_groups, finish
-from .errors import CliError, Exit
-from .mqadmin import call, common, split
-from .user import change, put, show_users, user_row
+from ...proto import paths, v1
+from ..acl import policy, policy_rows, show
+from ..cluster.broker_groups import broker_groups, finish
+from ..errors import CliError, Exit
+from ..user import change, put, show_users, user_row
+from .messaging import call, common, split
 
 F = TypeVar("F", bound=Callable[..., Any])
 _TYPES = click.Choice(["Super", "Normal"], case_sensitive=False)
@@ -73,7 +73,7 @@ def update_user(
 @common
 def delete_user(name: str, endpoint: str, output: str) -> None:
     """Delete a user (`user delete`)."""
-    from .user import delete
+    from ..user import delete
 
     call(delete, name=name, endpoint=endpoint, output=output)
 
@@ -129,7 +129,7 @@ def create_acl(subject: str, resources: str, **values: Any) -> None:
 @common
 def delete_acl(subject: str, resources: str, endpoint: str, output: str) -> None:
     """Delete policies (`acl delete`)."""
-    from .acl import delete
+    from ..acl import delete
 
     for resource in split(resources) or [""]:
         call(

@@ -1,0 +1,1 @@
+"""RocketMQ's names of administrative commands, as hidden aliases."""
