@@ -280,7 +280,7 @@ def draft_of(topic: str, form: Form) -> Draft:
         form.text("tag") or None,
         properties,
         group=form.text("message_group") or None,
-        delay_s=whole(delay, "Delay", most=40 * 86_400) if delay else None,
+        delay_ms=1_000 * whole(delay, "Delay", most=40 * 86_400) if delay else None,
         priority=whole(priority, "Priority", most=1_000) if priority else None,
         lite_topic=form.text("lite_topic") or None,
     )
