@@ -23,6 +23,7 @@ from ..front.clock import Clock
 from ..front.config import DoorConfig
 from ..front.faults import FaultTable
 from ..front.metrics.http import MetricsServer
+from ..front.metrics.probes import OK, Check, State
 from ..front.metrics.process import LoopWatch
 from ..ha.config import HaConfig
 from ..ha.rejoin import pending
@@ -172,26 +173,23 @@ class BrokerLifecycle:
         assert self._client_port is not None, "the client port is not open"
         return self._client_port.access
 
-    def unready(self) -> str | None:
-        """Return why this broker should get no traffic, or None."""
+    def checks(self) -> dict[str, Check]:
+        """Return the checks of /readyz: a failed one means that it should get no traffic."""
         broker = self._broker
         if broker is None or self._stopping:
-            return "starting or stopping"
-        if not broker.store.writable and not broker.store.paused:
-            return broker.store.refusal  # with a full disk it serves reads
-        if broker.leadership.is_leader:
-            return None
-        # A leader that refuses this replica is alive, too.
-        refused = broker.replication.refused
-        return refused or (
-            None if broker.replication.leader_alive else "the leader is not reachable"
-        )
-
-    def details(self) -> list[str]:
-        """Return the problems of a broker that serves: missing messages."""
-        broker = self._broker
-        gaps = [] if broker is None else [*broker.store.blocks.gaps]
-        return [f"message missing: {gap}" for gap in gaps[:_GAPS_SHOWN]]
+            return {"process": Check("failed", "starting or stopping")}
+        store, leads = broker.store, broker.leadership.is_leader
+        # With a full disk it serves reads.
+        refused: State = "degraded" if store.paused else "failed"
+        writes = broker.leadership.write_refusal() if leads else None
+        gaps = [f"message missing: {gap}" for gap in [*store.blocks.gaps][:_GAPS_SHOWN]]
+        return {
+            "process": OK,
+            "store": OK if store.writable else Check(refused, store.refusal),
+            "replication": OK if leads else _following(broker),
+            "writes": Check.of(writes, "degraded"),
+            "messages": Check.of("; ".join(gaps), "degraded"),
+        }
 
     # -- start --------------------------------------------------------------------------------
 
@@ -423,7 +421,7 @@ class BrokerLifecycle:
             watch=watch,
         )
         token = read_token(self._config.metrics_bearer_token_file)
-        server = MetricsServer(metrics.scrape, self.unready, self.details, token)
+        server = MetricsServer(metrics.scrape, self.checks, self._clock, token)
         self._stack.push_async_callback(server.stop)
         return await server.start(
             self._config.bind_address, self._config.metrics_prom_exporter_port
@@ -469,6 +467,14 @@ class BrokerLifecycle:
     def _bound(self, client_port: int, ha_port: int, metrics_port: int, door: str) -> Bound:
         name = bracketed(self._config.broker_ip1)
         return Bound(f"{name}:{client_port}", f"{name}:{ha_port}", f"{name}:{metrics_port}", door)
+
+
+def _following(broker: Broker) -> Check:
+    """Check a follower's leader; one that refuses this replica is alive, too."""
+    refused = broker.replication.refused
+    if refused or broker.replication.leader_alive:
+        return Check.of(refused)
+    return Check("failed", "the leader is not reachable")
 
 
 def _freeze_heap() -> None:

@@ -18,6 +18,7 @@ from ..front.config import DoorConfig
 from ..front.door import check_certificates, choose_door
 from ..front.metrics.families import Families, page_of
 from ..front.metrics.http import MetricsServer
+from ..front.metrics.probes import OK, Check
 from ..front.metrics.process import LoopWatch
 from ..front.service import Kind, Method, status_failure
 from ..ha.core.group_state import GroupState
@@ -142,7 +143,7 @@ class NameserverServer:
             return
         self._families = Families("", "nameserver", host_port(socket.gethostname(), port))
         token = read_token(config.metrics_bearer_token_file)
-        server = MetricsServer(self._scrape, self.unready, token=token)
+        server = MetricsServer(self._scrape, self.checks, self._clock, token)
         bound = await server.start(config.bind_address, config.namesrv_metrics_port)
         self._metrics = server
         self._watch.start()
@@ -164,11 +165,12 @@ class NameserverServer:
         families = self.metric_families()
         return lambda: page_of(families)
 
-    def unready(self) -> str | None:
-        """Return why this nameserver does not know all routes yet, or None."""
-        if self._table.ready(self._clock.steady_ns()):
-            return None
-        return "waiting for the groups of the last run"
+    def checks(self) -> dict[str, Check]:
+        """Return the checks of /readyz."""
+        ready = self._table.ready(self._clock.steady_ns())
+        return {
+            "routes": OK if ready else Check("failed", "waiting for the groups of the last run")
+        }
 
     def _new_table(self) -> RouteTable:
         config = self._config

@@ -23,6 +23,7 @@ from ...front.clock import Clock
 from ...front.door import Door, choose_door
 from ...front.metrics.families import Families, page_of
 from ...front.metrics.http import MetricsServer
+from ...front.metrics.probes import OK, Check
 from ...front.metrics.process import LoopWatch
 from ...proto.addresses import bracketed, host_port
 from ...proto.node_links import NodeLinks
@@ -123,7 +124,7 @@ class ProxyServer:
         self._loop_watch.start()
         self._stack.callback(self._loop_watch.stop)
         token = read_token(config.metrics_bearer_token_file)
-        server = MetricsServer(self._scrape, self.unready, token=token)
+        server = MetricsServer(self._scrape, self.checks, self._clock, token)
         self._stack.push_async_callback(server.stop)
         metrics = await server.start(config.bind_address, config.metrics_prom_exporter_port)
         expiry = expire_clients(
@@ -197,13 +198,13 @@ class ProxyServer:
         self._telemetry.cluster_changed()
         self._access.retry_held()
 
-    def unready(self) -> str | None:
-        """Return why this proxy is not ready, or None."""
+    def checks(self) -> dict[str, Check]:
+        """Return the checks of /readyz."""
         if self._stopping or self._watch is None:
-            return "starting or stopping"
-        if not self._owners.groups():
-            return "no broker known from any nameserver yet"
-        return None
+            return {"process": Check("failed", "starting or stopping")}
+        known = bool(self._owners.groups())
+        reason = "no broker known from any nameserver yet"
+        return {"process": OK, "brokers": OK if known else Check("failed", reason)}
 
     def _scrape(self) -> Callable[[], bytes]:
         families = self.metric_families()

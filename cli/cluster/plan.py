@@ -54,6 +54,7 @@ class Options:
     groups: int | None = None
     replicas: int | None = None
     nameservers: int | None = None
+    log_format: str | None = None
 
 
 @dataclass(slots=True)
@@ -129,9 +130,13 @@ def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
         )
     token = data.token()
     if options.single:
-        return [_single(data, options, token)]
-    nameservers = _nameservers(data, options, token, shape)
-    return [*nameservers, *_brokers(data, options, token, shape, _namesrv_addresses(nameservers))]
+        plans = [_single(data, options, token)]
+    else:
+        plans = _nameservers(data, options, token, shape)
+        plans += _brokers(data, options, token, shape, _namesrv_addresses(plans))
+    for plan in plans if options.log_format else ():
+        plan.flags["log_format"] = str(options.log_format)
+    return plans
 
 
 def _check_kind(data: DataDirectory, options: Options) -> None:

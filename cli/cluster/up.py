@@ -85,6 +85,11 @@ _ANSWER_TIMEOUT_S = 10.0
     help="Accept only signed calls, and check permissions. The first user is `admin`; its keys are"
     " in DATA/admin-credentials.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Format of the lines in DATA/<name>/log [default: text].",
+)
 @click.option("--no-restart", is_flag=True, help="Do not restart a process that has ended.")
 @click.option(
     "--ready-file",
@@ -105,6 +110,7 @@ def up(
     flush: str | None,
     controller: bool,
     auth: bool,
+    log_format: str | None,
     no_restart: bool,
     ready_file: Path | None,
 ) -> None:
@@ -137,6 +143,7 @@ def up(
     options = Options(
         *(port, single, replication, flush, controller and not single, auth, groups, replicas),
         int(nameservers) if nameservers else None,
+        log_format,
     )
     before = existing_shape(directory.path)
     plans = make_plans(directory, options)

@@ -2,29 +2,32 @@
 
 
 def broker_owners() -> list[type]:
-    """Return the dataclasses of a broker: broker, store, replication, door, TLS."""
+    """Return the dataclasses of a broker: broker, store, replication, door, TLS, logs."""
     from ...broker.config import BrokerConfig
     from ...front.config import DoorConfig
     from ...ha.config import HaConfig
     from ...proto.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
+    from ..server.logs import LogConfig
 
-    return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, TlsConfig]
+    return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, TlsConfig, LogConfig]
 
 
 def namesrv_owners() -> list[type]:
-    """Return the dataclasses of a nameserver: nameserver, door, TLS."""
+    """Return the dataclasses of a nameserver: nameserver, door, TLS, logs."""
     from ...front.config import DoorConfig
     from ...nameserver.config import NameserverConfig
     from ...proto.tls_config import TlsConfig
+    from ..server.logs import LogConfig
 
-    return [NameserverConfig, DoorConfig, TlsConfig]
+    return [NameserverConfig, DoorConfig, TlsConfig, LogConfig]
 
 
 def proxy_owners() -> list[type]:
-    """Return the dataclasses of a proxy: proxy, door, TLS."""
+    """Return the dataclasses of a proxy: proxy, door, TLS, logs."""
     from ...broker.proxy.config import ProxyConfig
     from ...front.config import DoorConfig
     from ...proto.tls_config import TlsConfig
+    from ..server.logs import LogConfig
 
-    return [ProxyConfig, DoorConfig, TlsConfig]
+    return [ProxyConfig, DoorConfig, TlsConfig, LogConfig]

@@ -21,7 +21,8 @@ from ..config.sources import broker_owners, namesrv_owners
 from ..errors import CliError, Exit
 from ..private_file import PRIVATE_UMASK, restrict
 from ..times import duration
-from .process import Supervision, configure_logging, logger, run_server, start_or_explain
+from .logs import LogConfig, adopt, configure_logging
+from .process import Supervision, logger, run_server, start_or_explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,13 +62,6 @@ def process_options(command: F) -> F:
             help="Drain this long when the process is stopped, as 500ms or in seconds.",
         ),
         click.option(
-            "--log-level",
-            type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-            default="INFO",
-            show_default=True,
-            help="Log level.",
-        ),
-        click.option(
             "--log-dir", type=path, help="Directory for rotated log files (default: log to stderr)."
         ),
         click.option("--strict", is_flag=True, help="Treat unknown settings as errors."),
@@ -87,22 +81,40 @@ class Process:
         self.grace_s: float = arguments.pop("grace") / 1_000
         self.supervision = Supervision(arguments.pop("supervised"), arguments.pop("report_fd"))
         self.log_dir: Path | None = arguments.pop("log_dir")
-        self.log_level: str = arguments.pop("log_level").upper()
         self.flags = {name: text for name, text in arguments.items() if text is not None}
+        if "log_level" in self.flags:
+            self.flags["log_level"] = self.flags["log_level"].upper()
 
     def run(self, make: Callable[["Process"], Any], modules: tuple[str, ...]) -> None:
         """Import the modules, wait for the supervisor's flags, create and run the server."""
 
         def body() -> None:
             os.umask(PRIVATE_UMASK)
-            configure_logging(self.log_dir, self.name, self.log_level)
+            configure_logging(self.log_dir, self.name, self._log_config())
             for module in modules:
                 importlib.import_module(f"...{module}", __package__)
             self.flags.update(self.supervision.late_flags())
             logger.info("process.descriptors limit=%d", raise_descriptor_limit())
-            run_server(make(self), self.supervision, self.grace_s)
+            reload = self._reload if self.file is not None else None
+            run_server(make(self), self.supervision, self.grace_s, reload)
 
         start_or_explain(self.name, self.supervision, body, _expected_errors)
+
+    def _log_config(self) -> LogConfig:
+        """Return the settings of the logs; `load` reports what else is in the file."""
+        names = ("log_level", "log_format")
+        flags = {name: text for name, text in self.flags.items() if name in names}
+        return load([LogConfig], file=self.file, flags=flags).config(LogConfig)
+
+    def _reload(self) -> None:
+        """Adopt the settings of the logs from the changed file."""
+        try:
+            config = self._log_config()
+        except CliError as error:
+            logger.warning("log.not_reloaded reason=%s", error)
+            return
+        adopt(config)
+        logger.info("log.reloaded level=%s format=%s", config.log_level, config.log_format)
 
     def load(self, owners: list[type], elsewhere: list[type], file: Path | None) -> Loaded:
         """Load the configuration; log warnings and notices."""

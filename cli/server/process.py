@@ -20,8 +20,6 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import CliError, Exit
@@ -29,10 +27,6 @@ from ..errors import CliError, Exit
 logger = logging.getLogger(__name__)
 
 STDIN = 0
-# Ten files of 10 MiB: enough for weeks of state changes.
-_LOG_FILE_BYTES = 10 << 20
-_LOG_FILES = 9
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 # Period of state reports for the banner.
 _STATE_PERIOD_S = 0.5
 # Shorter period during the start: `cometmq up` waits for a leader that accepts writes.
@@ -85,37 +79,29 @@ class Server(Protocol):
         """Return the state for the banner, or None."""
 
 
-def configure_logging(directory: Path | None, name: str, level: str) -> None:
-    """Log to `directory`/`name`.log with bounded rotation, or to stderr."""
-    handler: logging.Handler = logging.StreamHandler()
-    if directory is not None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            handler = RotatingFileHandler(
-                directory / f"{name}.log",
-                maxBytes=_LOG_FILE_BYTES,
-                backupCount=_LOG_FILES,
-                encoding="utf-8",
-            )
-        except OSError as error:
-            raise CliError(f"Cannot write logs to {directory}: {error.strerror}.") from None
-    logging.basicConfig(level=level, format=_LOG_FORMAT, handlers=[handler], force=True)
+def run_server(
+    server: Server, supervision: Supervision, grace_s: float, reload: Callable[[], None] | None
+) -> None:
+    """Run until a signal or the end of the supervisor. Raises CliError if the start fails.
 
-
-def run_server(server: Server, supervision: Supervision, grace_s: float) -> None:
-    """Run until a signal or the end of the supervisor. Raises CliError if the start fails."""
+    `reload` is called on SIGHUP; None keeps its usual effect, the end of the process.
+    """
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):
         import uvloop
 
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_serve(server, supervision, grace_s))
+        runner.run(_serve(server, supervision, grace_s, reload))
 
 
-async def _serve(server: Server, supervision: Supervision, grace_s: float) -> None:
+async def _serve(
+    server: Server, supervision: Supervision, grace_s: float, reload: Callable[[], None] | None
+) -> None:
     stopping = asyncio.Event()
     _stop_on_signals(stopping)
+    if reload is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     if supervision.supervised:
         lifeline = _Lifeline(stopping, server)
         asyncio.get_running_loop().add_reader(STDIN, lifeline.read)

@@ -4,8 +4,9 @@ It costs nothing between requests, and bounds headers, time, connections and mem
 takes one GET or HEAD request; it is aborted if the request has not arrived within `_REQUEST_S`, or
 the answer has not been read within `_ANSWER_S`. At the limit of connections the oldest one is
 aborted, so that slow clients do not keep probes out. /livez answers as long as the loop runs. The
-text of a scrape is rendered in a thread, one at a time; scrapes that arrive meanwhile get the same
-page. With a bearer token /metrics needs it (RFC 6750); the probes stay open.
+probes answer JSON (`probes.py`). The text of a scrape is rendered in a thread, one at a time;
+scrapes that arrive meanwhile get the same page. With a bearer token /metrics needs it (RFC 6750);
+the probes stay open.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ import asyncio
 import errno
 import hmac
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..errors import AddressError, PortInUseError
+from .probes import OK, Checks, Probe
+
+if TYPE_CHECKING:
+    from ..clock import Clock
 
 logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PLAIN = "text/plain; charset=utf-8"
+_JSON = "application/json"
 _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S = 5.0
 # The usual timeout of a scrape.
@@ -50,16 +57,18 @@ class MetricsServer:
     def __init__(
         self,
         scrape: Callable[[], Callable[[], bytes]],
-        unready: Callable[[], str | None],
-        details: Callable[[], Iterable[str]] = tuple,
+        ready: Checks,
+        clock: Clock,
         token: bytes = b"",
     ) -> None:
-        """`scrape` collects on the loop and returns what renders; `unready` returns the reason or
-        None; `details` returns further lines of `/readyz`; /metrics needs `token` unless empty."""
+        """`scrape` collects on the loop and returns what renders; `ready` has the checks of
+        /readyz; /metrics needs `token` unless empty."""
         self._token = token
-        self._details = details
         self._scrape = scrape
-        self._unready = unready
+        self._probes = {
+            "/livez": Probe(lambda: {"event_loop": OK}, clock),
+            "/readyz": Probe(ready, clock),
+        }
         self._server: asyncio.Server | None = None
         # Open connections, and those that a page is sent to; the oldest first.
         self._connections: dict[asyncio.WriteTransport, None] = {}
@@ -77,11 +86,15 @@ class MetricsServer:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
             raise AddressError(host, port, error.strerror or str(error)) from error
+        for probe in self._probes.values():
+            probe.start()
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
         """Close the port and all connections."""
+        for probe in self._probes.values():
+            probe.stop()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -120,13 +133,10 @@ class MetricsServer:
         method, target = parts[0], parts[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return 405, _PLAIN, b"only GET and HEAD\n"
-        if target == "/livez":
-            return 200, _PLAIN, b"ok\n"
-        if target == "/readyz":
-            reason = self._unready()
-            code, first = (200, "ok") if reason is None else (503, reason)
-            lines = [first, *self._details()]
-            return code, _PLAIN, "".join(f"{line}\n" for line in lines).encode()
+        probe = self._probes.get(target)
+        if probe is not None:
+            passed, content = probe.answer()
+            return 200 if passed else 503, _JSON, content
         if target == "/metrics":
             if self._token and not hmac.compare_digest(_bearer_token(head), self._token):
                 return 401, _PLAIN, b"/metrics needs the bearer token of metricsBearerTokenFile\n"

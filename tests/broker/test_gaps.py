@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +47,8 @@ async def test_a_damaged_record_is_named_by_probe_metrics_and_group(tmp_path: Pa
         await until(lambda: len(store.blocks.gaps) == 1)
         code, text = await fetch(k.live, "/readyz")
         line = f"message missing: topic=T queue=0 offset={DAMAGED} file={FIRST_SEGMENT}"
-        assert (code, text.splitlines()) == (200, ["ok", line])
+        check = json.loads(text)["checks"]["messages"]
+        assert (code, check["state"], check["reason"]) == (200, "degraded", line)
         _, metrics = await fetch(k.live, "/metrics")
         (sample,) = [m for m in metrics.splitlines() if m.startswith("cometmq_store_missing_mess")]
         assert float(sample.rpartition(" ")[2]) == 1

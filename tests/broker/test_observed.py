@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import socket
 import threading
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.broker.clients.registry import Client
 from cometmq.broker.metrics.clients import SERIES_MAX, client_families
+from cometmq.front.clock import Clock
 from cometmq.front.metrics import http
 from cometmq.front.metrics.families import Families
 from cometmq.front.metrics.http import MetricsServer
@@ -169,8 +172,17 @@ async def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
 
 async def test_probes_answer_while_the_broker_runs(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "a")) as live:
-        assert await fetch(live, "/livez") == (200, "ok\n")
-        assert await fetch(live, "/readyz?verbose") == (200, "ok\n")
+        status, text = await fetch(live, "/livez")
+        assert (status, json.loads(text)["checks"]["event_loop"]["state"]) == (200, "ok")
+        status, text = await fetch(live, "/readyz?verbose")
+        answer = json.loads(text)
+        assert (status, answer["status"]) == (200, "ok")
+        names = ("process", "store", "replication", "writes", "messages")
+        assert {name: each["state"] for name, each in answer["checks"].items()} == dict.fromkeys(
+            names, "ok"
+        )
+        since = datetime.fromisoformat(answer["checks"]["store"]["since"])
+        assert since <= datetime.now(UTC)
         assert await fetch(live, "/readyz", "HEAD") == (200, "")
         assert (await fetch(live, "/readyz", "POST"))[0] == 405
         assert (await fetch(live, "/"))[0] == 404
@@ -179,8 +191,10 @@ async def test_probes_answer_while_the_broker_runs(tmp_path: Path) -> None:
             assert (await fetch(follower, "/readyz"))[0] == 200
             await live.server.stop(0.1)
             await until(lambda: not follower.node.replication.leader_alive)
-            status, reason = await fetch(follower, "/readyz")
-            assert (status, reason) == (503, "the leader is not reachable\n")
+            status, text = await fetch(follower, "/readyz")
+            check = json.loads(text)["checks"]["replication"]
+            assert (status, check["state"]) == (503, "failed")
+            assert check["reason"] == "the leader is not reachable"
             assert (await fetch(follower, "/livez"))[0] == 200
 
 
@@ -193,14 +207,14 @@ async def test_a_diverged_follower_is_not_ready(tmp_path: Path) -> None:
         running(follower_of(live.bound, tmp_path / "b")) as follower,
     ):
         await until(lambda: follower.node.replication.refused is not None)
-        status, reason = await fetch(follower, "/readyz")
+        status, text = await fetch(follower, "/readyz")
         assert status == 503
-        assert reason.startswith("DIVERGED")
+        assert json.loads(text)["checks"]["replication"]["reason"].startswith("DIVERGED")
 
 
 @pytest.mark.parametrize("junk", [b"\r\n\r\n", b"x" * 10_000 + b"\r\n\r\n", b"GET /livez"])
 async def test_garbage_on_the_metrics_port_is_rejected(junk: bytes) -> None:
-    server = MetricsServer(lambda: lambda: b"", lambda: None)
+    server = MetricsServer(lambda: lambda: b"", dict, Clock())
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(junk)
@@ -208,7 +222,7 @@ async def test_garbage_on_the_metrics_port_is_rejected(junk: bytes) -> None:
     answer = await asyncio.wait_for(reader.read(), 10)
     assert answer.startswith(b"HTTP/1.1 400") or answer == b""
     writer.close()
-    assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
+    assert (await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez"))[0] == 200
     await server.stop()
 
 
@@ -221,7 +235,7 @@ async def test_slow_readers_of_metrics_are_aborted(monkeypatch: pytest.MonkeyPat
         renderings.append(None)
         return page
 
-    server = MetricsServer(lambda: render, lambda: None)
+    server = MetricsServer(lambda: render, dict, Clock())
     port = await server.start("127.0.0.1", 0)
     before = psutil.Process().memory_full_info().uss
     opened = []
@@ -235,7 +249,7 @@ async def test_slow_readers_of_metrics_are_aborted(monkeypatch: pytest.MonkeyPat
     await asyncio.sleep(0.1)
     grown = psutil.Process().memory_full_info().uss - before
     assert grown < 32 << 20, f"{grown >> 20} MiB for twelve readers"
-    assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
+    assert (await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez"))[0] == 200
     await until(lambda: not server._connections)
     for slow in opened:
         received = 0
@@ -249,10 +263,10 @@ async def test_slow_readers_of_metrics_are_aborted(monkeypatch: pytest.MonkeyPat
 
 
 async def test_idle_connections_do_not_keep_probes_out() -> None:
-    server = MetricsServer(lambda: lambda: b"", lambda: None)
+    server = MetricsServer(lambda: lambda: b"", dict, Clock())
     port = await server.start("127.0.0.1", 0)
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
-    assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
+    assert (await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez"))[0] == 200
     assert len(server._connections) <= 32
     for _, writer in idle:
         writer.transport.abort()
@@ -268,7 +282,7 @@ async def test_scrapes_at_the_same_time_get_one_page() -> None:
         release.wait(10)
         return b"page"
 
-    server = MetricsServer(lambda: render, lambda: None)
+    server = MetricsServer(lambda: render, dict, Clock())
     port = await server.start("127.0.0.1", 0)
     address = f"127.0.0.1:{port}"
     scrapes = [asyncio.create_task(asyncio.to_thread(get, address, "/metrics")) for _ in range(3)]
@@ -417,7 +431,7 @@ def test_a_connection_that_was_closed_for_newer_ones_is_not_written_to() -> None
 async def _read_after_newer_ones() -> None:
     release = threading.Event()
     failed: list[dict[str, Any]] = []
-    server = MetricsServer(lambda: lambda: b"page" if release.wait(20) else b"", lambda: None)
+    server = MetricsServer(lambda: lambda: b"page" if release.wait(20) else b"", dict, Clock())
     asyncio.get_running_loop().set_exception_handler(lambda _, found: failed.append(found))
     port = await server.start("127.0.0.1", 0)
     opened = []
