@@ -7,11 +7,15 @@ import click
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import show_rows
+from .listing import list_settings
 
 
 @click.group()
 def config() -> None:
     """Show settings and their origins."""
+
+
+config.add_command(list_settings)
 
 
 @config.command()

@@ -123,7 +123,7 @@ class _Tail:
         if self.output == "json":
             show_streamed(document)
         else:
-            click.echo(_line(document))
+            click.echo(line_of(document))
         if self.left is not None:
             self.left -= 1
             if self.left <= 0:
@@ -200,14 +200,18 @@ def message_document(message: v2.Message) -> dict[str, Any]:
         "stored_ms": properties.store_timestamp.ToMilliseconds(),
         "properties": dict(message.user_properties),
     }
+    return document | body_fields(message.body)
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return `body`, or `body_base64` for one that is not text."""
     try:
-        document["body"] = message.body.decode("utf-8")
+        return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
-        document["body_base64"] = base64.b64encode(message.body).decode("ascii")
-    return document
+        return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
-def _line(document: dict[str, Any]) -> str:
+def line_of(document: dict[str, Any]) -> str:
     """Return a message as one line; long bodies are cut, unprintable ones escaped."""
     body = document.get("body")
     text = body if body is not None else "base64:" + document["body_base64"]

@@ -323,6 +323,22 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     assert "is not a time" in shell("offset", "reset", "readers", "replay", "noon", code=2)
     assert "Give the position" in shell("offset", "reset", "readers", "replay", code=2)
     assert "TOPIC_NOT_FOUND" in shell("offset", "reset", "readers", "unknown", "0", code=4)
+    moved = ("offset", "reset", "readers", "replay")
+    (plan,) = shell.json(*moved, "--shift", "-2", "--dry-run")["changes"]
+    assert (plan["before"], plan["after"]) == (3, 1)
+    assert shell.json("group", "describe", "readers")["lag"] == 1
+    assert "Reset group readers" in shell(*moved, "--shift", "-2")
+    assert shell.json("group", "describe", "readers")["lag"] == 3
+    (plan,) = shell.json(*moved, "--shift", "100")["changes"]
+    assert plan["after"] == 4  # the end of the queue
+    shell("group", "create", "others")
+    like = ("offset", "reset", "others", "replay", "--like", "readers")
+    assert "before   after" in shell(*like, "--dry-run")
+    shell(*moved, "--offset", "1")
+    assert "Reset group others" in shell(*like)
+    assert shell.json("group", "describe", "others")["lag"] == 3
+    assert "strangers does not exist" in shell(*like[:-1], "strangers", code=4)
+    assert "Give the position" in shell(*moved, "latest", "--shift", "1", code=2)
     for when in ("0", "-1h"):
         reset = ("offset", "reset", "missing", "replay", when)
         assert "CONSUMER_GROUP_NOT_FOUND" in shell(*reset, code=4)

@@ -1,12 +1,15 @@
 """`cometmq offset`: show and reset the consumer offsets of a group."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 
 import click
 
-from ..proto import paths, v1
-from .cluster.broker_groups import (
+from ...proto import paths, v1
+from ..cluster.broker_groups import (
     Again,
+    BrokerGroups,
     answers,
     broker_groups,
     broker_option,
@@ -15,12 +18,13 @@ from .cluster.broker_groups import (
     planned,
     show_done,
 )
-from .confirm import go_on, plan_options
-from .errors import CliError, Exit
-from .group import queue_row
-from .options import endpoint_option, output_option
-from .output import show_rows
-from .times import present_ms, time_ms
+from ..confirm import go_on, plan_options
+from ..errors import CliError, Exit
+from ..group import queue_row
+from ..options import endpoint_option, output_option
+from ..output import show_rows
+from ..times import present_ms, time_ms
+from . import moves
 
 _EDGES = {
     "earliest": v1.ResetOffsetsRequest.EARLIEST,
@@ -69,6 +73,13 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
     "--offset", "queue_offset", type=click.IntRange(0), help="Offset to set, instead of a time."
 )
 @click.option(
+    "--shift",
+    type=int,
+    metavar="N",
+    help="Move each queue by N messages from its present offset: -100 is back, 100 is forward.",
+)
+@click.option("--like", metavar="GROUP", default="", help="Set the offsets of this other group.")
+@click.option(
     "--skip-retries", is_flag=True, help="Also mark messages in the retry topics as consumed."
 )
 @plan_options
@@ -82,13 +93,15 @@ def reset(
     when: str,
     queue: int | None,
     queue_offset: int | None,
+    shift: int | None = None,
+    like: str = "",
     skip_retries: bool,
     dry_run: bool,
     yes: bool,
     endpoint: str,
     output: str,
 ) -> None:
-    """Set GROUP on TOPIC to the first message stored at TIME or later.
+    """Set GROUP on TOPIC to the first message stored at TIME or later; prints the plan and asks.
 
     TIME is 2026-11-22T10:00 (local time, or with a zone), -1h, or milliseconds since 1970; -1 and
     latest mean the end, earliest the first message.
@@ -97,20 +110,56 @@ def reset(
     \b
     cometmq offset reset billing orders -1h --dry-run
     cometmq offset reset billing orders latest
+    cometmq offset reset billing orders --shift -100
+    cometmq offset reset billing orders --like billing-old
     """
-    request = position(when, queue_offset)
-    request.group, request.topic = group, topic
-    request.skip_retries = skip_retries
+    if sum((bool(when), queue_offset is not None, shift is not None, bool(like))) != 1:
+        raise CliError(
+            "Give the position: TIME, earliest, latest, --offset N, --shift N or --like GROUP.",
+            Exit.USAGE,
+        )
+    request = v1.ResetOffsetsRequest(group=group, topic=topic)
     if queue is not None:
         request.queue_id = queue
+    if shift is not None or like:
+        if skip_retries:
+            raise CliError("--shift and --like do not reset retry topics.", Exit.USAGE)
+        targets = (
+            partial(moves.like, other=like) if like else partial(moves.shifted, shift=shift or 0)
+        )
+        _move(request, endpoint, output, targets, dry_run=dry_run, yes=yes)
+        return
+    request.skip_retries = skip_retries
+    request.MergeFrom(_position(when, queue_offset))
     again = {when: str(request.timestamp_ms)} if request.HasField("timestamp_ms") else {}
     reset_offsets(request, endpoint, output, dry_run=dry_run, yes=yes, again=Again(replaced=again))
 
 
-def position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
+def _move(
+    request: v1.ResetOffsetsRequest,
+    endpoint: str,
+    output: str,
+    targets: Callable[[BrokerGroups, v1.ResetOffsetsRequest], list[moves.Move]],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Print the plan of a reset with a target for each queue, ask for confirmation, reset."""
+    with broker_groups(endpoint) as groups:
+        found = targets(groups, request)
+        rows = [_row(move.change) for move in found]
+        if go_on({}, _question(request), output, rows=rows, dry_run=dry_run, yes=yes):
+            moves.carry_out(groups, request, found)
+            if output == "table":
+                click.echo(f"Reset group {request.group} on topic {request.topic}.")
+
+
+def _question(request: v1.ResetOffsetsRequest) -> str:
+    return f"Set group {request.group} on topic {request.topic} to these offsets?"
+
+
+def _position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
     """Return the request for a time, an edge or an offset. Raises CliError."""
-    if bool(when) == (queue_offset is not None):
-        raise CliError("Give the position: TIME, earliest, latest, or --offset N.", Exit.USAGE)
     if queue_offset is not None:
         return v1.ResetOffsetsRequest(offset=queue_offset)
     if when in _EDGES:
@@ -133,12 +182,11 @@ def reset_offsets(
     again: Again,
 ) -> None:
     """Print the plan, ask for confirmation, reset."""
-    question = f"Set group {request.group} on topic {request.topic} to these offsets?"
     with broker_groups(endpoint) as groups:
         request.dry_run = True
         looked = groups.each(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
         rows = [_row(change) for _, plan in planned(looked) for change in plan.changes]
-        if not go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
+        if not go_on({}, _question(request), output, rows=rows, dry_run=dry_run, yes=yes):
             check_answered(looked)  # a dry run
             return
         request.dry_run = False

@@ -1,0 +1,1 @@
+"""`cometmq offset`: show and reset consumer offsets."""

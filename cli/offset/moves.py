@@ -1,0 +1,121 @@
+"""Resets with a target for each queue: by a number of messages, or to another group's offsets.
+
+A broker resets to a time, an edge or one offset. Here the targets are computed from the present
+offsets, and each queue is set by a call of its own. A target outside the queue becomes its nearest
+end.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from ...proto import paths, v1
+from ..cluster.broker_groups import BrokerGroups, Outcome, answers, planned
+from ..errors import CliError
+
+#: Of a queue: its broker group and its id.
+Queue = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The change of one queue; `broker` is the group as `BrokerGroups` names it."""
+
+    broker: str
+    change: v1.OffsetChange
+
+
+def shifted(groups: BrokerGroups, request: v1.ResetOffsetsRequest, shift: int) -> list[Move]:
+    """Return the moves by `shift` messages. Raises CliError."""
+
+    def target(_queue: Queue, change: v1.OffsetChange) -> int | None:
+        return change.before + shift if change.before >= 0 else None
+
+    return _moves(groups, request, target, "the group has no offset there yet")
+
+
+def like(groups: BrokerGroups, request: v1.ResetOffsetsRequest, other: str) -> list[Move]:
+    """Return the moves to the offsets of another group. Raises CliError."""
+    asked = v1.DescribeGroupRequest(name=other, topic=request.topic)
+    outcomes = groups.each(paths.DESCRIBE_GROUP, asked, v1.DescribeGroupResponse)
+    offsets: Mapping[Queue, int] = {
+        (name, queue.queue_id): queue.consumer_offset
+        for name, answer in answers(outcomes)
+        for queue in answer.queues
+        if queue.topic == request.topic and not queue.retry and queue.consumer_offset >= 0
+    }
+    if not offsets:
+        raise CliError(f"Group {other} has no offsets on topic {request.topic}.")
+    return _moves(
+        groups, request, lambda queue, _: offsets.get(queue), f"group {other} has no offset there"
+    )
+
+
+def _moves(
+    groups: BrokerGroups,
+    request: v1.ResetOffsetsRequest,
+    target: Callable[[Queue, v1.OffsetChange], int | None],
+    missing: str,
+) -> list[Move]:
+    """Return the moves of the queues with a target; tell on stderr which have none."""
+    asked = v1.ResetOffsetsRequest()
+    asked.CopyFrom(request)
+    asked.edge, asked.dry_run = v1.ResetOffsetsRequest.LATEST, True
+    moves = []
+    looked = groups.each(paths.RESET_OFFSETS, asked, v1.ResetOffsetsResponse)
+    for name, plan in planned(looked):
+        for change in plan.changes:
+            if change.topic != request.topic:
+                continue
+            after = target((name, change.queue_id), change)
+            if after is None:
+                click.echo(
+                    f"cometmq: {change.broker} queue {change.queue_id} is left: {missing}.",
+                    err=True,
+                )
+                continue
+            change.after = min(max(after, change.min_offset), change.max_offset)
+            moves.append(Move(name, change))
+    if not moves:
+        raise CliError(f"There is no queue to reset: {missing}.")
+    return moves
+
+
+def carry_out(groups: BrokerGroups, request: v1.ResetOffsetsRequest, moves: Sequence[Move]) -> None:
+    """Set the queues one after another. Raises CliError with the commands for those left."""
+    left: list[Move] = []
+    reason: CliError | None = None
+    failed: set[str] = set()
+    for move in moves:
+        if move.broker in failed:
+            left.append(move)
+            continue
+        outcome = _set(groups, request, move)
+        if outcome.error is not None:
+            failed.add(move.broker)
+            left.append(move)
+            reason = outcome.error
+    if reason is not None:
+        lines = [f"{reason}\n{len(left)} of {len(moves)} queues are not reset. To finish, run:"]
+        raise CliError("\n".join([*lines, *(_command(request, move.change) for move in left)]))
+
+
+def _set(
+    groups: BrokerGroups, request: v1.ResetOffsetsRequest, move: Move
+) -> Outcome[v1.ResetOffsetsResponse]:
+    one = v1.ResetOffsetsRequest(
+        group=request.group,
+        topic=request.topic,
+        queue_id=move.change.queue_id,
+        offset=move.change.after,
+    )
+    (outcome,) = groups.each(paths.RESET_OFFSETS, one, v1.ResetOffsetsResponse, [move.broker])
+    return outcome
+
+
+def _command(request: v1.ResetOffsetsRequest, change: v1.OffsetChange) -> str:
+    place = ("--queue", str(change.queue_id), "--broker", change.broker)
+    words = ("offset", "reset", request.group, request.topic, "--offset", str(change.after))
+    return shlex.join(["cometmq", *words, *place])

@@ -1,0 +1,114 @@
+"""`cometmq consume` as a process against a real broker: prints, acknowledges, stops on Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from cometmq.cli.message.format import formatted, parse
+from cometmq.client.message import Message
+from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary, wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with temporary("--single") as found:
+        yield found
+
+
+def run(cluster: Cluster, *words: str, code: int = 0) -> str:
+    done = cluster.run(*words, "--endpoint", cluster.endpoints, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def lag(cluster: Cluster, group: str) -> Any:
+    return json.loads(run(cluster, "group", "describe", group, "-o", "json"))["lag"]
+
+
+def sent(cluster: Cluster, topic: str, count: int) -> None:
+    run(cluster, "topic", "create", topic, "--queues", "1")
+    run(cluster, "group", "create", f"{topic}-readers")
+    run(cluster, "message", "send", topic, "hello", "--key", "k", "--count", str(count))
+
+
+def test_messages_are_printed_in_a_format_and_acknowledged(cluster: Cluster) -> None:
+    sent(cluster, "formatted", 3)
+    consume = ("consume", "formatted-readers", "formatted", "-f", "%t %p %o %k %s\\n")
+    first = run(cluster, *consume, "--count", "2")
+    assert first == (
+        "formatted 0 0 k hello\nformatted 0 1 k hello\ncometmq: Consumed 2 messages.\n"
+    )
+    assert lag(cluster, "formatted-readers") == 1
+    # The topic is that of the group; the silence ends the command.
+    rest = run(cluster, "consume", "formatted-readers", "--timeout", "1s", "-o", "json")
+    (line, sentence) = rest.splitlines()
+    document = json.loads(line)
+    assert (document["body"], document["attempt"], document["offset"]) == ("hello", 1, 2)
+    assert sentence == "cometmq: Consumed 1 message."
+    assert lag(cluster, "formatted-readers") == 0
+
+
+def test_ctrl_c_stops_a_waiting_consumer_and_tells_what_it_did(cluster: Cluster) -> None:
+    sent(cluster, "interrupted", 1)
+    words = ("consume", "interrupted-readers", "interrupted", "--endpoint", cluster.endpoints)
+    with subprocess.Popen(
+        [*cometmq_command(), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "hello" in process.stdout.readline()
+            wait_until("it is acknowledged", lambda: lag(cluster, "interrupted-readers") == 0)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert errors == "cometmq: Consumed 1 message.\n"
+
+
+def test_what_is_missing_is_named(cluster: Cluster) -> None:
+    run(cluster, "group", "create", "idle-readers")
+    assert "has consumed no topic yet" in run(cluster, "consume", "idle-readers", code=2)
+    absent = run(cluster, "consume", "idle-readers", "absent", "--timeout", "1", code=4)
+    assert "absent" in absent
+    assert "none of the letters" in run(cluster, "consume", "g", "t", "-f", "%z", code=2)
+
+
+def test_settings_are_found_by_words(cluster: Cluster) -> None:
+    def listed(*words: str, code: int = 0) -> str:
+        done = cluster.run("config", "list", *words, check=False)
+        assert done.returncode == code
+        return done.stdout + done.stderr
+
+    rows = json.loads(listed("--search", "Flush disk TYPE", "-o", "json"))
+    assert "flushDiskType" in [row["key"] for row in rows]
+    everything = json.loads(listed("-o", "json"))
+    assert len(everything) > 150
+    assert {"key": "listenPort", "default": 9876}.items() <= next(
+        row for row in everything if row["key"] == "listenPort"
+    ).items()
+    assert "controllerPeers" in listed("--of", "namesrv")
+    assert "No setting has the words" in listed("--search", "no such thing", code=4)
+
+
+def test_a_format_writes_bodies_as_they_are() -> None:
+    message = Message(
+        *("t", b"\xff\x00", "id"), tag="g", keys=("a", "b"), properties={"x": "1"}, stored_ms=5
+    )
+    written = formatted(parse("%s|%S|%k|%h|%T|%i|%G|%%\\x41\\t\\0"), message)
+    assert written == b"\xff\x00|2|a,b|x=1|5|id|g|%A\t\0"
+    for text in ("%", "%z", "\\q", "\\"):
+        with pytest.raises(click.BadParameter):
+            parse(text)
