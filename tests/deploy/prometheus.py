@@ -1,0 +1,75 @@
+"""Prometheus's own programs, from the distribution: a server that scrapes a test, and promtool."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+START_S = 120
+
+
+def program(name: str) -> str:
+    """Return the path of `prometheus` or `promtool`; skip the test without it."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name}: install the distribution's package prometheus")
+    return found
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running server."""
+
+    url: str
+
+    def api(self, path: str, **parameters: str) -> Any:
+        """Call its HTTP interface; return `data`."""
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=60) as answer:
+            content = json.load(answer)
+        assert content["status"] == "success", content
+        return content["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        """Evaluate an expression now; return its series."""
+        found: list[Any] = self.api("query", query=expression)["result"]
+        return found
+
+
+@contextmanager
+def prometheus(directory: Path, targets: list[str], port: int) -> Iterator[Prometheus]:
+    """Run a server that scrapes `targets` twice a second and evaluates the rules."""
+    directory.mkdir()
+    config = directory / "prometheus.yml"
+    jobs = [{"job_name": "cometmq", "static_configs": [{"targets": targets}]}]
+    intervals = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "2s"}
+    # JSON is YAML.
+    config.write_text(
+        json.dumps({"global": intervals, "rule_files": [str(RULES)], "scrape_configs": jobs})
+    )
+    command = [
+        program("prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield Prometheus(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(60)

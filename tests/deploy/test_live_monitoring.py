@@ -1,0 +1,181 @@
+"""A cluster under load and Prometheus: every panel shows data, every rule finds its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import cometmq
+from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.server import ProxyServer
+from cometmq.front.clock import Clock
+from cometmq.front.config import DoorConfig
+from cometmq.nameserver.config import NameserverConfig
+from cometmq.nameserver.server import NameserverServer
+from cometmq.proto import v2
+from cometmq.tests.broker.desk import Desk, message
+from cometmq.tests.broker.live import Live, running, settings, until
+from cometmq.tests.deploy.prometheus import ROOT, Prometheus, program, prometheus
+
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
+#: Words of a rule that stand before `{` or `(` or alone, and are no metrics.
+_SELECTOR = re.compile(r"\b((?:rocketmq|cometmq|process)_\w+|up)\b(\{[^}]*\})?")
+WITHIN_S = 120.0
+
+
+@asynccontextmanager
+async def cluster(root: Path, stack: AsyncExitStack) -> AsyncIterator[tuple[Live, str, list[str]]]:
+    """Run a nameserver, two replicas and a proxy; yield the leader, the proxy and all targets."""
+    namesrv = NameserverServer(
+        NameserverConfig(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            namesrv_metrics_port=0,
+            controller=True,
+            namesrv_data_dir=str(root / "n"),
+        )
+    )
+    address = await namesrv.start()
+    stack.push_async_callback(namesrv.stop, 0.2)
+    clock = Clock()
+    replicas = []
+    for number in range(2):
+        base = settings(root / f"b{number}", namesrv_addr=address, broker_id=number)
+        role: Literal["SYNC_MASTER", "SLAVE"] = "SLAVE" if number else "SYNC_MASTER"
+        ha = replace(base.ha, enable_controller_mode=True, broker_role=role)
+        replicas.append(await stack.enter_async_context(running(replace(base, ha=ha), clock)))
+        await until(lambda: any(one.node.leadership.is_leader for one in replicas), WITHIN_S)
+    (leader,) = [one for one in replicas if one.node.leadership.is_leader]
+    await until(lambda: leader.node.replication.in_sync_count == 2, WITHIN_S)
+    proxy = ProxyServer(
+        ProxyConfig(
+            bind_address="127.0.0.1",
+            grpc_server_port=0,
+            metrics_prom_exporter_port=0,
+            namesrv_addr=address,
+        ),
+        DoorConfig(),
+    )
+    bound = await proxy.start()
+    stack.push_async_callback(proxy.stop, 0.2)
+    targets = [*(one.bound.metrics for one in replicas), bound.metrics, namesrv.metrics_address]
+    yield leader, bound.client, targets
+
+
+async def load(leader: Live, proxy: str) -> None:
+    """Use every feature that has metrics, again and again."""
+    desk = Desk(leader, leader.node.acks, leader.node.pulls)
+    for name, kind in (("t", v2.NORMAL), ("later", v2.DELAY), ("pay", v2.TRANSACTION)):
+        desk.topic(name, 2, kind)
+    desk.topic("empty")
+    desk.group("once", max_attempts=1)
+
+    async def check(_message: object) -> cometmq.Resolution:
+        return cometmq.Resolution.UNKNOWN
+
+    async with (
+        cometmq.Producer(proxy) as producer,
+        cometmq.TransactionProducer(leader.bound.client, topics=["pay"], checker=check) as paying,
+        cometmq.SimpleConsumer(proxy, group="g", topics="t", wait=1) as consumer,
+        cometmq.SimpleConsumer(leader.bound.client, group="idle", topics="empty", wait=1) as idle,
+    ):
+        while True:
+            for _ in range(3):
+                await producer.send("t", b"x" * 100)
+            await producer.send("later", b"y", deliver_in=timedelta(hours=1))
+            with suppress(cometmq.errors.CometError):
+                await producer.send("missing", b"z")
+            assert (await desk.send(message("missing"))).status.code == v2.TOPIC_NOT_FOUND
+            async with paying.transaction("pay", b"1"):
+                pass
+            with suppress(ZeroDivisionError):
+                async with paying.transaction("pay", b"2"):
+                    raise ZeroDivisionError
+            for one in (await consumer.receive())[1:]:
+                await consumer.ack(one)
+            await idle.receive()
+            for group in ("once", "again"):
+                await desk.receive("t", group, batch=1, invisible_ms=10_000)
+            desk.advance(10_001)
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Return every query of every panel with its place; variables select everything."""
+    found = []
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                text = re.sub(r"\$(cluster|node|topic|group)\b", ".*", target["expr"])
+                text = text.replace("$__rate_interval", "1m")
+                assert "$" not in text, text
+                found.append((f"{path.stem}: {panel['title']}", text))
+    return found
+
+
+async def empty(server: Prometheus, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the expressions that have no series now."""
+
+    def ask() -> list[tuple[str, str]]:
+        return [(place, text) for place, text in wanted if not server.query(text)]
+
+    return await asyncio.to_thread(ask)
+
+
+async def shown(server: Prometheus, wanted: list[tuple[str, str]]) -> None:
+    """Wait until every expression has series."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + WITHIN_S
+    while wanted:
+        with suppress(OSError):  # the server starts
+            wanted = await empty(server, wanted)
+        assert loop.time() < end_s, wanted
+        await asyncio.sleep(0.5)
+
+
+def rule_selectors(server: Prometheus) -> list[tuple[str, str]]:
+    """Return every selector of every rule; check that the rules are evaluated without errors."""
+    found = []
+    for group in server.api("rules")["groups"]:
+        for rule in group["rules"]:
+            assert rule["health"] in ("ok", "unknown"), rule
+            for name, labels in _SELECTOR.findall(rule["query"]):
+                # Whether something is dead or refused is not to be seen in a healthy cluster.
+                kept = labels.replace('state="dead"', "").replace("{}", "")
+                found.append((rule["name"], f"{name}{kept}"))
+    assert len(found) > 20
+    return found
+
+
+async def test_panels_show_data_and_rules_find_their_metrics(tmp_path: Path) -> None:
+    program("prometheus")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with AsyncExitStack() as stack, cluster(tmp_path, stack) as (leader, proxy, targets):
+        server = stack.enter_context(prometheus(tmp_path / "prometheus", targets, port))
+        loading = asyncio.create_task(load(leader, proxy))
+        try:
+            panels = expressions()
+            assert len(panels) > 60
+            await asyncio.wait(
+                {loading, asyncio.create_task(shown(server, panels))},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if loading.done():
+                await loading
+            await shown(server, panels)
+            await shown(server, await asyncio.to_thread(rule_selectors, server))
+            targets_up = await asyncio.to_thread(server.query, "up == 1")
+            assert len(targets_up) == len(targets)
+        finally:
+            loading.cancel()
+            with suppress(asyncio.CancelledError):
+                await loading
