@@ -1,0 +1,323 @@
+"""One remoting connection: requests in both directions, with limits.
+
+A request of the peer is dispatched by its code; the answers may come in any order, `opaque` pairs
+them. Promises: a oneway request is never answered; requests in progress, their bytes, unfinished
+frames and unread answers are bounded; a request of a peer that has left is cancelled; a response
+that nobody waits for is counted and dropped. Responses have a JSON header, as those of a RocketMQ
+server with default settings, whatever the layout of the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..proto.addresses import host_port
+from .codec import FrameError, FrameReader, encode
+from .codes import Reply
+from .command import ONEWAY, RESPONSE, Command, reply
+from .headers import HeaderError
+
+if TYPE_CHECKING:
+    from ..front.clock import Clock
+    from ..front.config import DoorConfig
+
+logger = logging.getLogger(__name__)
+
+#: Requests in progress, most of them waiting pulls: a consumer has one for each of its queues.
+REQUESTS_MAX = 10_000
+#: Bytes of requests in progress; the connection is not read while there are more.
+REQUEST_BYTES_MAX = 64 << 20
+#: Requests to the peer that wait for its response.
+CALLS_MAX = 1_000
+#: Bytes of answers in the buffer from which on the connection is not read.
+_UNREAD_BYTES_PAUSE = 1 << 20
+_OPAQUE_MAX = 0x7FFFFFFF
+_BUSY = "[OVERLOAD]system busy, start flow control for a while"
+
+#: Answers a request: with a response, with a future of one, or with None if it is oneway.
+Handler = Callable[[Command, "Connection"], Any]
+
+
+class RemotingError(Exception):
+    """A request is refused with a response code and a remark."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class PeerGoneError(Exception):
+    """The connection ended before the peer answered."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counters of all connections of a listener, since its start."""
+
+    requests: int = 0
+    #: Requests with a code that has no handler.
+    unknown: int = 0
+    #: Responses that nobody waited for.
+    unasked: int = 0
+    #: Connections closed because of bytes that are no frame, or beyond a limit.
+    malformed: int = 0
+    #: Connections closed because they were silent, slow or one too many.
+    timed_out: int = 0
+    refused: int = 0
+
+
+class Shared:
+    """What the connections of one listener share."""
+
+    def __init__(self, handlers: Mapping[int, Handler], config: DoorConfig, clock: Clock) -> None:
+        self.handlers = handlers
+        self.config = config
+        self.steady_ns = clock.steady_ns
+        self.statistics = Statistics()
+        self.connections: dict[Connection, None] = {}
+        self.connections_max = 0
+        #: Bytes of unfinished frames of all connections.
+        self.unfinished = 0
+        self.draining = False
+
+
+class Connection(asyncio.Protocol):
+    """The server's end of a connection. Used on the event loop only."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._reader = FrameReader()
+        self._unfinished = 0
+        self._in_progress: dict[Any, int] = {}
+        self._bytes = 0
+        self._calls: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+        self._reasons_to_pause: set[str] = set()
+        self._on_close: list[Callable[[Connection], None]] = []
+        self.closed = False
+        #: "host:port" of the peer.
+        self.peer = ""
+        #: Steady times: last traffic, start of the unfinished frame, start of a full write buffer.
+        self.active_ns = 0
+        self.unfinished_since_ns = 0
+        self.stalled_since_ns = 0
+
+    # -- transport --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        shared, self._transport = self._shared, transport
+        name = transport.get_extra_info("peername")
+        self.peer = host_port(name[0].removeprefix("::ffff:"), name[1]) if name else ""
+        self.active_ns = shared.steady_ns()
+        transport.set_write_buffer_limits(high=_UNREAD_BYTES_PAUSE)
+        if len(shared.connections) >= shared.connections_max or shared.draining:
+            shared.statistics.refused += 1
+            transport.abort()
+        else:
+            shared.connections[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        shared = self._shared
+        self.active_ns = shared.steady_ns()
+        try:
+            for command in self._reader.feed(data):
+                self._receive(command)
+                if self._transport.is_closing():
+                    return
+        except FrameError as error:
+            shared.statistics.malformed += 1
+            logger.info("remoting.malformed peer=%s reason=%s", self.peer, error)
+            self._transport.close()
+            return
+        self._note_unfinished(self._reader.unfinished)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._shared.connections.pop(self, None)
+        self._note_unfinished(0)
+        for future in list(self._in_progress):
+            future.cancel()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(PeerGoneError(self.peer))
+        self._calls.clear()
+        for listener in self._on_close:
+            listener(self)
+
+    def pause_writing(self) -> None:
+        self.stalled_since_ns = self._shared.steady_ns()
+        self._pause("unread answers")
+
+    def resume_writing(self) -> None:
+        self.stalled_since_ns = 0
+        self._resume("unread answers")
+
+    def _pause(self, reason: str) -> None:
+        self._reasons_to_pause.add(reason)
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _resume(self, reason: str) -> None:
+        self._reasons_to_pause.discard(reason)
+        if not self._reasons_to_pause and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _note_unfinished(self, size: int) -> None:
+        shared = self._shared
+        shared.unfinished += size - self._unfinished
+        if not size:
+            self.unfinished_since_ns = 0
+        elif size < self._unfinished or not self._unfinished:  # another frame
+            self.unfinished_since_ns = self.active_ns
+        self._unfinished = size
+        if size and shared.unfinished > shared.config.front_unfinished_bytes:
+            shared.statistics.malformed += 1
+            self.abort("frontUnfinishedBytes is reached")
+
+    # -- for handlers -----------------------------------------------------------------------------
+
+    def on_close(self, listener: Callable[[Connection], None]) -> None:
+        """Call `listener` once when the connection has ended."""
+        self._on_close.append(listener)
+
+    def notify(self, command: Command) -> None:
+        """Send a oneway request; dropped if the connection has ended. Raises FrameError."""
+        command.flag = ONEWAY
+        command.opaque = self._next_opaque()
+        self._write(encode(command))
+
+    def call(self, command: Command) -> asyncio.Future[Command]:
+        """Send a request; the future gets the response. The caller cancels it at its time limit.
+
+        Raises FrameError, RemotingError. The future raises PeerGoneError.
+        """
+        if len(self._calls) >= CALLS_MAX:
+            raise RemotingError(Reply.SYSTEM_BUSY, f"{CALLS_MAX} calls of the client wait")
+        if self.closed:
+            raise RemotingError(Reply.SYSTEM_ERROR, "the client has left")
+        command.flag = 0
+        command.opaque = opaque = self._next_opaque()
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._calls[opaque] = future
+        future.add_done_callback(lambda _: self._calls.pop(opaque, None))
+        self._write(encode(command))
+        return future
+
+    def abort(self, reason: str) -> None:
+        """End the connection now."""
+        logger.info("remoting.aborted peer=%s reason=%s", self.peer, reason)
+        self._transport.abort()
+
+    def close(self) -> None:
+        """End the connection when the answers in the buffer are sent."""
+        self._transport.close()
+
+    @property
+    def in_progress(self) -> int:
+        """Number of requests that are not answered yet."""
+        return len(self._in_progress)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers in the buffer."""
+        return self._transport.get_write_buffer_size()
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & _OPAQUE_MAX
+        return self._opaque
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _receive(self, command: Command) -> None:
+        statistics = self._shared.statistics
+        if command.is_response:
+            call = self._calls.pop(command.opaque, None)
+            if call is None:
+                statistics.unasked += 1
+            elif not call.done():
+                call.set_result(command)
+            return
+        statistics.requests += 1
+        try:
+            answer = self._handled(command)
+        except Exception as error:
+            answer = self._failure(command, error)
+        if answer is None or isinstance(answer, Command):
+            self._answer(command, answer)
+            return
+        size = len(command.body)
+        self._in_progress[answer] = size
+        self._bytes += size
+        if self._bytes > REQUEST_BYTES_MAX:
+            self._pause("requests in progress")
+        # Not the whole request: a waiting pull lives long.
+        asked = Command(command.code, flag=command.flag, opaque=command.opaque)
+        answer.add_done_callback(partial(self._done, asked))
+
+    def _handled(self, command: Command) -> Any:
+        shared = self._shared
+        handler = shared.handlers.get(command.code)
+        if handler is None:
+            shared.statistics.unknown += 1
+            remark = f" request type {command.code} not supported"
+            return reply(Reply.REQUEST_CODE_NOT_SUPPORTED, remark)
+        if shared.draining:
+            return reply(Reply.SERVICE_NOT_AVAILABLE, "this server stops")
+        if len(self._in_progress) >= REQUESTS_MAX:
+            return reply(Reply.SYSTEM_BUSY, _BUSY)
+        return handler(command, self)
+
+    def _failure(self, command: Command, error: BaseException) -> Command:
+        if isinstance(error, RemotingError):
+            return reply(error.code, error.remark)
+        if isinstance(error, HeaderError):
+            return reply(Reply.SYSTEM_ERROR, f"RemotingCommandException {error}")
+        logger.error("remoting.failed code=%d peer=%s", command.code, self.peer, exc_info=error)
+        return reply(Reply.SYSTEM_ERROR, f"request {command.code} failed in the server")
+
+    def _done(self, command: Command, future: Any) -> None:
+        self._bytes -= self._in_progress.pop(future)
+        if "requests in progress" in self._reasons_to_pause and (
+            self._bytes <= REQUEST_BYTES_MAX // 2
+        ):
+            self._resume("requests in progress")
+        if future.cancelled():
+            return
+        try:
+            answer = future.result()
+        except Exception as error:
+            answer = self._failure(command, error)
+        self._answer(command, answer)
+
+    def _answer(self, command: Command, answer: Command | None) -> None:
+        if answer is None or command.is_oneway:
+            return
+        answer.opaque = command.opaque
+        answer.flag = RESPONSE
+        try:
+            data = encode(answer)
+        except FrameError as error:
+            answer = reply(Reply.SYSTEM_ERROR, f"the answer is too large: {error}")
+            answer.opaque = command.opaque
+            data = encode(answer)
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(data)
+        self.active_ns = self._shared.steady_ns()
+        # One answer alone may be larger.
+        limit = self._shared.config.front_unread_connection_bytes
+        if self.unread > max(limit, len(data)):
+            self._shared.statistics.timed_out += 1
+            self.abort("the client does not read its answers")

@@ -1,0 +1,112 @@
+"""The listener of remoting connections: opens the port, ends slow connections, drains.
+
+A connection is closed if it is silent for `frontMaxConnectionIdle`, if a frame is not complete
+within `frontRequestTimeout`, or if the client reads none of its answers for `frontWriteTimeout`.
+The limits are those of the gRPC door (`front/config.py`), because they protect the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ..front.errors import AddressError, PortInUseError
+from ..front.process import client_connections
+from .connection import Connection, Handler, Shared, Statistics
+
+if TYPE_CHECKING:
+    from ..front.clock import Clock
+    from ..front.config import DoorConfig
+
+logger = logging.getLogger(__name__)
+
+# Share of the process's client connections: the gRPC door may take all of them, and the reserve of
+# descriptors has room for a quarter more.
+_CONNECTIONS_SHARE = 4
+_CHECK_S = 1.0
+_DRAIN_LOOK_S = 0.01
+_NS_PER_MS = 1_000_000
+
+
+class RemotingServer:
+    """Serves a table of request codes on one port; starts and stops once, on one event loop."""
+
+    def __init__(self, handlers: Mapping[int, Handler], config: DoorConfig, clock: Clock) -> None:
+        self._shared = Shared(handlers, config, clock)
+        self._server: asyncio.Server | None = None
+        self._checks: asyncio.TimerHandle | None = None
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counters since the start."""
+        return self._shared.statistics
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._shared.connections)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (0: the system chooses). Raises PortInUseError, AddressError."""
+        shared = self._shared
+        shared.connections_max = max(1, client_connections(shared.config) // _CONNECTIONS_SHARE)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Connection(shared), host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(host, port) from error
+            raise AddressError(host, port, error.strerror or str(error)) from error
+        self._checks = loop.call_later(_CHECK_S, self._check)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def drain(self, grace_s: float) -> None:
+        """Accept nothing more, finish requests in progress within `grace_s`, and close."""
+        if self._server is None:
+            return
+        shared, server, self._server = self._shared, self._server, None
+        shared.draining = True
+        if self._checks is not None:
+            self._checks.cancel()
+        server.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while any(  # noqa: ASYNC110 - ends with the last request
+                    each.in_progress or each.unread for each in shared.connections
+                ):
+                    await asyncio.sleep(_DRAIN_LOOK_S)
+        for connection in list(shared.connections):
+            connection.abort("the server stops")
+        # The transports report the end in the next turn of the loop.
+        while shared.connections:  # noqa: ASYNC110 - one turn
+            await asyncio.sleep(0)
+
+    def _check(self) -> None:
+        """End connections that are silent, slow to send a frame, or slow to read."""
+        shared = self._shared
+        self._checks = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+        config, now_ns = shared.config, shared.steady_ns()
+        unread = sum(each.unread for each in shared.connections)
+        for each in list(shared.connections):
+            reason = ""
+            if _is_over(each.active_ns, now_ns, config.front_max_connection_idle):
+                reason = "idle"
+            elif _is_over(each.unfinished_since_ns, now_ns, config.front_request_timeout):
+                reason = "a frame is not complete in time"
+            elif _is_over(each.stalled_since_ns, now_ns, config.front_write_timeout) or (
+                unread > config.front_unread_bytes and each.stalled_since_ns
+            ):
+                reason = "the client does not read its answers"
+                unread -= each.unread
+            if reason:
+                shared.statistics.timed_out += 1
+                each.abort(reason)
+
+
+def _is_over(since_ns: int, now_ns: int, limit_ms: int) -> bool:
+    return bool(since_ns) and now_ns - since_ns > limit_ms * _NS_PER_MS
