@@ -28,6 +28,12 @@ class NameserverConfig:
         "File with the token that a scrape of /metrics needs (Authorization: Bearer TOKEN): mode "
         "0600, at least 16 bytes, read at start. /livez and /readyz stay open. Empty: no token.",
     )
+    remoting_listen_port: int = _setting(
+        0,
+        "Port of the remoting protocol for classic clients (4.x) and mqadmin: routes; 0: off; "
+        "-1: chosen by the OS. Plaintext; not together with authenticationEnabled or "
+        "tlsMode=enforcing.",
+    )
     cluster_token: str = _setting(
         "",
         "Secret that brokers must present to register; empty: only brokers on this machine.",

@@ -30,7 +30,7 @@ def registration_from(request: v1.RegisterRequest) -> Registration:
     addresses = request.addresses
     return Registration(
         replica=replica_from(request.replica),
-        addresses=Addresses(addresses.client, addresses.ha, addresses.metrics),
+        addresses=Addresses(addresses.client, addresses.ha, addresses.metrics, addresses.remoting),
         role=Role.LEADER if request.role == v1.LEADER else Role.FOLLOWER,
         epoch=request.epoch,
         sequence=request.registration_seq,
@@ -91,7 +91,10 @@ def _member(member: Member) -> v1.Member:
             incarnation=replica.incarnation,
         ),
         addresses=v1.ReplicaAddresses(
-            client=addresses.client, ha=addresses.ha, metrics=addresses.metrics
+            client=addresses.client,
+            ha=addresses.ha,
+            metrics=addresses.metrics,
+            remoting=addresses.remoting,
         ),
         role=v1.LEADER if member.role is Role.LEADER else v1.FOLLOWER,
         alive=member.alive,

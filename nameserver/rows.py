@@ -30,6 +30,8 @@ class Addresses:
     client: str
     ha: str = ""
     metrics: str = ""
+    #: For classic clients (4.x); empty: the replica does not serve them.
+    remoting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ from ..proto.node_links import NodeLinks
 from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
 from ..proto.tls_config import TlsConfig
+from ..remoting.server import RemotingServer, check_remoting
+from .classic.routes import ClassicRoutes
 from .config import NameserverConfig
 from .controller_host import make_controller_host
 from .known_groups import KnownGroups
@@ -73,6 +75,11 @@ class NameserverServer:
     ) -> None:
         """Raises ValueError for contradictory settings."""
         self._config = config
+        check_remoting(
+            config.remoting_listen_port,
+            authentication=config.authentication_enabled,
+            tls_enforced=tls is not None and tls.tls_mode == "enforcing",
+        )
         links = self.links = NodeLinks(config.cluster_token, tls)
         links.check_addresses(config.peers())
         door = door or DoorConfig()
@@ -88,6 +95,10 @@ class NameserverServer:
         )
         make_door = choose_door(door.accepting(_TABLE_BYTES), links)
         self._door = make_door(self._services(), self._clock)
+        classic = ClassicRoutes(lambda: self._table, self._clock.steady_ns)
+        self._remoting = RemotingServer(classic.handlers(), door, self._clock)
+        #: Port of the remoting protocol, once started; 0: off.
+        self.remoting_port = 0
         self._scan_task: asyncio.Task[None] | None = None
         self._counts = NameserverCounts()
         self._watch = LoopWatch(self._clock.steady_ns)
@@ -104,6 +115,7 @@ class NameserverServer:
             if self._controller_host is not None:
                 self._controller_host.open()
             port = await self._door.start(self._config.bind_address, self._config.listen_port)
+            await self._start_remoting()
             await self._open_metrics(port)
         except BaseException:
             self._known.close()
@@ -114,8 +126,9 @@ class NameserverServer:
         if self._controller_host is not None:
             await self._controller_host.start(address)
         logger.info(
-            "nameserver.started address=%s known_groups=%d controller=%s",
+            "nameserver.started address=%s remoting=%d known_groups=%d controller=%s",
             address,
+            self.remoting_port,
             len(self._known_names),
             self._config.controller,
         )
@@ -132,6 +145,7 @@ class NameserverServer:
         self._watch.stop()
         if self._controller_host is not None:
             await self._controller_host.stop()
+        await self._remoting.drain(grace_s)
         await self._door.drain(grace_s)
         self._known.close()
         logger.info("nameserver.stopped")
@@ -171,6 +185,19 @@ class NameserverServer:
         return {
             "routes": OK if ready else Check("failed", "waiting for the groups of the last run")
         }
+
+    async def _start_remoting(self) -> None:
+        """Open the port of classic clients, if there is one. Raises PortInUseError."""
+        config = self._config
+        if not config.remoting_listen_port:
+            return
+        try:
+            self.remoting_port = await self._remoting.start(
+                config.bind_address, config.remoting_listen_port
+            )
+        except BaseException:
+            await self._door.drain(0)
+            raise
 
     def _new_table(self) -> RouteTable:
         config = self._config

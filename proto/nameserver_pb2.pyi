@@ -85,19 +85,23 @@ class ReplicaAddresses(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     HA_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    REMOTING_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     ha: _builtins.str
     metrics: _builtins.str
+    remoting: _builtins.str
+    """for classic clients (4.x)"""
     def __init__(
         self,
         *,
         client: _builtins.str = ...,
         ha: _builtins.str = ...,
         metrics: _builtins.str = ...,
+        remoting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ha", b"ha", "metrics", b"metrics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ha", b"ha", "metrics", b"metrics", "remoting", b"remoting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

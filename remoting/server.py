@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.config import DoorConfig
 
+#: Value of `remotingListenPort` for a port that the operating system chooses; 0 is off.
+ANY_PORT = -1
+
 logger = logging.getLogger(__name__)
 
 # Share of the process's client connections: the gRPC door may take all of them, and the reserve of
@@ -29,7 +32,26 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS_SHARE = 4
 _CHECK_S = 1.0
 _DRAIN_LOOK_S = 0.01
+_PORT_MAX = 65_535
 _NS_PER_MS = 1_000_000
+
+
+def check_remoting(port: int, *, authentication: bool, tls_enforced: bool) -> None:
+    """Raise ValueError unless `remotingListenPort` is valid and may be served in plaintext."""
+    if not ANY_PORT <= port <= _PORT_MAX:
+        raise ValueError(
+            f"remotingListenPort is {port}, but must be 0 (off), -1 (any free port) or a port."
+        )
+    if port and authentication:
+        raise ValueError(
+            "remotingListenPort and authenticationEnabled=true exclude each other: the signatures "
+            "of remoting clients (AccessKey, Signature) are not checked yet."
+        )
+    if port and tls_enforced:
+        raise ValueError(
+            "remotingListenPort and tlsMode=enforcing exclude each other: the remoting port speaks "
+            "plaintext."
+        )
 
 
 class RemotingServer:
@@ -51,12 +73,15 @@ class RemotingServer:
         return len(self._shared.connections)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port (0: the system chooses). Raises PortInUseError, AddressError."""
+        """Listen; returns the port (0 and -1: the system chooses).
+
+        Raises PortInUseError, AddressError.
+        """
         shared = self._shared
         shared.connections_max = max(1, client_connections(shared.config) // _CONNECTIONS_SHARE)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(shared), host, port)
+            self._server = await loop.create_server(lambda: Connection(shared), host, max(port, 0))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error

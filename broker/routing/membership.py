@@ -40,8 +40,11 @@ class Membership:
         metadata: Metadata,
         cluster: ClusterView,
         addresses: tuple[str, str, str],
+        remoting: str = "",
     ) -> None:
-        """`addresses`: client, replication and metrics, each as HOST:PORT."""
+        """`addresses`: client, replication and metrics, each as HOST:PORT; `remoting`: of classic
+        clients, or empty.
+        """
         self._config = runtime.config
         self._clock = runtime.clock
         self._store = store
@@ -50,6 +53,7 @@ class Membership:
         self._metadata = metadata
         self._cluster = cluster
         self._addresses = addresses
+        self._remoting = remoting
         self._registrar: Registrar | None = None
 
     def own(self) -> MemberView:
@@ -136,7 +140,9 @@ class Membership:
                 replica_uuid=self._replication.replica.meta.replica_uuid,
                 incarnation=own.incarnation,
             ),
-            addresses=v1.ReplicaAddresses(client=own.client, ha=own.ha, metrics=own.metrics),
+            addresses=v1.ReplicaAddresses(
+                client=own.client, ha=own.ha, metrics=own.metrics, remoting=self._remoting
+            ),
             role=v1.LEADER if own.is_leader else v1.FOLLOWER,
             epoch=self._replication.epoch,
             log_start=store.log_start,

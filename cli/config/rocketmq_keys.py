@@ -5,7 +5,7 @@ A key of our own dataclasses is never looked up here. Names: RocketMQ 5's broker
 nameserver configuration.
 """
 
-_REMOTING = "the remoting protocol of 4.x clients is not supported; clients use grpcServerPort"
+_REMOTING = "the remoting protocol of 4.x clients has remotingListenPort; it is off by default"
 _JAVA = "it configures threads and buffers of the Java broker"
 _NOT_YET = "the feature is not supported; the default behaviour applies"
 _ELSEWHERE = "this broker works without this setting"
@@ -15,7 +15,6 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "listenPort",
         "fastListenPort",
         "enableRemotingLocalProxyGrpc",
-        "remotingListenPort",
         "orderMessageEnable",
     ),
     _JAVA: (

@@ -1,0 +1,130 @@
+"""Remoting requests of the nameserver: routes, clusters, lists of topics.
+
+Source: docs/formats/remoting.md, sections 8 and 9. Broker id 0 is the leader of a group, whatever
+its configured id. Only a live leader with a remoting port is listed: producers and consumers that
+find no id 0 ask again, and an address stays only while the leader answers there. Codes that are not
+in the table are answered with REQUEST_CODE_NOT_SUPPORTED.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...remoting.bare_json import dumps
+from ...remoting.codes import Reply, Request
+from ...remoting.command import Command, reply
+from ...remoting.headers import RouteOfTopic, TopicsOfCluster, read
+
+if TYPE_CHECKING:
+    from ...remoting.connection import Connection, Handler
+    from ..routes import RouteTable
+    from ..rows import Group, Topic
+
+#: First version (4.9.4) that reads maps from numbers as standard JSON, with text keys.
+_STANDARD_JSON_FROM = 401
+_PERM_WRITE = 2
+_FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class ClassicRoutes:
+    """Handlers of the requests of clients and tools."""
+
+    def __init__(self, table: Callable[[], RouteTable], steady_ns: Callable[[], int]) -> None:
+        """`table` returns the current tables: a start makes new ones."""
+        self._table = table
+        self._steady_ns = steady_ns
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the table of request codes."""
+        return {
+            Request.GET_ROUTEINFO_BY_TOPIC: self.route,
+            Request.GET_BROKER_CLUSTER_INFO: self.clusters,
+            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            Request.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+        }
+
+    def route(self, command: Command, _: Connection) -> Command:
+        """Answer GET_ROUTEINFO_BY_TOPIC."""
+        header = read(RouteOfTopic, command.fields)
+        table = self._table()
+        routes = [each for each in table.routes(header.topic) if _leader(each[0])]
+        if not routes:
+            if not table.ready(self._steady_ns()):
+                return reply(Reply.SYSTEM_ERROR, "name server not ready")
+            remark = f"No topic route info in name server for the topic: {header.topic}\n{_FAQ}"
+            return reply(Reply.TOPIC_NOT_EXIST, remark)
+        document = {
+            "brokerDatas": [_broker(group) for group, _ in routes],
+            "filterServerTable": {},
+            "queueDatas": [_queues(group, topic) for group, topic in routes],
+        }
+        if header.standard_json_only or command.version >= _STANDARD_JSON_FROM:
+            return reply(Reply.SUCCESS, body=json.dumps(document, separators=(",", ":")).encode())
+        return reply(Reply.SUCCESS, body=dumps(document))
+
+    def clusters(self, command: Command, _: Connection) -> Command:
+        """Answer GET_BROKER_CLUSTER_INFO."""
+        brokers: dict[str, Any] = {}
+        clusters: dict[str, list[str]] = {}
+        for group in self._table().groups():
+            if _leader(group):
+                brokers[group.name] = _broker(group)
+                clusters.setdefault(group.cluster, []).append(group.name)
+        return _document({"brokerAddrTable": brokers, "clusterAddrTable": clusters})
+
+    def topics(self, command: Command, _: Connection) -> Command:
+        """Answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+        return _topic_list(self._table().groups())
+
+    def topics_of_cluster(self, command: Command, _: Connection) -> Command:
+        """Answer GET_TOPICS_BY_CLUSTER."""
+        cluster = read(TopicsOfCluster, command.fields).cluster
+        return _topic_list(group for group in self._table().groups() if group.cluster == cluster)
+
+    def system_topics(self, command: Command, _: Connection) -> Command:
+        """Answer GET_SYSTEM_TOPIC_LIST_FROM_NS: names of clusters and brokers, one address."""
+        names: dict[str, None] = {}
+        address = ""
+        for group in self._table().groups():
+            names[group.cluster] = names[group.name] = None
+            address = address or _leader(group)
+        document: dict[str, Any] = {"brokerAddr": address} if address else {}
+        return _document({**document, "topicList": list(names)})
+
+
+def _leader(group: Group) -> str:
+    """Return the remoting address of a live leader; empty if there is none."""
+    leader = group.leader()
+    return leader.addresses.remoting if leader is not None and leader.alive else ""
+
+
+def _broker(group: Group) -> dict[str, Any]:
+    return {
+        "brokerAddrs": {0: _leader(group)},
+        "brokerName": group.name,
+        "cluster": group.cluster,
+        "enableActingMaster": False,
+    }
+
+
+def _queues(group: Group, topic: Topic) -> dict[str, Any]:
+    perm = topic.perm & ~_PERM_WRITE if group.why_read_only() else topic.perm
+    return {
+        "brokerName": group.name,
+        "perm": perm,
+        "readQueueNums": topic.read_queues,
+        "topicSysFlag": 0,
+        "writeQueueNums": topic.write_queues,
+    }
+
+
+def _topic_list(groups: Iterable[Group]) -> Command:
+    names = {name: None for group in groups for name in group.topics()}
+    return _document({"topicList": list(names)})
+
+
+def _document(document: dict[str, Any]) -> Command:
+    return reply(Reply.SUCCESS, body=dumps(document))
