@@ -58,6 +58,11 @@ class BrokerConfig:
     grpc_server_port: int = _setting(
         8081, "Port of the gRPC service for clients; 0: chosen by the OS."
     )
+    remoting_listen_port: int = _setting(
+        0,
+        "Port of the remoting protocol for classic clients (4.x); 0: off; -1: chosen by the OS. "
+        "Plaintext; not together with authenticationEnabled or tlsMode=enforcing.",
+    )
     metrics_prom_exporter_port: int = _setting(
         5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
     )

@@ -70,6 +70,8 @@ def build_consumption(core: Core, sending: Sending) -> Consumption:
     sending.sender.register(v2.LITE, LiteSends())
     pulls = _pulls(core, pop, limit)
     return Consumption(
+        group_topics=topics,
+        dead_letters=dead_letters,
         journal=journal,
         pop=pop,
         pop_roles=_pop_roles(core, journal, pop, subscriptions, order_info),

@@ -14,7 +14,7 @@ import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..auth.secret_file import read_token
@@ -32,6 +32,7 @@ from ..proto.addresses import bracketed
 from ..proto.node_links import NodeLinks
 from ..store.config.store_config import StoreConfig
 from .assembly import assemble, set_store_host
+from .classic.port import ClassicPort
 from .client_port import ClientPort
 from .clients.expiry import expire_clients
 from .config import BrokerConfig
@@ -65,6 +66,8 @@ class Bound:
     metrics: str
     #: Name of the front door: grpcio or native.
     door: str
+    #: For classic clients; empty: off.
+    remoting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class BrokerLifecycle:
         self._broker: Broker | None = None
         self._role: RoleSwitch | None = None
         self._client_port: ClientPort | None = None
+        self._classic_port: ClassicPort | None = None
         self._registrar: Registrar | None = None
         self._isolation: Isolation | None = None
         self._stopping = False
@@ -139,7 +143,10 @@ class BrokerLifecycle:
         if self._registrar is not None:
             await self._registrar.stop()
         if self._client_port is not None and broker is not None:
-            draining = asyncio.ensure_future(self._client_port.door.drain(grace_s))
+            drains = [self._client_port.door.drain(grace_s)]
+            if self._classic_port is not None:
+                drains.append(self._classic_port.drain(grace_s))
+            draining = asyncio.gather(*drains)
             # The door accepts no further calls; open long polls are answered at once.
             await asyncio.sleep(0)
             broker.pop_roles.close()
@@ -227,7 +234,9 @@ class BrokerLifecycle:
         self._client_port = client
         metrics_port = await self._open_metrics(broker, client)
         set_store_host(broker, client_port)
-        bound = self.bound = self._bound(client_port, ha_port, metrics_port, client.door.name)
+        remoting = await self._open_classic(broker)
+        bound = self._bound(client_port, ha_port, metrics_port, client.door.name)
+        bound = self.bound = replace(bound, remoting=remoting)
         await self._join(broker, role, bound)
         upkeep = Upkeep(broker.replication, broker.store, lambda: bound.client)
         upkeep.start()
@@ -427,6 +436,15 @@ class BrokerLifecycle:
             self._config.bind_address, self._config.metrics_prom_exporter_port
         )
 
+    async def _open_classic(self, broker: Broker) -> str:
+        """Serve classic clients if there is a port for them; return its address, or empty."""
+        if not self._config.remoting_listen_port:
+            return ""
+        classic = self._classic_port = ClassicPort(
+            broker, self._config, self._door_config, self._store_config.max_message_size
+        )
+        return await classic.open(self._stack)
+
     async def _join(self, broker: Broker, role: RoleSwitch, bound: Bound) -> None:
         """Register with the nameservers, and again after every change."""
         membership = Membership(
@@ -437,6 +455,7 @@ class BrokerLifecycle:
             metadata=broker.metadata,
             cluster=broker.cluster,
             addresses=(bound.client, bound.ha, bound.metrics),
+            remoting=bound.remoting,
         )
         role.subscribe(membership.changed)
         role.subscribe(self.access.retry_held)

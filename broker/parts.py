@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .metadata.tables import Metadata
     from .offsets.consumer_offsets import ConsumerOffsets
     from .pop.ack import AckService
+    from .pop.dead_letter import DeadLetters, GroupTopics
     from .pop.failover.roles import PopRoles
     from .pop.receive import PopService
     from .pull.service import PullService
@@ -90,6 +91,8 @@ class Sending:
 class Consumption:
     """The consumer side."""
 
+    group_topics: GroupTopics
+    dead_letters: DeadLetters
     journal: JournalService
     pop: PopService
     pop_roles: PopRoles

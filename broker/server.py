@@ -25,6 +25,7 @@ from ..ha.errors import HaPortInUseError
 from ..proto.addresses import host_port
 from ..proto.node_links import NodeLinks
 from ..proto.tls_config import TlsConfig
+from ..remoting.server import check_remoting
 from ..store.config.store_config import StoreConfig
 from .config import BrokerConfig
 from .lifecycle import Bound, BrokerLifecycle, InstanceCallbacks
@@ -64,6 +65,11 @@ class BrokerServer:
         reason when the process must end.
         """
         check_settings(broker, ha)
+        check_remoting(
+            broker.remoting_listen_port,
+            authentication=broker.authentication_enabled,
+            tls_enforced=tls is not None and tls.tls_mode == "enforcing",
+        )
         self._links = NodeLinks(ha.cluster_token, tls)
         check_certificates(door, self._links)
         named = [host_port(host, port) for host, port in broker.namesrv_addresses()]
@@ -141,6 +147,7 @@ class BrokerServer:
             self._broker,
             grpc_server_port=_port(bound.client),
             metrics_prom_exporter_port=_port(bound.metrics),
+            remoting_listen_port=_port(bound.remoting) if bound.remoting else 0,
         )
         self._ha = replace(self._ha, ha_listen_port=_port(bound.ha))
         return bound

@@ -28,6 +28,7 @@ def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
         _check_static_role(broker, ha)
     ports = {
         "grpcServerPort": broker.grpc_server_port,
+        "remotingListenPort": max(broker.remoting_listen_port, 0),
         "metricsPromExporterPort": broker.metrics_prom_exporter_port,
         "haListenPort": ha.ha_listen_port,
     }

@@ -28,6 +28,7 @@ class Request(IntEnum):
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
+    LITE_PULL_MESSAGE = 361
 
 
 class Reply(IntEnum):

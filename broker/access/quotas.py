@@ -96,22 +96,20 @@ class Quotas:
         """Set the function that returns a call's user; without it users have no quotas."""
         self._user_of = user_of
 
-    def charge(self, request: v2.SendMessageRequest, ctx: RequestContext) -> None:
-        """Count a SendMessage. Raises WireError.
+    def charge(self, topic: str, messages: int, ctx: RequestContext) -> None:
+        """Count a send of `messages` messages to `topic`; empty: unknown. Raises WireError.
 
         Called when its messages can be appended; the caller skips it while `Metadata.quotas` is
         empty.
         """
-        messages = request.messages
-        topics = (messages[0].topic.name,) if messages else ()
-        meters = self._meters_of(ctx, topics)
+        meters = self._meters_of(ctx, (topic,) if topic else ())
         now_ns = self._steady_ns()
         for meter in meters:
             kind = meter.refused_rate(now_ns)
             if kind:
                 raise self._refusal(meter, kind)
         for meter in meters:
-            meter.take(len(messages), ctx.request_bytes)
+            meter.take(messages, ctx.request_bytes)
 
     def watching(self, method: Method) -> Method:
         """Return a method that receives messages or opens Telemetry with its limits."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -58,26 +58,41 @@ _READ_NS = 10_000_000
 #: Time of the loop in one turn.
 _SLICE_NS = 4_000_000
 _NS_PER_MS = 1_000_000
+_NOTHING_NEW = "no new message"
 _OK_ITEM = field(b"\x0a", STATUS_OK)
 _QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
 
 
+class AnswerForm(Protocol):
+    """How a protocol answers a pull."""
+
+    def outside(self, pull: Pull, result: GetResult) -> Any:
+        """Return the answer to an offset outside of the queue."""
+
+    def found(self, pull: Pull, result: GetResult) -> Any:
+        """Return the answer with the matching records of a read; None if there are none."""
+
+    def empty(self, pull: Pull, sentence: str) -> Any:
+        """Return the answer without records; the client continues at `pull.offset`."""
+
+
 @dataclass(slots=True)
-class _Pull:
-    """One PullMessage that passed its checks."""
+class Pull:
+    """One pull that passed its checks."""
 
     topic: str
     queue_id: int
     offset: int
     batch: int
     tags: Filter | None
-    topic_bytes: bytes
+    form: AnswerForm
+    bytes_max: int = ANSWER_BYTES_MAX
 
 
 @dataclass(slots=True)
 class _Waiter:
-    pull: _Pull
-    answer: asyncio.Future[list[bytes]]
+    pull: Pull
+    answer: asyncio.Future[Any]
     timer: asyncio.TimerHandle
 
 
@@ -130,24 +145,32 @@ class PullService:
         poll_ms = polling_ms(asked, ctx.remaining_ms(now_ns))
         is_tool = request.group.name == TOOLS_GROUP
         topic, queue_id = self._queue(request, check_groups=not is_tool)
-        pull = _Pull(
+        pull = Pull(
             topic,
             queue_id,
             request.offset,
             min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
             parse_filter(request.filter_expression),
-            topic_field(request.message_queue.topic),
+            _MessageForm(topic_field(request.message_queue.topic)),
         )
         name = request.group.name
         group = Group(name) if is_tool else consuming_group(self._metadata, name)
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
         if pull.offset < 0:
             return self._start_offset(pull, group.name)
+        found: list[bytes] | asyncio.Future[list[bytes]] = self.read_or_wait(pull, poll_ms)
+        return found
+
+    def read_or_wait(self, pull: Pull, poll_ms: int) -> Any:
+        """Return the answer of a pull, or a future of it if nothing matches yet. Raises WireError.
+
+        The caller has called `DispatchPump.catch_up`.
+        """
         answer = self._read(pull)
         if answer is not None:
             return answer
         if poll_ms <= 0:
-            return self._empty(pull)
+            return pull.form.empty(pull, _NOTHING_NEW)
         self._limit.check(self._waiting)
         return self._park(pull, poll_ms)
 
@@ -242,7 +265,7 @@ class PullService:
             self._commit_timer = None
         for waiters in list(self._waiters.values()):
             for key, waiter in list(waiters.items()):
-                self._finish(key, waiter, self._empty(waiter.pull))
+                self._finish(key, waiter, waiter.pull.form.empty(waiter.pull, _NOTHING_NEW))
 
     def _queue(
         self, request: _QueueRequest | v2.QueryOffsetRequest, check_groups: bool
@@ -258,7 +281,7 @@ class PullService:
             raise WireError(v2.BAD_REQUEST, f"topic {topic.name} has no queue {queue.id}")
         return topic.name, queue.id
 
-    def _follow_broadcast(self, pull: _Pull, group: Group, client_id: str, now_ms: int) -> None:
+    def _follow_broadcast(self, pull: Pull, group: Group, client_id: str, now_ms: int) -> None:
         """Record the offset of a broadcasting client; an offset below 0 marks its start."""
         if pull.offset >= 0:
             if self._broadcast:
@@ -285,7 +308,7 @@ class PullService:
         if self._broadcast:
             self._commit_timer = self._loop.call_later(COMMIT_MS / 1000, self._commit_broadcast)
 
-    def _start_offset(self, pull: _Pull, group: str) -> list[bytes]:
+    def _start_offset(self, pull: Pull, group: str) -> list[bytes]:
         """Return the start offset of a client without one: the slowest client's of its group, if
         any."""
         offsets, store = self._offsets, self._store
@@ -299,7 +322,7 @@ class PullService:
             _next_offset(max(first, min(known or 0, last))),
         ]
 
-    def _read(self, pull: _Pull) -> list[bytes] | None:
+    def _read(self, pull: Pull) -> Any:
         """Return the answer; None: wait at `pull.offset`, which may have advanced."""
         stop_ns = self._clock.steady_ns() + _READ_NS
         for _ in range(_READS_MAX):
@@ -309,51 +332,24 @@ class PullService:
             # each.
             count = pull.batch if wanted is None or codes is not None else MAX_BATCH
             result = self._store.get(
-                *(pull.topic, pull.queue_id, pull.offset, count, ANSWER_BYTES_MAX), tag_codes=codes
+                *(pull.topic, pull.queue_id, pull.offset, count, pull.bytes_max), tag_codes=codes
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
-                return [
-                    field(b"\x0a", status(v2.ILLEGAL_OFFSET, "the offset is outside of the queue")),
-                    _next_offset(max(result.min_offset, min(pull.offset, result.max_offset))),
-                ]
-            items, following = self._items(pull, result)
-            if items:
-                return [_OK_ITEM, *items, _next_offset(following)]
+                return pull.form.outside(pull, result)
+            answer = pull.form.found(pull, result)
+            if answer is not None:
+                return answer
             if result.next_offset <= pull.offset:
                 return None
             pull.offset = result.next_offset
             if self._clock.steady_ns() >= stop_ns:
                 break
         # Many messages were filtered out: the client continues at the offset that was reached.
-        return self._empty(pull, "no match message")
+        return pull.form.empty(pull, "no match message")
 
-    def _items(self, pull: _Pull, result: GetResult) -> tuple[list[bytes], int]:
-        """Return the matching messages of a read and the next offset.
-
-        They are at most a batch, and end with the one that reaches the limit of an answer, which
-        counts decompressed bodies.
-        """
-        items: list[bytes] = []
-        size = 0
-        for stored in result.records if result.status is GetStatus.FOUND else ():
-            if len(items) == pull.batch or size >= ANSWER_BYTES_MAX:
-                return items, stored.queue_offset
-            record = decode_delivery(stored.data)
-            if matches(record, pull.tags):
-                item, filled = sized_item(pull.topic_bytes, record, None)
-                items.append(item)
-                size += filled
-        return items, result.next_offset
-
-    def _empty(self, pull: _Pull, sentence: str = "no new message") -> list[bytes]:
-        return [
-            field(b"\x0a", status(v2.MESSAGE_NOT_FOUND, sentence)),
-            _next_offset(pull.offset),
-        ]
-
-    def _park(self, pull: _Pull, poll_ms: int) -> asyncio.Future[list[bytes]]:
+    def _park(self, pull: Pull, poll_ms: int) -> asyncio.Future[Any]:
         loop = self._loop
-        answer: asyncio.Future[list[bytes]] = loop.create_future()
+        answer: asyncio.Future[Any] = loop.create_future()
         self._count += 1
         key = self._count
         timer = loop.call_later(poll_ms / 1000, self._time_over, key, pull)
@@ -363,16 +359,16 @@ class PullService:
         answer.add_done_callback(partial(self._left, key, waiter))
         return answer
 
-    def _time_over(self, key: int, pull: _Pull) -> None:
+    def _time_over(self, key: int, pull: Pull) -> None:
         waiter = self._waiters.get((pull.topic, pull.queue_id), {}).get(key)
         if waiter is not None:
-            self._finish(key, waiter, self._empty(pull))
+            self._finish(key, waiter, pull.form.empty(pull, _NOTHING_NEW))
 
-    def _left(self, key: int, waiter: _Waiter, answer: asyncio.Future[list[bytes]]) -> None:
+    def _left(self, key: int, waiter: _Waiter, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             self._finish(key, waiter, [])
 
-    def _finish(self, key: int, waiter: _Waiter, answer: list[bytes]) -> None:
+    def _finish(self, key: int, waiter: _Waiter, answer: Any) -> None:
         """Remove a waiter, and answer it unless its client has left."""
         queue = (waiter.pull.topic, waiter.pull.queue_id)
         waiters = self._waiters.get(queue, {})
@@ -384,6 +380,43 @@ class PullService:
         waiter.timer.cancel()
         if not waiter.answer.done():
             waiter.answer.set_result(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _MessageForm:
+    """Answers of PullMessage: a stream of messages between a status and the next offset."""
+
+    topic_bytes: bytes
+
+    def outside(self, pull: Pull, result: GetResult) -> list[bytes]:
+        return [
+            field(b"\x0a", status(v2.ILLEGAL_OFFSET, "the offset is outside of the queue")),
+            _next_offset(max(result.min_offset, min(pull.offset, result.max_offset))),
+        ]
+
+    def found(self, pull: Pull, result: GetResult) -> list[bytes] | None:
+        """Return the matching messages: at most a batch, and ending with the one that reaches the
+        limit of an answer, which counts decompressed bodies.
+        """
+        items: list[bytes] = []
+        size = 0
+        following = result.next_offset
+        for stored in result.records if result.status is GetStatus.FOUND else ():
+            if len(items) == pull.batch or size >= ANSWER_BYTES_MAX:
+                following = stored.queue_offset
+                break
+            record = decode_delivery(stored.data)
+            if matches(record, pull.tags):
+                item, filled = sized_item(self.topic_bytes, record, None)
+                items.append(item)
+                size += filled
+        return [_OK_ITEM, *items, _next_offset(following)] if items else None
+
+    def empty(self, pull: Pull, sentence: str) -> list[bytes]:
+        return [
+            field(b"\x0a", status(v2.MESSAGE_NOT_FOUND, sentence)),
+            _next_offset(pull.offset),
+        ]
 
 
 def _ok() -> v2.Status:

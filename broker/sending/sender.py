@@ -87,7 +87,8 @@ _TEMPLATES_SPARE = 1_000
 _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
-_Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, ReplyFuture]"
+#: A request of the gRPC protocol, or the records that another protocol made of one.
+_Pending: TypeAlias = "tuple[v2.SendMessageRequest | Prepared, RequestContext, ReplyFuture]"
 
 
 Hold: TypeAlias = "Callable[[str, v2.SendMessageRequest, RequestContext], Coroutine[Any, Any, Any]]"
@@ -188,6 +189,27 @@ class Sender:
     def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> ReplyFuture:
         """Handle SendMessage. Raises WireError; later errors are in the answer."""
         require_client_id(ctx)
+        return self._collect(request, ctx)
+
+    def send_prepared(self, ready: Prepared, ctx: RequestContext) -> ReplyFuture:
+        """Append the records that another protocol made of a client's request, as `send` does.
+
+        The answer is an encoded SendMessageResponse; `on_stored` of the extras gets the positions.
+        Not for messages that another replica may accept: they are refused, not held. Duplicates
+        are not removed. Raises WireError.
+        """
+        return self._collect(ready, ctx)
+
+    def topic_to_send(self, name: str) -> Topic:
+        """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
+
+        `name` is a legal topic name.
+        """
+        return writable_topic(self._auto_topics.topic_or_new(name), name)
+
+    def _collect(
+        self, request: v2.SendMessageRequest | Prepared, ctx: RequestContext
+    ) -> ReplyFuture:
         if len(self._pending) >= APPEND_AT:
             self.append_pending()
         pending = self._pending
@@ -304,7 +326,10 @@ class Sender:
         if refusal is not None and self._hold is not None and self._leadership.writes_elsewhere():
             self._leadership.pause()
             for request, ctx, answer in pending:
-                self._held.add(self._hold(paths.SEND_MESSAGE, request, ctx), answer)
+                if isinstance(request, Prepared):
+                    _resolve(answer, refused_answer(refusal))
+                else:
+                    self._held.add(self._hold(paths.SEND_MESSAGE, request, ctx), answer)
             return []
         now_ms = self._clock.wall_ms()
         batches = []
@@ -313,8 +338,11 @@ class Sender:
         for request, ctx, answer in pending:
             try:
                 if counted:
-                    self._quotas.charge(request, ctx)
-                ready = self._prepared(request.messages, ctx, now_ms)
+                    self._quotas.charge(_topic_of(request), len(request.messages), ctx)
+                if isinstance(request, Prepared):
+                    ready = request
+                else:
+                    ready = self._prepared(request.messages, ctx, now_ms)
             except WireError as error:
                 # Bytes, not the exception: it references this frame, and through it every request
                 # of the turn, in a cycle with the answer until the next garbage collection.
@@ -324,7 +352,7 @@ class Sender:
                     answer.set_exception(error)
             else:
                 if refusal is None:
-                    if self._dedup is not None:
+                    if self._dedup is not None and ready is not request:
                         self._dedup.reserve(ready, now_ms)
                     batches.append((answer, ready))
                 else:
@@ -355,7 +383,7 @@ class Sender:
                     return ready
         drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
         name = sent[0].topic.name
-        topic = writable_topic(self._auto_topics.topic_or_new(name), name)
+        topic = self.topic_to_send(name)
         context = SendContext(ctx, peer, now_ms)
         template = self._template(topic)
         return prepare_checked(drafts, template, self._origin, self._handlers, context=context)
@@ -438,6 +466,13 @@ class Sender:
     def _answer(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
         if not answer.done():
             answer.set_result(answer_to(self._store, ready.ids, results, ready.extras))
+
+
+def _topic_of(request: v2.SendMessageRequest | Prepared) -> str:
+    """Return the topic that quotas count; empty for a request without messages."""
+    if isinstance(request, Prepared):
+        return request.topic
+    return request.messages[0].topic.name if request.messages else ""
 
 
 def next_linger_s(linger_s: float, count: int) -> float:

@@ -91,7 +91,7 @@ def measure(calls: int, rounds: int) -> list[Row]:
 
     def charged(request: v2.SendMessageRequest, ctx: RequestContext) -> None:
         if metadata.quotas:
-            quotas.charge(request, ctx)
+            quotas.charge(request.messages[0].topic.name, len(request.messages), ctx)
 
     rows = []
     for door, contexts in (("native", native), ("grpcio", grpcio)):

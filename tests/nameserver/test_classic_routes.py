@@ -81,7 +81,7 @@ async def route(client: RemotingClient, topic: str, version: int = 513) -> Comma
 
 
 async def test_the_recorded_route_and_cluster_are_answered_byte_for_byte() -> None:
-    found = {}
+    found: dict[int, Command] = {}
     for recorded in frames("push"):
         if recorded.server == "namesrv" and recorded.command.is_response:
             found.setdefault(recorded.command.code, recorded.command)

@@ -68,7 +68,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(**settings: int) -> AsyncIterator[tuple[Served, RemotingServer, int]]:
+async def serving(**settings: Any) -> AsyncIterator[tuple[Served, RemotingServer, int]]:
     served = Served()
     server = RemotingServer(served.table, replace(DoorConfig(), **settings), Clock())
     port = await server.start("127.0.0.1", 0)

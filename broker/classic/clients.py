@@ -1,0 +1,253 @@
+"""Heartbeats of classic clients, the members of their groups, and locks of queues.
+
+Source: docs/formats/remoting.md, sections 10 and 14. A heartbeat creates the retry topic of each
+consumer group; when the members of a group change, all of them are told (code 40). A group whose
+members use the gRPC protocol is refused: both protocols together would deliver messages twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ...proto.errors import WireError
+from ...remoting.bare_json import BareJsonError, QueueKey, dumps, loads, queue_key
+from ...remoting.codes import Reply, Request
+from ...remoting.command import Command, reply
+from ...remoting.connection import Connection, Handler, RemotingError
+from ...remoting.headers import ConsumerGroup, UnregisterClient, read
+from ..messages.validation import check_group
+from ..metadata.tables import is_system_group
+from .members import Members, Subscription, TooManyMembersError
+from .pull import filter_of
+
+if TYPE_CHECKING:
+    from ..clients.registry import ClientRegistry
+    from ..metadata.tables import Metadata
+    from ..pop.dead_letter import GroupTopics
+    from ..runtime import Runtime
+    from .locks import QueueLocks
+
+logger = logging.getLogger(__name__)
+
+#: A heartbeat or a list of queues: 1,000 subscriptions take about 200 KiB.
+_BODY_BYTES_MAX = 1 << 20
+_ITEMS_MAX = 1_000
+_NAME_MAX = 255
+#: Changes of a group within this time are one notice to each member.
+_NOTICE_S = 0.005
+_EXPIRY_CHECK_S = 10.0
+
+
+class ClassicClients:
+    """Handlers of heartbeats, members and locks."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        metadata: Metadata,
+        registry: ClientRegistry,
+        group_topics: GroupTopics,
+        members: Members[Connection],
+        locks: QueueLocks,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._metadata = metadata
+        self._registry = registry
+        self._group_topics = group_topics
+        self._members = members
+        self._locks = locks
+        self._known: set[Connection] = set()
+        self._changed: dict[str, None] = {}
+        self._notice: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the table of request codes."""
+        return {
+            Request.HEART_BEAT: self.heartbeat,
+            Request.UNREGISTER_CLIENT: self.unregister,
+            Request.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            Request.LOCK_BATCH_MQ: self.lock,
+            Request.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    def start(self) -> None:
+        """Remove silent members from now on."""
+        self._expiry = self._loop.call_later(_EXPIRY_CHECK_S, self._expire)
+
+    def close(self) -> None:
+        """Stop the timers."""
+        for timer in (self._notice, self._expiry):
+            if timer is not None:
+                timer.cancel()
+
+    def heartbeat(self, command: Command, peer: Connection) -> Command:
+        """Answer HEART_BEAT."""
+        found = _object(command.body)
+        client_id = _name(found, "clientID")
+        light = found.get("withoutSub") is True
+        for group in _items(found, "consumerDataSet"):
+            self._heard(group, client_id, peer, light)
+        # Clients send their whole subscription every time: this server asks for it.
+        fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+        return reply(Reply.SUCCESS, fields=fields)
+
+    def _heard(self, found: Any, client_id: str, peer: Connection, light: bool) -> None:
+        name = _name(found, "groupName")
+        if is_system_group(name):
+            return
+        check_group(name)
+        subscriptions = None if light else _subscriptions(found)
+        if not self._members.has(name, client_id) and any(
+            client.group == name and client.streams for client in self._registry
+        ):
+            raise RemotingError(
+                Reply.SYSTEM_ERROR,
+                f"consumer group {name} is in use by clients of the gRPC protocol: a group belongs "
+                "to one protocol at a time",
+            )
+        try:
+            self._metadata.ensure_group(name)
+        except WireError:
+            return  # as in RocketMQ: its pulls are refused
+        self._group_topics.ensure(f"%RETRY%{name}")
+        if peer not in self._known:
+            self._known.add(peer)
+            peer.on_close(self._left)
+        try:
+            now_ns = self._clock.steady_ns()
+            changed = self._members.heartbeat(name, client_id, peer, subscriptions, now_ns)
+        except TooManyMembersError as error:
+            raise RemotingError(Reply.SYSTEM_BUSY, str(error)) from None
+        if changed:
+            self._tell(name)
+
+    def unregister(self, command: Command, _: Connection) -> Command:
+        """Answer UNREGISTER_CLIENT."""
+        header = read(UnregisterClient, command.fields)
+        group = header.consumer_group
+        if group is not None and self._members.leave(group, header.client_id):
+            self._tell(group)
+        return reply(Reply.SUCCESS)
+
+    def members(self, command: Command, _: Connection) -> Command:
+        """Answer GET_CONSUMER_LIST_BY_GROUP."""
+        group = read(ConsumerGroup, command.fields).consumer_group
+        ids = self._members.client_ids(group)
+        if not ids:
+            return reply(Reply.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return reply(Reply.SUCCESS, body=dumps({"consumerIdList": ids}))
+
+    def lock(self, command: Command, _: Connection) -> Command:
+        """Answer LOCK_BATCH_MQ."""
+        group, client_id, queues = self._queues(command)
+        now_ns = self._clock.steady_ns()
+        wanted = [(queue.topic, queue.queue_id) for queue in queues]
+        held = set(self._locks.lock(group, client_id, wanted, now_ns))
+        locked = [queue.document() for queue in queues if (queue.topic, queue.queue_id) in held]
+        return reply(Reply.SUCCESS, body=dumps({"lockOKMQSet": locked}))
+
+    def unlock(self, command: Command, _: Connection) -> Command:
+        """Answer UNLOCK_BATCH_MQ."""
+        group, client_id, queues = self._queues(command)
+        self._locks.unlock(group, client_id, [(each.topic, each.queue_id) for each in queues])
+        return reply(Reply.SUCCESS)
+
+    def _queues(self, command: Command) -> tuple[str, str, list[QueueKey]]:
+        """Return group, client id and those of the queues that exist. Raises RemotingError."""
+        found = _object(command.body)
+        group = _name(found, "consumerGroup")
+        queues = []
+        for item in _items(found, "mqSet"):
+            try:
+                queue = queue_key(item)
+            except BareJsonError as error:
+                raise _malformed(str(error)) from None
+            topic = self._metadata.topic(queue.topic)
+            if topic is not None and 0 <= queue.queue_id < topic.read_queues:
+                queues.append(queue)
+        if self._metadata.group(group) is None:
+            queues = []
+        return group, _name(found, "clientId"), queues
+
+    def _left(self, peer: Connection) -> None:
+        self._known.discard(peer)
+        for group in self._members.drop(peer):
+            self._tell(group)
+
+    def _expire(self) -> None:
+        self._expiry = self._loop.call_later(_EXPIRY_CHECK_S, self._expire)
+        for group in self._members.expire(self._clock.steady_ns()):
+            self._tell(group)
+
+    def _tell(self, group: str) -> None:
+        """Tell the members of a group soon that they have changed."""
+        known = self._metadata.group(group)
+        if known is not None and known.extra.get("notifyConsumerIdsChangedEnable") is False:
+            return
+        self._changed[group] = None
+        if self._notice is None:
+            self._notice = self._loop.call_later(_NOTICE_S, self._send_notices)
+
+    def _send_notices(self) -> None:
+        self._notice = None
+        changed, self._changed = self._changed, {}
+        for group in changed:
+            for peer in self._members.channels(group):
+                fields = {"consumerGroup": group}
+                peer.notify(Command(Request.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+def _object(body: bytes) -> dict[Any, Any]:
+    """Return the JSON object of a body. Raises RemotingError."""
+    if len(body) > _BODY_BYTES_MAX:
+        raise _malformed(f"it is over {_BODY_BYTES_MAX} bytes")
+    try:
+        found = loads(body)
+    except BareJsonError as error:
+        raise _malformed(str(error)) from None
+    if not isinstance(found, dict):
+        raise _malformed("it is not a JSON object")
+    return found
+
+
+def _items(found: Any, name: str) -> list[Any]:
+    items = found.get(name) if isinstance(found, dict) else None
+    if items is None:
+        return []
+    if not isinstance(items, list) or len(items) > _ITEMS_MAX:
+        raise _malformed(f"{name} is not a list of at most {_ITEMS_MAX} items")
+    return items
+
+
+def _name(found: Any, name: str) -> str:
+    text = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(text, str) or not 0 < len(text) <= _NAME_MAX:
+        raise _malformed(f"{name} is not a text of 1 to {_NAME_MAX} characters")
+    return text
+
+
+def _subscriptions(group: Any) -> list[Subscription]:
+    """Return the subscriptions of a group. Raises RemotingError."""
+    found = []
+    for item in _items(group, "subscriptionDataSet"):
+        expression = item.get("subString") if isinstance(item, dict) else None
+        version = item.get("subVersion", 0) if isinstance(item, dict) else None
+        if not isinstance(expression, str) or type(version) is not int:
+            raise _malformed("a subscription has no subString, or a subVersion that is no number")
+        kind = item.get("expressionType") or "TAG"
+        try:
+            filter_of(expression, kind)
+        except WireError as error:
+            # The pulls of this topic are refused with the reason; the heartbeat is not.
+            logger.info("classic.bad_subscription reason=%s", error.message)
+        found.append(Subscription(_name(item, "topic"), expression, kind, version))
+    return found
+
+
+def _malformed(reason: str) -> RemotingError:
+    return RemotingError(Reply.SYSTEM_ERROR, f"the body cannot be read: {reason}")

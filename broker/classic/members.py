@@ -1,0 +1,154 @@
+"""Members of consumer groups: client ids, connections, subscriptions. Pure; in memory.
+
+Classic consumers divide the queues of a topic among themselves: each asks for the ids of its group,
+and is told when they change. A member is known by heartbeats; it goes with its connection, or when
+it is silent for the expiry time (docs/formats/remoting.md, section 10). A loss costs one heartbeat
+interval. The time is passed in, in steady nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Channel = TypeVar("Channel", bound=Hashable)
+
+
+class TooManyMembersError(ValueError):
+    """The limit of members is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group reads of a topic."""
+
+    topic: str
+    #: Tags with `||` between them, `*`, or an SQL expression.
+    expression: str
+    #: `TAG` or `SQL92`.
+    kind: str
+    #: Milliseconds at which the client changed it.
+    version_ms: int
+
+
+@dataclass(slots=True)
+class _Member(Generic[Channel]):
+    channel: Channel
+    heard_ns: int
+
+
+@dataclass(slots=True)
+class _Group(Generic[Channel]):
+    members: dict[str, _Member[Channel]] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+
+class Members(Generic[Channel]):
+    """All consumer groups with members on this broker; a channel is a connection."""
+
+    def __init__(self, expiry_ns: int, limit: int) -> None:
+        self._expiry_ns = expiry_ns
+        self._limit = limit
+        self._groups: dict[str, _Group[Channel]] = {}
+        self._of_channel: dict[Channel, set[tuple[str, str]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def heartbeat(
+        self,
+        group: str,
+        client_id: str,
+        channel: Channel,
+        subscriptions: Iterable[Subscription] | None,
+        now_ns: int,
+    ) -> bool:
+        """Enter a heartbeat; return whether the group must be told of a change.
+
+        None for `subscriptions` keeps those of the group. Raises TooManyMembersError.
+        """
+        found = self._groups.get(group)
+        member = found.members.get(client_id) if found is not None else None
+        if member is None and self._count >= self._limit:
+            raise TooManyMembersError(f"{self._limit} members of consumer groups (maxClients)")
+        if found is None:
+            found = self._groups[group] = _Group()
+        changed = member is None or member.channel != channel
+        if member is None:
+            self._count += 1
+        elif changed:
+            self._unlink(member.channel, group, client_id)
+        found.members[client_id] = _Member(channel, now_ns)
+        self._of_channel.setdefault(channel, set()).add((group, client_id))
+        if subscriptions is not None:
+            changed |= _subscribe(found, subscriptions)
+        return changed
+
+    def leave(self, group: str, client_id: str) -> bool:
+        """Remove a member; return whether it was one."""
+        found = self._groups.get(group)
+        member = found.members.pop(client_id, None) if found is not None else None
+        if found is None or member is None:
+            return False
+        self._count -= 1
+        self._unlink(member.channel, group, client_id)
+        if not found.members:
+            del self._groups[group]
+        return True
+
+    def drop(self, channel: Channel) -> set[str]:
+        """Remove the members of a connection that has ended; return their groups."""
+        gone = list(self._of_channel.get(channel, ()))
+        return {group for group, client_id in gone if self.leave(group, client_id)}
+
+    def expire(self, now_ns: int) -> set[str]:
+        """Remove silent members; return their groups."""
+        gone = [
+            (name, client_id)
+            for name, group in self._groups.items()
+            for client_id, member in group.members.items()
+            if now_ns - member.heard_ns > self._expiry_ns
+        ]
+        return {group for group, client_id in gone if self.leave(group, client_id)}
+
+    def has(self, group: str, client_id: str) -> bool:
+        """Return whether the client is a member of the group."""
+        found = self._groups.get(group)
+        return found is not None and client_id in found.members
+
+    def client_ids(self, group: str) -> list[str]:
+        """Return the ids of the members."""
+        found = self._groups.get(group)
+        return list(found.members) if found is not None else []
+
+    def channels(self, group: str) -> list[Channel]:
+        """Return the connections of the members, each once."""
+        found = self._groups.get(group)
+        if found is None:
+            return []
+        return list({member.channel: None for member in found.members.values()})
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return what the group reads of a topic; None if it has not subscribed."""
+        found = self._groups.get(group)
+        return found.subscriptions.get(topic) if found is not None else None
+
+    def _unlink(self, channel: Channel, group: str, client_id: str) -> None:
+        own = self._of_channel.get(channel, set())
+        own.discard((group, client_id))
+        if not own:
+            self._of_channel.pop(channel, None)
+
+
+def _subscribe(group: _Group[Channel], wanted: Iterable[Subscription]) -> bool:
+    """Take the subscriptions of the last heartbeat; return whether the topics changed."""
+    before = group.subscriptions
+    after = {}
+    for each in wanted:
+        known = before.get(each.topic)
+        newer = known is None or each.version_ms >= known.version_ms
+        after[each.topic] = each if newer or known is None else known
+    group.subscriptions = after
+    return after.keys() != before.keys()

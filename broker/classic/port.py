@@ -1,0 +1,109 @@
+"""The remoting port of one broker instance: its parts, the table of request codes, the listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...proto.addresses import host_port
+from ...remoting.connection import Connection
+from ...remoting.server import RemotingServer
+from .clients import ClassicClients
+from .errors import on_leader
+from .locks import QueueLocks
+from .members import Members
+from .offsets import ClassicOffsets
+from .pull import ClassicPulls
+from .send import ClassicSends
+from .send_back import SendBacks
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from ...front.config import DoorConfig
+    from ...remoting.connection import Handler
+    from ..config import BrokerConfig
+    from ..parts import Broker
+
+_NS_PER_MS = 1_000_000
+
+
+class ClassicPort:
+    """Serves classic clients; `open` listens, once."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: BrokerConfig,
+        door: DoorConfig,
+        max_message_size: int,
+    ) -> None:
+        self._config = config
+        handlers, self._clients = _handlers(broker, config, max_message_size)
+        self._server = RemotingServer(handlers, door, broker.runtime.clock)
+
+    async def open(self, stack: AsyncExitStack) -> str:
+        """Listen; return the address for clients, HOST:PORT. Raises DoorError."""
+        config = self._config
+        port = await self._server.start(config.bind_address, config.remoting_listen_port)
+        self._clients.start()
+        stack.callback(self._clients.close)
+        stack.push_async_callback(self._server.drain, 0)
+        return host_port(config.broker_ip1, port)
+
+    async def drain(self, grace_s: float) -> None:
+        """Finish requests in progress within `grace_s`, and close."""
+        await self._server.drain(grace_s)
+
+
+def _handlers(
+    broker: Broker, config: BrokerConfig, max_message_size: int
+) -> tuple[dict[int, Handler], ClassicClients]:
+    """Build the parts; return the table of request codes, and the part with timers."""
+    runtime, metadata, store = broker.runtime, broker.metadata, broker.store
+    expiry_ns = config.channel_expired_timeout * _NS_PER_MS
+    members = Members[Connection](expiry_ns, config.max_clients)
+    locks = QueueLocks()
+    clients = ClassicClients(
+        runtime=runtime,
+        metadata=metadata,
+        registry=broker.clients,
+        group_topics=broker.group_topics,
+        members=members,
+        locks=locks,
+    )
+    offsets = ClassicOffsets(store, metadata, broker.offsets, broker.pump)
+    pulls = ClassicPulls(
+        store=store,
+        metadata=metadata,
+        pump=broker.pump,
+        pulls=broker.pulls,
+        members=members,
+        offsets=offsets,
+    )
+    sends = ClassicSends(
+        runtime=runtime,
+        metadata=metadata,
+        sender=broker.sender,
+        delayed=broker.delayed,
+        group_topics=broker.group_topics,
+        locks=locks,
+        max_message_size=max_message_size,
+    )
+    send_backs = SendBacks(
+        store=store,
+        metadata=metadata,
+        sender=broker.sender,
+        delayed=broker.delayed,
+        group_topics=broker.group_topics,
+        dead_letters=broker.dead_letters,
+        counters=runtime.counters,
+    )
+    table = {
+        **clients.handlers(),
+        **offsets.handlers(),
+        **pulls.handlers(),
+        **sends.handlers(),
+        **send_backs.handlers(),
+    }
+    leadership = broker.leadership
+    return {code: on_leader(handler, leadership) for code, handler in table.items()}, clients

@@ -1,0 +1,334 @@
+"""Sends of classic clients: the records that they make of a message, through the broker's sender.
+
+Source: docs/formats/remoting.md, section 11. Flag, body and born time are stored as sent; the
+properties get MSG_REGION, TRACE_ON, CLUSTER and, if missing, UNIQ_KEY. A delayed message is stored
+as one of the gRPC protocol is. Not offered: transactional messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...front.context import RequestContext
+from ...proto import v2
+from ...remoting.codes import Reply, Request
+from ...remoting.command import Command, reply
+from ...remoting.connection import Connection, Handler, RemotingError
+from ...remoting.headers import SendMessage, read
+from ...store.format.message_id import OffsetId
+from ...store.format.properties import decode_properties, encode_properties, is_delayed
+from ...store.format.record import PROPERTIES_BYTES_MAX, Message, pack_host
+from ...store.timer.rules import (
+    DELETE_KEY,
+    OUT_MS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    REQUESTED,
+    TIMER_TOPIC,
+)
+from ..delay.delayed import SENT_BUCKETS
+from ..delay.recall_handle import RecallHandle
+from ..messages.stored_properties import in_bucket_order
+from ..messages.validation import check_group, check_topic
+from ..pop.dead_letter import dead_letter_topic
+from ..pop.retry import is_retry_topic
+from ..sending.answer import ReceiptExtras
+from ..sending.fast_path import Prepared
+from .errors import no_topic, reply_code
+
+if TYPE_CHECKING:
+    from ...store.format.results import AppendResult
+    from ..config import BrokerConfig
+    from ..delay.delayed import DelayedMessages
+    from ..metadata.tables import Metadata, Topic
+    from ..pop.dead_letter import GroupTopics
+    from ..runtime import Runtime
+    from ..sending.sender import Sender
+    from .locks import QueueLocks
+
+_TRANSACTION_BITS = 12
+#: Compressed body, multiple tags, kind of compression: the others are the broker's.
+_KEPT_BITS = 0x703
+#: Messages of one batch: about 50 ms of the event loop.
+BATCH_MAX = 4_096
+#: total size, magic, checksum, flag, body length
+_BATCHED = struct.Struct(">iiiii")
+_PROPERTIES_SIZE = struct.Struct(">h")
+_UNIQUE = "UNIQ_KEY"
+#: Properties that only the broker writes; a client's are dropped.
+_DROPPED = (
+    *("POP_CK", "TRAN_MSG", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#"),
+    *(REAL_TOPIC, REAL_QUEUE, OUT_MS, DELETE_KEY),
+    *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+)
+_RETRY_PREFIX = "%RETRY%"
+#: Outcomes with which the message is stored: the response has the fields of a success.
+_STORED = (Reply.SUCCESS, Reply.FLUSH_DISK_TIMEOUT, Reply.FLUSH_SLAVE_TIMEOUT)
+
+
+@dataclass(slots=True)
+class Positions:
+    """Where the messages of one request were stored."""
+
+    queue_id: int
+    store_host: bytes
+    ids: list[str] = field(default_factory=list)
+    first_queue_offset: int = -1
+
+    def stored(self, result: AppendResult) -> str:
+        if not self.ids:
+            self.first_queue_offset = result.queue_offset
+        self.ids.append(str(OffsetId(self.store_host, result.physical_offset)))
+        return ""
+
+
+class ClassicSends:
+    """Handlers of sends."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        metadata: Metadata,
+        sender: Sender,
+        delayed: DelayedMessages,
+        group_topics: GroupTopics,
+        locks: QueueLocks,
+        max_message_size: int,
+    ) -> None:
+        self._clock = runtime.clock
+        self._config: BrokerConfig = runtime.config
+        self._metadata = metadata
+        self._sender = sender
+        self._delayed = delayed
+        self._group_topics = group_topics
+        self._locks = locks
+        self._max_body = max_message_size
+        self._turn = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the table of request codes."""
+        return {
+            Request.SEND_MESSAGE: self.send,
+            Request.SEND_MESSAGE_V2: self.send,
+            Request.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def send(self, command: Command, peer: Connection) -> Any:
+        """Answer a send with a future. Raises WireError, RemotingError."""
+        letters = command.code != Request.SEND_MESSAGE
+        header = read(SendMessage, command.fields, letters=letters)
+        batch = header.batch or command.code == Request.SEND_BATCH_MESSAGE
+        topic = self._topic(header, batch)
+        queue_id = self._queue(header, topic)
+        if len(command.body) > self._max_body:
+            raise RemotingError(
+                Reply.MESSAGE_ILLEGAL, f"the body is over {self._max_body} bytes: maxMessageSize"
+            )
+        positions = Positions(queue_id, self._sender.store_host)
+        ready = Prepared([], [], topic.name, v2.NORMAL, len(command.body))
+        ready.extras = []
+        parts = _messages(command.body) if batch else [(header.flag, command.body, "")]
+        born_host = _born_host(peer.peer)
+        handle = ""
+        for flag, body, own in parts:
+            message = Message(
+                topic.name,
+                queue_id,
+                body,
+                b"",
+                flag,
+                header.sys_flag & _KEPT_BITS,
+                header.born_timestamp_ms,
+                born_host,
+                self._sender.store_host,
+                header.reconsume_times,
+            )
+            properties = self._properties(own if batch else header.properties)
+            if topic.name != header.topic:  # a dead letter is not delayed
+                for name in REQUESTED:
+                    properties.pop(name, None)
+                properties["DELAY"] = "-1"
+            handle = self._add(ready, message, properties, positions, batch=batch)
+        ctx = RequestContext(header.producer_group, peer=peer.peer, request_bytes=len(command.body))
+        unique = "" if batch else ready.ids[0].decode()
+        fields = {"MSG_REGION": self._config.region_id, "TRACE_ON": "true"}
+        if unique:
+            fields["transactionId"] = unique
+        if handle:
+            fields["recallHandle"] = handle
+        return answer_of(self._sender.send_prepared(ready, ctx), positions, fields)
+
+    def _topic(self, header: SendMessage, batch: bool) -> Topic:
+        """Return the topic that the message goes to. Raises WireError, RemotingError."""
+        if header.sys_flag & _TRANSACTION_BITS:
+            raise RemotingError(
+                Reply.REQUEST_CODE_NOT_SUPPORTED,
+                "transactional messages are not supported over the remoting protocol",
+            )
+        name = header.topic
+        check_topic(name)
+        if is_retry_topic(name):
+            if batch:
+                raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
+            return self._retry_topic(header)
+        topic = self._sender.topic_to_send(name) if self._may_be_sent(name) else None
+        if topic is None:
+            raise RemotingError(Reply.TOPIC_NOT_EXIST, no_topic(name))
+        return topic
+
+    def _may_be_sent(self, name: str) -> bool:
+        return self._metadata.topic(name) is not None or self._config.auto_create_topic_enable
+
+    def _retry_topic(self, header: SendMessage) -> Topic:
+        """Return the retry topic of a group, or its dead-letter topic after the last attempt."""
+        group = header.topic.removeprefix(_RETRY_PREFIX)
+        check_group(group)
+        known = self._metadata.group(group)
+        if known is None:
+            raise RemotingError(
+                Reply.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        limit = header.max_reconsume_times
+        if limit is None:
+            limit = known.max_attempts - 1
+        name = header.topic
+        # An orderly consumer sends a message here only when it gives up.
+        if header.reconsume_times > limit or self._locks.is_locked(group, self._clock.steady_ns()):
+            name = dead_letter_topic(group)
+        self._group_topics.ensure(name)
+        return self._sender.topic_to_send(name)
+
+    def _queue(self, header: SendMessage, topic: Topic) -> int:
+        """Return the queue: the client's, or the next one. Raises RemotingError."""
+        if header.queue_id >= max(topic.read_queues, topic.write_queues):
+            raise RemotingError(
+                Reply.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
+                f"topicConfig.writeQueueNums:[{topic.write_queues}]",
+            )
+        if header.queue_id < 0 or header.topic != topic.name:
+            self._turn += 1
+            return self._turn % topic.write_queues
+        return header.queue_id
+
+    def _properties(self, text: str) -> dict[str, str]:
+        """Return the properties to store. Raises RemotingError."""
+        properties = decode_properties(text.encode())
+        for name in _DROPPED:
+            properties.pop(name, None)
+        properties["MSG_REGION"] = self._config.region_id
+        properties["TRACE_ON"] = "true"
+        properties["CLUSTER"] = self._config.broker_cluster_name
+        properties.setdefault(_UNIQUE, uuid.uuid4().hex.upper())
+        return properties
+
+    def _add(
+        self,
+        ready: Prepared,
+        message: Message,
+        properties: dict[str, str],
+        positions: Positions,
+        *,
+        batch: bool,
+    ) -> str:
+        """Add the record of a message; return its recall handle, if any. Raises WireError."""
+        try:
+            message.properties = encode_properties(in_bucket_order(properties, SENT_BUCKETS))
+        except ValueError as error:
+            raise RemotingError(Reply.MESSAGE_ILLEGAL, str(error)) from None
+        handle = ""
+        if is_delayed(message.properties):
+            if batch:
+                raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+            message = self._delayed.record(message, properties)
+            handle = self._recall_handle(message, ready.topic, properties[_UNIQUE])
+            ready.message_type = v2.DELAY
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            raise RemotingError(
+                Reply.MESSAGE_ILLEGAL, f"the properties are over {PROPERTIES_BYTES_MAX} bytes"
+            )
+        ready.messages.append(message)
+        ready.ids.append(properties[_UNIQUE].encode())
+        assert ready.extras is not None
+        ready.extras.append(ReceiptExtras(on_stored=positions.stored))
+        return handle
+
+    def _recall_handle(self, record: Message, topic: str, message_id: str) -> str:
+        if record.topic != TIMER_TOPIC:
+            return ""
+        out_ms = int(decode_properties(record.properties)[OUT_MS])
+        return RecallHandle(topic, self._config.broker_name, out_ms + 1, message_id).encode()
+
+
+def answer_of(sent: Any, positions: Positions, fields: dict[str, str]) -> asyncio.Future[Command]:
+    """Return a future of the response to a send; `sent` is the answer of the sender."""
+    future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+    sent.add_done_callback(partial(_sent, future, positions, fields))
+    return future
+
+
+def _sent(
+    future: asyncio.Future[Command], positions: Positions, fields: dict[str, str], sent: Any
+) -> None:
+    if future.done():  # the client has left
+        return
+    try:
+        future.set_result(_response(sent.result(), positions, fields))
+    except Exception as error:
+        future.set_exception(error)
+
+
+def _response(content: bytes, positions: Positions, fields: dict[str, str]) -> Command:
+    answer = v2.SendMessageResponse.FromString(content)
+    status = next(
+        (each.status for each in answer.entries if each.status.code != v2.OK), answer.status
+    )
+    code = Reply.SUCCESS if status.code == v2.OK else reply_code(status.code)
+    if code not in _STORED or not positions.ids:
+        for name in ("transactionId", "recallHandle"):
+            fields.pop(name, None)
+        return reply(code or Reply.SYSTEM_ERROR, status.message, fields)
+    fields["queueId"] = str(positions.queue_id)
+    fields["msgId"] = ",".join(positions.ids)
+    fields["queueOffset"] = str(positions.first_queue_offset)
+    return reply(code, None if code is Reply.SUCCESS else status.message, fields)
+
+
+def _messages(body: bytes) -> list[tuple[int, bytes, str]]:
+    """Return flag, body and properties of the messages of a batch. Raises RemotingError."""
+    found = []
+    at = 0
+    try:
+        while at < len(body):
+            size, _, _, flag, length = _BATCHED.unpack_from(body, at)
+            begin = at + _BATCHED.size
+            (rest,) = _PROPERTIES_SIZE.unpack_from(body, begin + length)
+            end = begin + length + _PROPERTIES_SIZE.size + rest
+            if length < 0 or rest < 0 or end != at + size or end > len(body):
+                raise RemotingError(Reply.MESSAGE_ILLEGAL, "the lengths of the batch do not add up")
+            text = body[end - rest : end].decode("utf-8", "replace")
+            found.append((flag, body[begin : begin + length], text))
+            if len(found) > BATCH_MAX:
+                raise RemotingError(
+                    Reply.MESSAGE_ILLEGAL, f"the batch has over {BATCH_MAX} messages"
+                )
+            at = end
+    except struct.error:
+        raise RemotingError(Reply.MESSAGE_ILLEGAL, "the batch ends within a message") from None
+    if not found:
+        raise RemotingError(Reply.MESSAGE_ILLEGAL, "the batch has no message")
+    return found
+
+
+def _born_host(peer: str) -> bytes:
+    host, _, port = peer.rpartition(":")
+    try:
+        return pack_host(host.strip("[]"), int(port))
+    except (OSError, ValueError):
+        return pack_host("0.0.0.0", 0)
