@@ -73,6 +73,7 @@ class ClassicClients:
             Request.GET_CONSUMER_LIST_BY_GROUP: self.members,
             Request.LOCK_BATCH_MQ: self.lock,
             Request.UNLOCK_BATCH_MQ: self.unlock,
+            Request.CHECK_CLIENT_CONFIG: self.check,
         }
 
     def start(self) -> None:
@@ -157,6 +158,13 @@ class ClassicClients:
         self._locks.unlock(group, client_id, [(each.topic, each.queue_id) for each in queues])
         return reply(Reply.SUCCESS)
 
+    def check(self, command: Command, _: Connection) -> Command:
+        """Answer CHECK_CLIENT_CONFIG, sent at the start for SQL subscriptions. Raises WireError."""
+        found = _object(command.body).get("subscriptionData")
+        subscription = _subscription(found)
+        filter_of(subscription.expression, subscription.kind)
+        return reply(Reply.SUCCESS)
+
     def _queues(self, command: Command) -> tuple[str, str, list[QueueKey]]:
         """Return group, client id and those of the queues that exist. Raises RemotingError."""
         found = _object(command.body)
@@ -235,18 +243,25 @@ def _subscriptions(group: Any) -> list[Subscription]:
     """Return the subscriptions of a group. Raises RemotingError."""
     found = []
     for item in _items(group, "subscriptionDataSet"):
-        expression = item.get("subString") if isinstance(item, dict) else None
-        version = item.get("subVersion", 0) if isinstance(item, dict) else None
-        if not isinstance(expression, str) or type(version) is not int:
-            raise _malformed("a subscription has no subString, or a subVersion that is no number")
-        kind = item.get("expressionType") or "TAG"
+        each = _subscription(item)
         try:
-            filter_of(expression, kind)
+            filter_of(each.expression, each.kind)
         except WireError as error:
             # The pulls of this topic are refused with the reason; the heartbeat is not.
-            logger.info("classic.bad_subscription reason=%s", error.message)
-        found.append(Subscription(_name(item, "topic"), expression, kind, version))
+            logger.info("classic.bad_subscription topic=%s reason=%s", each.topic, error.message)
+        found.append(each)
     return found
+
+
+def _subscription(item: Any) -> Subscription:
+    """Return the subscription that a JSON object holds. Raises RemotingError."""
+    if not isinstance(item, dict):
+        raise _malformed("a subscription is not an object")
+    expression, version = item.get("subString"), item.get("subVersion", 0)
+    kind = item.get("expressionType") or "TAG"
+    if not (isinstance(expression, str) and isinstance(kind, str)) or type(version) is not int:
+        raise _malformed("subString, subVersion or expressionType of a subscription is invalid")
+    return Subscription(_name(item, "topic"), expression, kind, version)
 
 
 def _malformed(reason: str) -> RemotingError:

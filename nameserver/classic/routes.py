@@ -2,13 +2,15 @@
 
 Source: docs/formats/remoting.md, sections 8 and 9. Broker id 0 is the leader of a group, whatever
 its configured id. Only a live leader with a remoting port is listed: producers and consumers that
-find no id 0 ask again, and an address stays only while the leader answers there. Codes that are not
-in the table are answered with REQUEST_CODE_NOT_SUPPORTED.
+find no id 0 ask again, and an address stays only while the leader answers there. The retry topic of
+any group has a route, one queue on each broker, because heartbeats create it there. Codes that are
+not in the table are answered with REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +18,17 @@ from ...remoting.bare_json import dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.headers import RouteOfTopic, TopicsOfCluster, read
+from ..rows import Topic
 
 if TYPE_CHECKING:
     from ...remoting.connection import Connection, Handler
     from ..routes import RouteTable
-    from ..rows import Group, Topic
+    from ..rows import Group
 
 #: First version (4.9.4) that reads maps from numbers as standard JSON, with text keys.
 _STANDARD_JSON_FROM = 401
-_PERM_WRITE = 2
+_PERM_READ, _PERM_WRITE = 4, 2
+_RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]{1,248}")
 _FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -51,6 +55,11 @@ class ClassicRoutes:
         header = read(RouteOfTopic, command.fields)
         table = self._table()
         routes = [each for each in table.routes(header.topic) if _leader(each[0])]
+        if not routes and _RETRY_TOPIC.fullmatch(header.topic):
+            # A consumer asks before its first heartbeat creates the topic, and would ask again half
+            # a minute later: then the first retries wait for that long.
+            retry = Topic(header.topic, 1, 1, _PERM_READ | _PERM_WRITE, 0)
+            routes = [(group, retry) for group in table.groups() if _leader(group)]
         if not routes:
             if not table.ready(self._steady_ns()):
                 return reply(Reply.SYSTEM_ERROR, "name server not ready")

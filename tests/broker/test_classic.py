@@ -329,6 +329,21 @@ async def test_a_refused_pull_has_a_code(tmp_path: Path, more: dict[str, Any], c
         assert (await client.post(pulling(**more))).code == code
 
 
+async def test_an_sql_filter_is_checked_at_the_start_and_applied(tmp_path: Path) -> None:
+    def body(expression: str) -> bytes:
+        data = {"topic": TOPIC, "subString": expression, "expressionType": "SQL92"}
+        return json.dumps({"clientId": "c1", "group": GROUP, "subscriptionData": data}).encode()
+
+    async with classic(tmp_path) as (_, client):
+        assert (await client.call(Request.CHECK_CLIENT_CONFIG, body("a > 1"))).code == 0
+        assert (await client.call(Request.CHECK_CLIENT_CONFIG, body("a >"))).code == 23
+        assert (await client.call(Request.CHECK_CLIENT_CONFIG, b"{}")).code == 1
+        for value in (1, 2):
+            await client.post(message(b"%d" % value, f"a\x01{value}\x02"))
+        found = await pulled(client, subscription="a > 1", expressionType="SQL92")
+        assert [each.body for each in found] == [b"2"]
+
+
 async def test_offsets_of_queues_and_groups(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, client):
         before_ms = live.node.runtime.clock.wall_ms()

@@ -93,9 +93,9 @@ async def test_the_recorded_route_and_cluster_are_answered_byte_for_byte() -> No
     async with serving(registration()) as (client, _):
         answer = await route(client, "orders")
         assert answer.body == found[Reply.SUCCESS].body
-        unknown = "%RETRY%SmokeGroupPush-rec"
-        answer = await route(client, unknown)
-        assert (answer.code, answer.remark) == (17, found[17].remark)
+        answer = await route(client, "nowhere")
+        remark = (found[17].remark or "").replace("%RETRY%SmokeGroupPush-rec", "nowhere")
+        assert (answer.code, answer.remark) == (17, remark)
         answer = await client.call(Request.GET_BROKER_CLUSTER_INFO)
         assert answer.body == cluster
 
@@ -124,6 +124,17 @@ async def test_only_live_leaders_with_a_remoting_port_are_listed_as_broker_0() -
         gone = v1.UnregisterRequest(replica=rows[0].replica, registration_seq=2)
         await unregister(gone.SerializeToString(), timeout=60)
         assert (await route(client, "orders")).code == Reply.TOPIC_NOT_EXIST
+
+
+async def test_a_retry_topic_has_a_route_before_it_exists() -> None:
+    rows = (registration(), registration("broker-b", remoting=""))
+    async with serving(*rows) as (client, _):
+        document = loads((await route(client, "%RETRY%shop")).body)
+        assert [each["brokerName"] for each in document["queueDatas"]] == ["broker-a"]
+        assert document["queueDatas"][0]["readQueueNums"] == 1
+        assert (await route(client, "%RETRY%")).code == Reply.TOPIC_NOT_EXIST
+    async with serving(registration(remoting="")) as (client, _):
+        assert (await route(client, "%RETRY%shop")).code == Reply.TOPIC_NOT_EXIST
 
 
 async def test_topics_are_listed() -> None:
