@@ -16,7 +16,11 @@ from starlette.types import Scope
 
 from ..cli.errors import CliError
 from .cluster import Cluster
+from .dead_letters import DeadLetterPages
+from .groups import GroupPages
 from .live import OverviewPages, Watch
+from .messages import MessagePages
+from .search import MessageSearch
 from .security import Guard
 from .topics import TopicPages
 from .views import Views
@@ -40,6 +44,7 @@ def make_app(
 ) -> tuple[Starlette, Watch]:
     """Return the application and its watch; `hosts` are further names of the console."""
     watch = Watch(cluster, wall_ms)
+    search = MessageSearch(cluster, wall_ms)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -58,6 +63,9 @@ def make_app(
         routes=[
             *OverviewPages(watch, views).routes(),
             *TopicPages(cluster, views).routes(),
+            *GroupPages(cluster, views, wall_ms).routes(),
+            *MessagePages(cluster, views, search).routes(),
+            *DeadLetterPages(cluster, views, search).routes(),
             Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),
         ],
         middleware=[Middleware(Guard, names=hosts)],

@@ -85,3 +85,18 @@ def problems(outcomes: Sequence[Outcome[Any]]) -> list[str]:
         for one in outcomes
         if one.error is not None and not one.absent
     ]
+
+
+def check(outcomes: Sequence[Outcome[Any]]) -> None:
+    """Raise CliError if a change failed in a broker group, with the groups that made it."""
+    failed = [one for one in outcomes if one.error is not None]
+    if not failed:
+        return
+    first = failed[0].error
+    assert first is not None
+    if len(outcomes) == 1:
+        raise first
+    done = [one.broker for one in outcomes if one.error is None]
+    made = f" Done in: {', '.join(done)}." if done else ""
+    told = " ".join(f"{one.broker}: {one.error}" for one in failed)
+    raise CliError(f"{told}{made}", first.code)

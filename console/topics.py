@@ -3,23 +3,22 @@
 A search reads the names of all topics and shows one page of those that match.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ..cli.cluster.broker_groups import Outcome, answers, distinct
-from ..cli.errors import CliError, Exit
+from ..cli.errors import CliError
 from ..cli.message.sending import Draft, send_over
 from ..cli.values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
 from ..proto import paths, v1
-from .cluster import Cluster, problems
+from .cluster import Cluster, check, problems
+from .inputs import bad, choice, whole
 from .paging import Slice, page_of
-from .views import Form, Plan, Views, moved, quoted, whole
+from .views import Form, Plan, Views, moved, quoted
 
 _QUEUES_MAX = 1_024
 #: Types whose messages `send_over` can make: a transaction needs a producer that answers checks.
@@ -147,7 +146,7 @@ class TopicPages:
             queues=queues,
             messages=sum(queue.max_offset - queue.min_offset for queue in queues),
             last_store_ms=max((queue.last_store_ms for queue in queues), default=0),
-            groups=self._consumers(name),
+            groups=consumers_of(self._cluster, name),
             is_system=name.startswith(_SYSTEM_PREFIXES),
             can_send=kind in _SENT_TYPES or kind == "transaction",
             problems=problems(described),
@@ -159,15 +158,6 @@ class TopicPages:
     def _describe(self, name: str) -> list[Outcome[v1.DescribeTopicResponse]]:
         request = v1.DescribeTopicRequest(name=name)
         return self._cluster.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
-
-    def _plans(self, name: str) -> list[Outcome[v1.DeleteTopicResponse]]:
-        request = v1.DeleteTopicRequest(name=name, dry_run=True)
-        return self._cluster.each(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
-
-    def _consumers(self, name: str) -> list[str]:
-        """Return the groups with offsets on a topic; [] without the right to plan its deletion."""
-        plans = [one.answer for one in self._plans(name) if one.answer is not None]
-        return sorted({group for plan in plans for group in plan.groups})
 
     def new(self, request: Request) -> Response:
         """Show the form of a new topic."""
@@ -182,15 +172,15 @@ class TopicPages:
         """Create a topic in every broker group."""
         name = form.text("name")
         if not name:
-            raise CliError("Give the topic a name.", Exit.USAGE)
+            raise bad("Give the topic a name.")
         wanted = v1.CreateTopicRequest(
             name=name,
-            message_type=_choice(TOPIC_TYPES, form.text("kind"), "type"),
+            message_type=choice(TOPIC_TYPES, form.text("kind"), "type"),
             queues=whole(form.text("queues"), "Queues", least=1, most=_QUEUES_MAX),
-            perm=_choice(PERMISSIONS, form.text("permission"), "permission"),
+            perm=choice(PERMISSIONS, form.text("permission"), "permission"),
         )
         outcomes = self._cluster.each(paths.CREATE_TOPIC, wanted, v1.CreateTopicResponse)
-        _check(outcomes)
+        check(outcomes)
         is_new = any(answer.created or answer.altered for _, answer in answers(outcomes))
         return moved(f"/topics/{quoted(name)}", done="created" if is_new else "unchanged")
 
@@ -205,11 +195,11 @@ class TopicPages:
             write_queues=whole(
                 form.text("write_queues"), "Write queues", least=1, most=_QUEUES_MAX
             ),
-            perm=_choice(PERMISSIONS, form.text("permission"), "permission"),
+            perm=choice(PERMISSIONS, form.text("permission"), "permission"),
         )
         before = dict(answers(self._describe(name)))
         planned = self._cluster.each(paths.CREATE_TOPIC, wanted, v1.CreateTopicResponse)
-        _check(planned)
+        check(planned)
         if not form.text("confirmed"):
             rows = [
                 row
@@ -218,13 +208,13 @@ class TopicPages:
             ]
             return self._views.plan(request, _alter_plan(name, rows, form))
         wanted.dry_run = False
-        _check(self._cluster.each(paths.CREATE_TOPIC, wanted, v1.CreateTopicResponse))
+        check(self._cluster.each(paths.CREATE_TOPIC, wanted, v1.CreateTopicResponse))
         return moved(f"/topics/{quoted(name)}", done="altered")
 
     def plan_delete(self, request: Request) -> Response:
         """Show what the deletion of a topic removes."""
         name = request.path_params["name"]
-        looked = self._plans(name)
+        looked = deletion_of(self._cluster, name)
         plans = [answer for _, answer in answers(looked)]
         topics = distinct(topic for plan in plans for topic in plan.topics)
         groups = distinct(group for plan in plans for group in plan.groups)
@@ -236,8 +226,8 @@ class TopicPages:
         sentences.append(f"Consumer groups that lose their offsets: {lost}.")
         url = f"/topics/{quoted(name)}"
         plan = Plan(
-            *(f"Delete topic {name}", sentences + problems(looked), f"{url}/delete", {}),
-            *("Delete the topic", url, []),
+            *(f"Delete topic {name}", sentences + problems(looked), f"{url}/delete"),
+            *("Delete the topic", url),
             typed=name,
         )
         return self._views.plan(request, plan)
@@ -246,11 +236,13 @@ class TopicPages:
         """Delete a topic with its messages; its name must have been typed."""
         name = request.path_params["name"]
         if form.text("typed") != name:
-            raise CliError("The typed name is not that of the topic.", Exit.USAGE)
+            raise bad("The typed name is not that of the topic.")
         wanted = v1.DeleteTopicRequest(name=name, accept_loss=True)
         groups = self._cluster.groups()
-        _check(
-            groups.carry_out(paths.DELETE_TOPIC, wanted, v1.DeleteTopicResponse, self._plans(name))
+        check(
+            groups.carry_out(
+                paths.DELETE_TOPIC, wanted, v1.DeleteTopicResponse, deletion_of(self._cluster, name)
+            )
         )
         return moved("/topics", done="deleted")
 
@@ -263,19 +255,44 @@ class TopicPages:
         return self.topic(request, sent=result.receipts[0])
 
 
+def deletion_of(cluster: Cluster, name: str) -> list[Outcome[v1.DeleteTopicResponse]]:
+    """Return what the deletion of a topic would remove."""
+    request = v1.DeleteTopicRequest(name=name, dry_run=True)
+    return cluster.each(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+
+
+def consumers_of(cluster: Cluster, name: str) -> list[str]:
+    """Return the groups with offsets on a topic; [] without the right to plan its deletion."""
+    plans = [one.answer for one in deletion_of(cluster, name) if one.answer is not None]
+    return sorted({group for plan in plans for group in plan.groups})
+
+
+def kind_of(cluster: Cluster, topic: str) -> str:
+    """Return the type of a topic. Raises CliError."""
+    request = v1.DescribeTopicRequest(name=topic)
+    outcomes = cluster.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    _, first = answers(outcomes)[0]
+    return TOPIC_TYPE_NAMES.get(first.topic.message_type, "normal")
+
+
+def lines(text: str) -> str:
+    """Return a text with the line ends of the user: browsers send CR LF for each of a form."""
+    return text.replace("\r\n", "\n")
+
+
 def draft_of(topic: str, form: Form) -> Draft:
     """Return the message of a form. Raises CliError for a malformed field."""
     properties = {}
     for line in form.get("properties", "").splitlines():
         name, equals, value = line.partition("=")
         if line.strip() and not (name.strip() and equals):
-            raise CliError(f"A property is NAME=VALUE, but is '{line[:80]}'.", Exit.USAGE)
+            raise bad(f"A property is NAME=VALUE, but is '{line[:80]}'.")
         if line.strip():
             properties[name.strip()] = value.strip()
     delay, priority = form.text("delay_s"), form.text("priority")
     return Draft(
         topic,
-        form.get("body", "").encode(),
+        lines(form.get("body", "")).encode(),
         tuple(form.text("keys").split()),
         form.text("tag") or None,
         properties,
@@ -292,7 +309,7 @@ def _alter_plan(name: str, rows: list[dict[str, object]], form: Form) -> Plan:
     return Plan(
         f"Change topic {name}",
         ["Producers and consumers use the new settings within 30 s."] if rows else [],
-        *(f"{url}/alter", {**fields, "confirmed": "yes"}, "Change the topic", url, rows),
+        *(f"{url}/alter", "Change the topic", url, {**fields, "confirmed": "yes"}, rows),
         refusal="" if rows else "The topic has these settings already.",
         is_dangerous=False,
     )
@@ -310,24 +327,3 @@ def _changes(
         if old != new:
             at = {"broker group": broker} if broker else {}
             yield {**at, "setting": setting, "before": old, "after": new}
-
-
-def _choice(values: dict[str, int], text: str, what: str) -> int:
-    if text not in values:
-        raise HTTPException(400, f"There is no {what} '{text[:40]}'.")
-    return values[text]
-
-
-def _check(outcomes: Sequence[Outcome[Any]]) -> None:
-    """Raise CliError with the failures of a change: each broker group made it or says why not."""
-    failed = [one for one in outcomes if one.error is not None]
-    if not failed:
-        return
-    first = failed[0].error
-    assert first is not None
-    if len(outcomes) == 1:
-        raise first
-    done = [one.broker for one in outcomes if one.error is None]
-    made = f" Done in: {', '.join(done)}." if done else ""
-    told = " ".join(f"{one.broker}: {one.error}" for one in failed)
-    raise CliError(f"{told}{made}", first.code)

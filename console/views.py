@@ -5,7 +5,7 @@ change (`act`) gets its form only after the checks of `security.py`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -25,7 +25,12 @@ from .security import FORM_BYTES_MAX, FORM_FIELDS_MAX, TOKEN_FIELD, is_own_page,
 SECTIONS = (
     ("/", "Overview"),
     ("/topics", "Topics"),
+    ("/groups", "Groups"),
+    ("/messages", "Messages"),
+    ("/dead-letters", "Dead letters"),
 )
+# Pages outside the path of their section.
+_SECTION_OF = {"message": "/messages"}
 _STATUS = {Exit.NOT_FOUND: 404, Exit.USAGE: 400}
 _TITLES = {400: "Not a valid request", 403: "Not allowed", 404: "Not found"}
 
@@ -59,11 +64,11 @@ class Plan:
     sentences: list[str]
     #: Where the confirmed form is sent, its fields, and its button.
     action: str
-    fields: Mapping[str, str]
     button: str
     back: str
+    fields: Mapping[str, str] = field(default_factory=dict)
     #: Rows of what changes; the keys of the first are the columns.
-    rows: list[dict[str, object]]
+    rows: list[dict[str, object]] = field(default_factory=list)
     #: The user must type this text, if it is not empty.
     typed: str = ""
     #: Why it cannot be carried out; empty: it can.
@@ -115,7 +120,12 @@ class Views:
     ) -> HTMLResponse:
         """Render a page; `section` marks its entry in the navigation."""
         first = request.url.path.split("/")[1]
-        text = self.part(template, section=f"/{first}", request_path=request.url.path, **values)
+        text = self.part(
+            template,
+            section=_SECTION_OF.get(first, f"/{first}"),
+            request_path=request.url.path,
+            **values,
+        )
         return HTMLResponse(text, status)
 
     def plan(self, request: Request, plan: Plan) -> Response:
@@ -188,13 +198,3 @@ def quoted(name: str) -> str:
 def moved(path: str, **query: object) -> Response:
     """Answer a change: the browser loads a page, and a reload does not repeat the change."""
     return RedirectResponse(link(path, **query), 303)
-
-
-def whole(text: str, name: str, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
-    """Parse a whole number within bounds. Raises CliError, which names the field."""
-    if not (text.isdecimal() and text.isascii() and len(text) < 20):
-        raise CliError(f"{name} must be a whole number, but is '{text[:40]}'.", Exit.USAGE)
-    value = int(text)
-    if not least <= value <= most:
-        raise CliError(f"{name} must be {least} to {most}.", Exit.USAGE)
-    return value

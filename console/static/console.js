@@ -70,6 +70,8 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     label();
+    // On a narrow screen the sections are scrolled sideways.
+    document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     document.getElementById("theme")?.addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
       localStorage.setItem("theme", root.dataset.theme);

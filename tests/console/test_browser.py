@@ -8,11 +8,19 @@ from cometmq.tests.console.browser import SIZES, chromium, opened
 from cometmq.tests.console.served import serve
 from cometmq.tests.harness.cluster import Cluster
 
-PAGES = ("/topics", "/topics/new", "/topics/seen", "/topics/seen/delete")
+PAGES = (
+    *("/topics", "/topics/new", "/topics/seen", "/topics/seen/delete"),
+    *("/groups", "/groups/new", "/groups/lookers", "/groups/lookers/delete"),
+    *("/messages", "/messages?topic=seen", "/message?topic=seen&queue=0&offset=0"),
+    *("/message/copy?topic=seen&queue=0&offset=0", "/dead-letters"),
+)
 
 
 def test_pages_have_no_errors_and_fit_every_width(shared_cluster: Cluster, tmp_path: Path) -> None:
-    shared_cluster.create_topic("seen")
+    shared_cluster.create_topic("seen", queues=1)
+    shared_cluster.create_group("lookers")
+    hostile = "<img src=x onerror=alert(1)>" * 20
+    shared_cluster.run("message", "send", "seen", hostile, "--endpoint", shared_cluster.endpoints)
     with serve(tmp_path, shared_cluster.endpoints, "--allow-changes") as console, chromium() as one:
         for size, colours in zip(SIZES, ("light", "dark"), strict=True):
             with opened(one, size, colours) as (page, errors):

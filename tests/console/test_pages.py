@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import cometmq
+from cometmq.cli.connection import Connection
 from cometmq.console.paging import PAGE_ROWS
+from cometmq.proto import paths, v2
 from cometmq.tests.console.served import Served, serve
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
-PAGES = ("/", "/topics", "/topics/new")
+PAGES = ("/", "/topics", "/topics/new", "/groups", "/groups/new", "/messages", "/dead-letters")
+BODY = '{"note": "<script>alert(1)</script>", "lines": "a\\nb"}'
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +165,198 @@ def test_a_console_is_read_only_by_default(shared_cluster: Cluster, tmp_path: Pa
             found = console.ask("POST", path, "typed=untouched")
             assert (found.status, "--allow-changes" in found.text) == (403, True)
         assert "untouched" in console.get("/topics?q=untouched")
+
+
+def receive(cluster: Cluster, topic: str, group: str, count: int) -> list[cometmq.Message]:
+    """Receive messages without acknowledging them."""
+    found: list[cometmq.Message] = []
+    with cometmq.sync.SimpleConsumer(cluster.endpoints, group=group, topics=topic) as consumer:
+
+        def all_came() -> bool:
+            found.extend(consumer.receive(max_messages=count - len(found), wait=1))
+            return len(found) >= count
+
+        wait_until("the messages are received", all_came)
+    return found
+
+
+def test_a_group_is_created_consumed_reset_paused_and_deleted(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("consumed", queues=2)
+    for n in range(4):
+        assert console.act("/topics/consumed/send", {"body": str(n)}).status == 200
+    fields = {"name": "readers", "max_attempts": "5"}
+    assert console.act("/groups/new", fields).headers["location"] == "/groups/readers?done=created"
+    endpoint = shared_cluster.endpoints
+    with cometmq.sync.SimpleConsumer(endpoint, group="readers", topics="consumed") as consumer:
+        left = 4
+
+        def consumed() -> bool:
+            nonlocal left
+            for message in consumer.receive(max_messages=4, wait=1):
+                consumer.ack(message)
+                left -= 1
+            return left <= 0
+
+        wait_until("the messages are consumed", consumed)
+        page = wait_until("the client is listed", lambda: _with(console, "PYTHON"))
+    assert "5, then the dead-letter topic" in page
+    wait_until("nothing is left", lambda: "Lag 0" in told(console.get("/groups/readers")))
+    assert "readers" in told(console.get("/topics/consumed"))
+
+    asked = "topic=consumed&to=earliest"
+    plan = told(console.get(f"/groups/readers/reset?{asked}"))
+    assert "4 messages are consumed again, 0 are skipped" in plan
+    assert "Lag 0" in told(console.get("/groups/readers"))
+    fields = {"topic": "consumed", "to": "earliest"}
+    assert console.act("/groups/readers/reset", fields).status == 303
+    wait_until("all are left", lambda: "Lag 4" in told(console.get("/groups/readers")))
+    assert "readers 4" in told(console.get("/groups?q=read&sort=lag"))
+    latest = told(console.get("/groups/readers/reset?topic=consumed&to=time&time=2999-01-01"))
+    assert "0 messages are consumed again, 4 are skipped" in latest
+
+    assert "Pause group readers" in told(console.get("/groups/readers/consumption"))
+    assert console.act("/groups/readers/consumption", {"enable": ""}).status == 303
+    assert "Consumption is paused" in told(console.get("/groups/readers"))
+    assert console.act("/groups/readers/consumption", {"enable": "yes"}).status == 303
+    assert "Consumption is paused" not in told(console.get("/groups/readers"))
+
+    assert "Offsets that are lost on: consumed" in told(console.get("/groups/readers/delete"))
+    assert console.act("/groups/readers/delete", {"typed": "readers"}).status == 303
+    assert console.ask("GET", "/groups/readers").status == 404
+
+
+def _with(console: Served, text: str) -> str:
+    page = told(console.get("/groups/readers"))
+    return page if text in page else ""
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["to=earliest", "topic=t&to=odd", "topic=t&to=time&time=soon", "topic=t&to=offset&offset=x"],
+)
+def test_a_bad_reset_is_refused(console: Served, query: str) -> None:
+    assert console.ask("GET", f"/groups/g/reset?{query}").status == 400
+
+
+def test_a_message_is_found_in_every_way_shown_exported_and_copied(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("sought", queues=3)
+    for n in range(40):
+        fields = {"body": BODY, "tag": f"t{n % 2}", "keys": f"k-{n}", "properties": f"n=number-{n}"}
+        sent = console.act("/topics/sought/send", fields)
+        assert sent.status == 200
+    found_id = re.search(r"Message id: (\w+)", told(sent.text))
+    assert found_id
+
+    def finds(text: str, query: str) -> None:
+        page = f"/messages?topic=sought&{query}"
+        wait_until(f"{query} is in the index", lambda: text in told(console.get(page)))
+
+    finds("k-39", f"by=id&value={found_id[1]}")
+    finds("k-17", "by=key&value=k-17")
+    finds("20 messages", "by=tag&value=t1")
+    by_time = console.get("/messages?topic=sought&begin=-1h")
+    assert "32 messages" in told(by_time)
+    following = re.search(r'rel="next" href="([^"]+)"', by_time)
+    assert following
+    assert "8 messages" in told(console.get(unescape(following[1])))
+    one = console.get("/messages?topic=sought&contains=number-17")
+    assert "1 message," in told(one)
+    assert "No message found" in told(console.get("/messages?topic=sought&end=2001-01-01"))
+
+    link = re.search(r'href="(/message\?[^"]+)"', one)
+    assert link
+    href = unescape(link[1])
+    page = console.get(href)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "number-17" in page
+    assert "00000000  7b" in console.get(f"{href}&as=hex")
+    body = console.ask("GET", href.replace("/message?", "/message/body?"))
+    assert body.text == BODY
+    assert body.headers["content-disposition"].startswith("attachment")
+    assert "The queue has the offsets" in told(console.get(around(page)))
+
+    exported = console.ask("GET", "/messages/export?topic=sought&format=json")
+    assert len(json.loads(exported.text)) == 40
+    assert exported.headers["content-type"] == "application/json"
+    assert len(console.get("/messages/export?topic=sought&format=csv").splitlines()) == 41
+
+    place = dict(re.findall(r"(\w+)=([^&]+)", href.partition("?")[2]))
+    form = console.get(href.replace("/message?", "/message/copy?"))
+    assert 'name="to_topic" value="sought"' in form
+    copied = console.act("/message/copy", {**place, "to_topic": "sought", "keys": "copied"})
+    assert "Sent and stored in topic sought" in told(copied.text)
+    copy = wait_until("the copy is indexed", lambda: _copy_of(console))
+    assert copy["body"] == BODY
+
+
+def around(page: str) -> str:
+    """Return the link to the neighbours of a message."""
+    found = re.search(r'href="([^"]+)">Neighbours', page)
+    assert found
+    return unescape(found[1])
+
+
+def _copy_of(console: Served) -> dict[str, str]:
+    text = console.get("/messages/export?topic=sought&by=key&value=copied&format=json")
+    found = json.loads(text)
+    return found[0] if found else {}
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["topic=sought&by=odd", "by=key&value=x", "topic=sought&by=key", "topic=sought&begin=soon"],
+)
+def test_a_bad_search_is_answered_on_the_form(console: Served, query: str) -> None:
+    found = console.ask("GET", f"/messages?{query}")
+    assert (found.status, 'role="alert"' in found.text) == (400, True)
+
+
+def test_a_message_beyond_the_end_is_not_found_at_once(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("short", queues=1)
+    for query in ("topic=short&queue=0&offset=5", "topic=short&queue=9&offset=0"):
+        assert console.ask("GET", f"/message?{query}").status == 404
+
+
+def test_dead_letters_are_shown_planned_and_sent_again(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("mortal", queues=1)
+    shared_cluster.create_group("givers-up")
+    for n in range(3):
+        fields = {"body": f"body-{n}", "properties": f"error=cause-{n}"}
+        assert console.act("/topics/mortal/send", fields).status == 200
+    with Connection(shared_cluster.endpoints) as connection:
+        for message in receive(shared_cluster, "mortal", "givers-up", 3):
+            request = v2.ForwardMessageToDeadLetterQueueRequest(
+                group=v2.Resource(name="givers-up"),
+                topic=v2.Resource(name="mortal"),
+                receipt_handle=message.receipt_handle,
+                message_id=message.message_id,
+                delivery_attempt=1,
+                max_delivery_attempts=1,
+            )
+            answer = v2.ForwardMessageToDeadLetterQueueResponse
+            connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, answer)
+    wait_until("they are counted", lambda: "givers-up 3" in told(console.get("/dead-letters")))
+    page = console.get("/dead-letters/givers-up")
+    assert "mortal cause-1" in told(page)
+    assert "1 message," in told(console.get("/dead-letters/givers-up?contains=cause-2"))
+    places = re.findall(r'name="m" value="([^"]+)"', page)
+    assert len(places) == 3
+    plan = told(console.get(f"/dead-letters/givers-up/redrive?m={places[0]}&m={places[2]}"))
+    assert "2 dead letters are sent again, to: mortal." in plan
+    assert console.ask("GET", "/dead-letters/givers-up/redrive").status == 400
+    chosen = {"places": f"{places[0]} {places[2]} {places[0].rsplit(':', 1)[0]}:999"}
+    done = told(console.act("/dead-letters/givers-up/redrive", chosen).text)
+    assert "2 of 3 dead letters sent again" in done
+    assert "failed: Queue 0 of topic %DLQ%givers-up has no message at offset 999" in done
+    exported = json.loads(console.get("/messages/export?topic=mortal&format=json"))
+    texts = [one["body"] for one in exported]
+    assert (len(texts), len(set(texts[3:])), set(texts)) == (5, 2, {"body-0", "body-1", "body-2"})

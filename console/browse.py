@@ -1,0 +1,178 @@
+"""Reads stored messages of a topic without a consumer group: by queue and offset, or in time order.
+
+Reads are pulls, as in `cometmq message tail`; they change nothing. A page reads at most
+`SCANNED_MAX` messages in `SCAN_S`.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import grpc
+
+from ..cli.connection import Connection, failure, refusal
+from ..cli.errors import CliError, Exit
+from ..proto import paths, v1, v2
+from .cluster import CALL_S, Cluster
+
+#: Messages that one page reads to find those that match.
+SCANNED_MAX = 2_000
+#: Queues of a topic that are read in time order; each costs two calls.
+QUEUES_MAX = 64
+# PullMessage requires a group name; brokers create none for RocketMQ's group of tools.
+_GROUP = "TOOLS_CONSUMER"
+_BATCH = 32
+_POLL_MS = 1
+
+
+class Queue(NamedTuple):
+    """One queue of a topic."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of a queue, and the offset behind them."""
+
+    messages: Sequence[v2.Message]
+    next_offset: int
+
+
+def queues_of(cluster: Cluster, topic: str) -> list[v1.QueueStatus]:
+    """Return the queues of a topic in all broker groups. Raises CliError."""
+    request = v1.DescribeTopicRequest(name=topic)
+    outcomes = cluster.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    found = [queue for one in outcomes if one.answer for queue in one.answer.queues]
+    errors = [one.error for one in outcomes if one.error is not None]
+    if not found and errors:
+        raise errors[0]
+    return found
+
+
+def bounds_of(cluster: Cluster, queue: Queue) -> tuple[int, int]:
+    """Return the first offset of a queue and the one behind its last. Raises CliError."""
+    for one in queues_of(cluster, queue.topic):
+        if one.queue_id == queue.queue_id and queue.broker in ("", one.broker):
+            return one.min_offset, one.max_offset
+    where = f" of broker group {queue.broker}" if queue.broker else ""
+    text = f"Topic {queue.topic} has no queue {queue.queue_id}{where}."
+    raise CliError(text, Exit.NOT_FOUND)
+
+
+def pull(connection: Connection, queue: Queue, offset: int, end: int, count: int = _BATCH) -> Batch:
+    """Return messages of a queue from an offset on, below `end`. Raises CliError.
+
+    `end` is the present end of the queue: there, a broker would wait for the next message.
+    """
+    if offset >= end:
+        return Batch([], offset)
+    request = v2.PullMessageRequest(
+        group=v2.Resource(name=_GROUP),
+        message_queue=_queue(queue),
+        offset=offset,
+        batch_size=count,
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+    )
+    request.long_polling_timeout.FromMilliseconds(_POLL_MS)
+    method: Any = connection.channel.unary_stream(
+        paths.PULL_MESSAGE,
+        request_serializer=v2.PullMessageRequest.SerializeToString,
+        response_deserializer=v2.PullMessageResponse.FromString,
+    )
+    messages, following = [], offset
+    try:
+        for answer in method(request, timeout=CALL_S, metadata=connection.metadata):
+            content = answer.WhichOneof("content")
+            if content == "message":
+                messages.append(answer.message)
+            elif content == "next_offset":
+                following = answer.next_offset
+            elif answer.status.code not in (v2.OK, v2.MESSAGE_NOT_FOUND, v2.ILLEGAL_OFFSET):
+                raise refusal(answer.status.code, answer.status.message)
+    except grpc.RpcError as error:
+        raise failure(error, connection.endpoint) from None
+    return Batch(messages, following)
+
+
+def message_at(cluster: Cluster, queue: Queue, offset: int) -> v2.Message:
+    """Return the message at an offset. Raises CliError."""
+    _, end = bounds_of(cluster, queue)
+    for message in pull(cluster.connection, queue, offset, end, 1).messages:
+        if message.system_properties.queue_offset == offset:
+            return message
+    text = f"Queue {queue.queue_id} of topic {queue.topic} has no message at offset {offset}."
+    raise CliError(f"{text} It may be deleted by retention.", Exit.NOT_FOUND)
+
+
+def offsets_at(connection: Connection, queues: Sequence[Queue], at_ms: int) -> dict[Queue, int]:
+    """Return the offset of each queue's first message stored at a time or later. Raises
+    CliError."""
+    pending = []
+    for queue in queues:
+        request = v2.QueryOffsetRequest(
+            message_queue=_queue(queue), query_offset_policy=v2.TIMESTAMP
+        )
+        request.timestamp.FromMilliseconds(at_ms)
+        call = connection.start(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse, CALL_S)
+        pending.append((queue, call))
+    return {queue: call().offset for queue, call in pending}
+
+
+def in_time_order(
+    queues: Sequence[Queue],
+    first: Callable[[Queue], int],
+    read: Callable[[Queue, int], Batch],
+) -> Iterator[tuple[Queue, v2.Message]]:
+    """Yield the messages of several queues by their store time, each queue in its order.
+
+    `first` returns the start offset of a queue; `read` returns the next messages of one, none at
+    its end. A queue is read again only when its messages are used up.
+    """
+    heap: list[tuple[int, int, int]] = []
+    unread: list[list[v2.Message]] = []
+    offsets: list[int] = []
+
+    def refill(index: int) -> None:
+        batch = read(queues[index], offsets[index])
+        if batch.messages:
+            unread[index] = list(reversed(batch.messages))
+            offsets[index] = max(batch.next_offset, offset_of(batch.messages[-1]) + 1)
+            heapq.heappush(heap, _entry(unread[index][-1], index))
+
+    for index, queue in enumerate(queues):
+        offsets.append(first(queue))
+        unread.append([])
+        refill(index)
+    while heap:
+        _, _, index = heapq.heappop(heap)
+        yield queues[index], unread[index].pop()
+        if unread[index]:
+            heapq.heappush(heap, _entry(unread[index][-1], index))
+        else:
+            refill(index)
+
+
+def offset_of(message: v2.Message) -> int:
+    """Return the queue offset of a message."""
+    return message.system_properties.queue_offset
+
+
+def stored_ms(message: v2.Message) -> int:
+    """Return the time at which a message was stored."""
+    return message.system_properties.store_timestamp.ToMilliseconds()
+
+
+def _entry(message: v2.Message, index: int) -> tuple[int, int, int]:
+    return stored_ms(message), offset_of(message), index
+
+
+def _queue(queue: Queue) -> v2.MessageQueue:
+    return v2.MessageQueue(
+        topic=v2.Resource(name=queue.topic),
+        id=queue.queue_id,
+        broker=v2.Broker(name=queue.broker, id=0),
+    )

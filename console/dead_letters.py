@@ -1,0 +1,191 @@
+"""Dead letters: messages that consumers did not acknowledge within the attempts of their group.
+
+They are copies in the topic `%DLQ%GROUP`. To redrive one is to send a copy to its original topic,
+where every consumer group gets it; the dead letter stays until retention deletes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from ..cli.cluster.broker_groups import answers
+from ..cli.errors import CliError
+from ..cli.message.sending import send_over
+from ..proto import v2
+from . import browse
+from .browse import Queue
+from .cluster import Cluster, problems
+from .groups import all_groups, group_rows
+from .inputs import bad, whole
+from .messages import copy_of, message_row
+from .search import Located, MessageSearch
+from .topics import consumers_of, kind_of
+from .views import Form, Plan, Views, link, quoted
+
+PREFIX = "%DLQ%"
+#: Messages of one redrive: each is read and sent while the page waits.
+REDRIVEN_MAX = 100
+# Properties in which applications write why they gave up; brokers write no reason.
+_REASONS = ("reason", "error", "exception")
+
+
+def letter_row(located: Located) -> dict[str, Any]:
+    """Return what a list shows of a dead letter."""
+    queue, message = located
+    properties = message.system_properties
+    given = message.user_properties
+    return {
+        **message_row(located),
+        "place": f"{queue.broker}:{queue.queue_id}:{properties.queue_offset}",
+        "origin": properties.dead_letter_queue.topic,
+        "reason": next((given[name] for name in _REASONS if given.get(name)), "–"),
+        "attempts": properties.delivery_attempt,
+    }
+
+
+def places_of(group: str, texts: Sequence[str]) -> list[tuple[Queue, int]]:
+    """Parse BROKER:QUEUE:OFFSET of dead letters. Raises CliError."""
+    if not texts:
+        raise bad("Select messages.")
+    if len(texts) > REDRIVEN_MAX:
+        raise bad(f"Select at most {REDRIVEN_MAX} messages.")
+    found = []
+    for text in dict.fromkeys(texts):
+        broker, queue, offset = ("::" + text).rsplit(":", 2)
+        number = whole(queue, "The queue", most=1_023)
+        place = Queue(PREFIX + group, broker.removeprefix("::"), number)
+        found.append((place, whole(offset, "The offset")))
+    return found
+
+
+class DeadLetterPages:
+    """The section of dead letters."""
+
+    def __init__(self, cluster: Cluster, views: Views, search: MessageSearch) -> None:
+        self._cluster = cluster
+        self._views = views
+        self._search = search
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of this section."""
+        views = self._views
+        return [
+            views.show("/dead-letters", self.groups),
+            views.show("/dead-letters/{group}", self.letters),
+            views.show("/dead-letters/{group}/redrive", self.plan),
+            views.act("/dead-letters/{group}/redrive", self.redrive),
+        ]
+
+    def groups(self, request: Request) -> Response:
+        """List the consumer groups with dead letters, the most first."""
+        outcomes = all_groups(self._cluster, system=False)
+        rows = group_rows(answers(outcomes), "dead letters")
+        return self._views.page(
+            *(request, "dead_letters.html"),
+            title="Dead letters",
+            rows=[row for row in rows if row.dead_letters][:200],
+            problems=problems(outcomes),
+        )
+
+    def letters(self, request: Request) -> Response:
+        """Show the dead letters of a group, the oldest first."""
+        group, query = request.path_params["group"], request.query_params
+        wanted = query.get("contains", "")
+        asked = {"by": "time", "topic": PREFIX + group, "contains": wanted}
+        found = self._search.find({**asked, "at": query.get("at", "")})
+        path = f"/dead-letters/{quoted(group)}"
+        return self._views.page(
+            *(request, "dead_letters_of.html"),
+            title=f"Dead letters of {group}",
+            group=group,
+            wanted=wanted,
+            rows=[letter_row(one) for one in found.messages],
+            notes=found.notes,
+            following=link(path, contains=wanted, **found.following) if found.following else "",
+            first=link(path, contains=wanted) if query.get("at") else "",
+            exports={
+                form: link("/messages/export", **asked, format=form) for form in ("json", "csv")
+            },
+        )
+
+    def _read(self, group: str, texts: Sequence[str]) -> list[Located]:
+        places = places_of(group, texts)
+        return [
+            (queue, browse.message_at(self._cluster, queue, offset)) for queue, offset in places
+        ]
+
+    def plan(self, request: Request) -> Response:
+        """Show where the selected messages would be sent."""
+        group = request.path_params["group"]
+        found = self._read(group, request.query_params.getlist("m"))
+        targets = sorted({origin_of(message) for _, message in found} - {""})
+        groups = {name for topic in targets for name in consumers_of(self._cluster, topic)}
+        others = sorted(groups - {group})
+        sentences = [
+            f"{len(found)} dead letters are sent again, to: {', '.join(targets) or 'no topic'}.",
+            f"Other consumer groups that get them as well: {', '.join(others) or 'none'}.",
+            "The copies are new messages. The dead letters stay until retention deletes them.",
+        ]
+        rows: list[dict[str, object]] = [
+            {
+                "dead letter": f"queue {queue.queue_id} offset {browse.offset_of(message)}",
+                "to topic": origin_of(message) or "unknown: not sent",
+                "message id": message.system_properties.message_id,
+            }
+            for queue, message in found
+        ]
+        texts = [letter_row(one)["place"] for one in found]
+        path = f"/dead-letters/{quoted(group)}"
+        plan = Plan(
+            *(f"Redrive dead letters of {group}", sentences, f"{path}/redrive"),
+            *("Send them again", path),
+            fields={"places": " ".join(texts)},
+            rows=rows,
+            refusal="" if targets else "No selected message names its original topic.",
+        )
+        return self._views.plan(request, plan)
+
+    def redrive(self, request: Request, form: Form) -> Response:
+        """Send copies one after another; a failure does not stop the others."""
+        group = request.path_params["group"]
+        kinds: dict[str, str] = {}
+        rows = []
+        for queue, offset in places_of(group, form.text("places").split()):
+            row = {"dead letter": f"queue {queue.queue_id} offset {offset}"}
+            try:
+                sent, topic = self._send(queue, offset, kinds)
+                row |= {"to topic": topic, "result": f"sent as {sent['message_id']}"}
+            except CliError as error:
+                row |= {"to topic": "–", "result": f"failed: {error}"}
+            rows.append(row)
+        return self._views.page(
+            *(request, "redriven.html"),
+            title="Result",
+            group=group,
+            rows=rows,
+            sent=sum(row["result"].startswith("sent") for row in rows),
+        )
+
+    def _send(
+        self, queue: Queue, offset: int, kinds: dict[str, str]
+    ) -> tuple[Mapping[str, Any], str]:
+        """Send a copy; `kinds` are the types of the topics seen. Raises CliError."""
+        message = browse.message_at(self._cluster, queue, offset)
+        topic = origin_of(message)
+        if not topic:
+            raise CliError("It does not name its original topic.")
+        if topic not in kinds:
+            kinds[topic] = kind_of(self._cluster, topic)
+        draft = copy_of(message, topic, kinds[topic])
+        result = send_over(self._cluster.connection, draft, 1, locate=False)
+        if result.failures:
+            raise CliError(next(iter(result.failures)))
+        return result.receipts[0], topic
+
+
+def origin_of(message: v2.Message) -> str:
+    """Return the original topic of a dead letter; "" if it does not name one."""
+    return message.system_properties.dead_letter_queue.topic

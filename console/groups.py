@@ -1,0 +1,358 @@
+"""Consumer groups: list with lag, one group by queue and client; create, pause, reset, delete.
+
+The lag counts messages that are not consumed yet, with those in flight and in retry topics.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from ..cli.cluster.broker_groups import Outcome, answers, distinct
+from ..cli.group import group_settings
+from ..proto import paths, v1
+from . import words
+from .cluster import Cluster, check, problems
+from .inputs import bad, moment_ms, whole
+from .paging import page_of
+from .views import Form, Plan, Views, moved, quoted
+
+_ATTEMPTS_MAX = 1_000
+_SORTS = ("name", "lag", "dead letters")
+_NOTICES = {
+    "created": "The group is created.",
+    "unchanged": "The group existed with these settings.",
+    "deleted": "The group is deleted.",
+    "paused": "Consumption is paused: consumers get no messages.",
+    "resumed": "Consumption is resumed.",
+    "reset": "The offsets are set. Consumers continue there.",
+}
+_EDGES = {
+    "earliest": v1.ResetOffsetsRequest.EARLIEST,
+    "latest": v1.ResetOffsetsRequest.LATEST,
+}
+
+
+@dataclass(slots=True)
+class GroupRow:
+    """One consumer group: the sums of all broker groups."""
+
+    name: str
+    orderly: bool
+    paused: bool
+    lag: int = 0
+    in_flight: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    clients: int = 0
+
+    def add(self, progress: v1.GroupProgress) -> None:
+        """Add the progress in one broker group; a client is connected to several of them."""
+        self.lag += progress.lag
+        self.in_flight += progress.in_flight
+        self.retries += progress.retries
+        self.dead_letters += progress.dead_letters
+        self.clients = max(self.clients, progress.clients)
+
+
+def group_rows(
+    found: Iterable[tuple[str, list[v1.ListGroupsResponse]]], sort: str = "name"
+) -> list[GroupRow]:
+    """Return the consumer groups of all broker groups, sorted by one of `_SORTS`."""
+    rows: dict[str, GroupRow] = {}
+    for page in (page for _, pages in found for page in pages):
+        for config, progress in zip(page.groups, page.progress, strict=True):
+            row = rows.setdefault(config.name, GroupRow(config.name, config.orderly, False))
+            row.paused = row.paused or not config.consume_enable
+            row.add(progress)
+    by_name = sorted(rows.values(), key=lambda row: row.name)
+    if sort == "lag":
+        return sorted(by_name, key=lambda row: -row.lag)
+    if sort == "dead letters":
+        return sorted(by_name, key=lambda row: -row.dead_letters)
+    return by_name
+
+
+def all_groups(cluster: Cluster, *, system: bool) -> list[Outcome[list[v1.ListGroupsResponse]]]:
+    """Read the consumer groups of all broker groups."""
+    request = v1.ListGroupsRequest(include_system=system)
+    return cluster.pages(paths.LIST_GROUPS, request, v1.ListGroupsResponse, "groups")
+
+
+def clients_of(found: Iterable[v1.DescribeGroupResponse]) -> list[v1.GroupClient]:
+    """Return each client once, with its latest call to any broker group."""
+    latest: dict[str, v1.GroupClient] = {}
+    for client in (client for answer in found for client in answer.clients):
+        known = latest.setdefault(client.client_id, client)
+        if client.last_seen_ms_ago < known.last_seen_ms_ago:
+            latest[client.client_id] = client
+    return [latest[name] for name in sorted(latest)]
+
+
+class GroupPages:
+    """The section of consumer groups."""
+
+    def __init__(self, cluster: Cluster, views: Views, wall_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._views = views
+        self._wall_ms = wall_ms
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of this section."""
+        views = self._views
+        return [
+            views.show("/groups", self.groups),
+            views.show("/groups/new", self.new),
+            views.act("/groups/new", self.create),
+            views.show("/groups/{name}", self.group),
+            views.show("/groups/{name}/consumption", self.plan_consumption),
+            views.act("/groups/{name}/consumption", self.set_consumption),
+            views.show("/groups/{name}/reset", self.plan_reset),
+            views.act("/groups/{name}/reset", self.reset),
+            views.show("/groups/{name}/delete", self.plan_delete),
+            views.act("/groups/{name}/delete", self.delete),
+        ]
+
+    def groups(self, request: Request) -> Response:
+        """List the groups that match `q`."""
+        query = request.query_params
+        system = bool(query.get("system"))
+        sort = query.get("sort", "")
+        outcomes = all_groups(self._cluster, system=system)
+        rows = group_rows(answers(outcomes), sort)
+        wanted = query.get("q", "")[:255]
+        return self._views.page(
+            *(request, "groups.html"),
+            title="Groups",
+            page=page_of(rows, wanted, query.get("page", ""), lambda row: row.name),
+            wanted=wanted,
+            system=system,
+            sort=sort if sort in _SORTS else "name",
+            sorts=_SORTS,
+            problems=problems(outcomes),
+            notice=_NOTICES.get(query.get("done", ""), ""),
+        )
+
+    def group(self, request: Request) -> Response:
+        """Show one group; its queues in pages, those with the largest lag first."""
+        name, query = request.path_params["name"], request.query_params
+        outcomes = self._describe(name)
+        found = [answer for _, answer in answers(outcomes)]
+        row = GroupRow(name, found[0].group.orderly, not found[0].group.consume_enable)
+        for answer in found:
+            row.add(answer.progress)
+        queues = sorted(
+            (queue for answer in found for queue in answer.queues),
+            key=lambda one: (-one.lag, one.topic, one.broker, one.queue_id),
+        )
+        return self._views.page(
+            *(request, "group.html"),
+            title=name,
+            name=name,
+            row=row,
+            settings=group_settings(found[0].group),
+            page=page_of(queues, query.get("topic", ""), query.get("page", ""), _topic),
+            topics=distinct(queue.topic for queue in queues if not queue.retry),
+            missing=[(queue, each) for queue in queues for each in queue.missing],
+            clients=clients_of(found),
+            shown_topic=query.get("topic", ""),
+            problems=problems(outcomes),
+            notice=_NOTICES.get(query.get("done", ""), ""),
+        )
+
+    def _describe(self, name: str) -> list[Outcome[v1.DescribeGroupResponse]]:
+        request = v1.DescribeGroupRequest(name=name)
+        return self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+
+    def new(self, request: Request) -> Response:
+        """Show the form of a new group."""
+        return self._views.page(request, "group_new.html", title="New group")
+
+    def create(self, request: Request, form: Form) -> Response:
+        """Create a group in every broker group."""
+        name = form.text("name")
+        if not name:
+            raise bad("Give the group a name.")
+        attempts = form.text("max_attempts")
+        wanted = v1.CreateGroupRequest(
+            name=name,
+            orderly=bool(form.text("orderly")),
+            max_attempts=whole(attempts, "Attempts", least=1, most=_ATTEMPTS_MAX),
+        )
+        outcomes = self._cluster.each(paths.CREATE_GROUP, wanted, v1.CreateGroupResponse)
+        check(outcomes)
+        is_new = any(answer.created or answer.altered for _, answer in answers(outcomes))
+        return moved(f"/groups/{quoted(name)}", done="created" if is_new else "unchanged")
+
+    def plan_consumption(self, request: Request) -> Response:
+        """Show what a pause or its end does."""
+        name = request.path_params["name"]
+        found = [answer for _, answer in answers(self._describe(name))]
+        clients = max(answer.progress.clients for answer in found)
+        is_paused = not all(answer.group.consume_enable for answer in found)
+        url = f"/groups/{quoted(name)}"
+        if is_paused:
+            effect = f"The {clients} connected clients get messages again."
+            verb, enable = "Resume", "yes"
+        else:
+            effect = (
+                f"The {clients} connected clients get no messages until it is resumed. Messages in"
+                " flight can still be acknowledged."
+            )
+            verb, enable = "Pause", ""
+        plan = Plan(
+            *(f"{verb} group {name}", [effect], f"{url}/consumption"),
+            *(f"{verb} consumption", url),
+            fields={"enable": enable},
+            is_dangerous=not is_paused,
+        )
+        return self._views.plan(request, plan)
+
+    def set_consumption(self, request: Request, form: Form) -> Response:
+        """Pause or resume a group."""
+        name, enable = request.path_params["name"], bool(form.text("enable"))
+        wanted = v1.CreateGroupRequest(name=name, must_exist=True, consume_enable=enable)
+        check(self._cluster.each(paths.CREATE_GROUP, wanted, v1.CreateGroupResponse))
+        return moved(f"/groups/{quoted(name)}", done="resumed" if enable else "paused")
+
+    def plan_reset(self, request: Request) -> Response:
+        """Show each queue's offset before and after a reset."""
+        query = request.query_params
+        name, fields = request.path_params["name"], _reset_fields(query, self._wall_ms())
+        wanted = _reset_request(name, fields)
+        wanted.dry_run = True
+        looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
+        changes = [change for _, answer in answers(looked) for change in answer.changes]
+        rows = [change_row(change) for change in changes if change.before != change.after]
+        url = f"/groups/{quoted(name)}"
+        sentences = [f"Set group {name} on topic {fields['topic']} to {_where(fields)}."]
+        sentences.append(_effect(changes))
+        plan = Plan(
+            *(f"Reset the offsets of {name}", sentences + problems(looked), f"{url}/reset"),
+            *("Set the offsets", url),
+            fields=fields,
+            rows=rows,
+            refusal="" if rows else "Every queue has this offset already.",
+        )
+        return self._views.plan(request, plan)
+
+    def reset(self, request: Request, form: Form) -> Response:
+        """Set the offsets; a time is the one of the plan."""
+        name = request.path_params["name"]
+        wanted = _reset_request(name, _reset_fields(form, self._wall_ms()))
+        wanted.dry_run = True
+        looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
+        answers(looked)
+        wanted.dry_run = False
+        groups = self._cluster.groups()
+        check(groups.carry_out(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse, looked))
+        return moved(f"/groups/{quoted(name)}", done="reset")
+
+    def _plans(self, name: str) -> list[Outcome[v1.DeleteGroupResponse]]:
+        request = v1.DeleteGroupRequest(name=name, dry_run=True)
+        return self._cluster.each(paths.DELETE_GROUP, request, v1.DeleteGroupResponse)
+
+    def plan_delete(self, request: Request) -> Response:
+        """Show what the deletion of a group removes."""
+        name = request.path_params["name"]
+        looked = self._plans(name)
+        plans = [answer for _, answer in answers(looked)]
+        topics = distinct(topic for plan in plans for topic in plan.topics)
+        offsets = distinct(topic for plan in plans for topic in plan.offsets)
+        clients = max(plan.clients for plan in plans)
+        sentences = [
+            f"Topics that are deleted: {', '.join(topics) or 'none'}.",
+            f"Pending retries and dead letters that are lost: {sum(p.messages for p in plans):,}.",
+            f"Offsets that are lost on: {', '.join(offsets) or 'no topic'}.",
+            f"Connected clients: {clients}.",
+        ]
+        url = f"/groups/{quoted(name)}"
+        plan = Plan(
+            *(f"Delete group {name}", sentences + problems(looked), f"{url}/delete"),
+            *("Delete the group", url),
+            typed=name,
+        )
+        return self._views.plan(request, plan)
+
+    def delete(self, request: Request, form: Form) -> Response:
+        """Delete a group; its name must have been typed."""
+        name = request.path_params["name"]
+        if form.text("typed") != name:
+            raise bad("The typed name is not that of the group.")
+        wanted = v1.DeleteGroupRequest(name=name, accept_loss=True)
+        groups = self._cluster.groups()
+        looked = self._plans(name)
+        check(groups.carry_out(paths.DELETE_GROUP, wanted, v1.DeleteGroupResponse, looked))
+        return moved("/groups", done="deleted")
+
+
+def _topic(queue: v1.GroupQueueStatus) -> str:
+    return queue.topic
+
+
+def _reset_fields(form: Mapping[str, str], now_ms: int) -> dict[str, str]:
+    """Return the fields of a reset, with its time as milliseconds."""
+    fields = {
+        key: form.get(key, "").strip()
+        for key in ("topic", "to", "time", "offset", "queue", "skip_retries")
+    }
+    if not fields["topic"]:
+        raise bad("Choose the topic.")
+    if fields["to"] == "time":
+        fields["time"] = str(moment_ms(fields["time"], now_ms))
+    return fields
+
+
+def _reset_request(group: str, fields: dict[str, str]) -> v1.ResetOffsetsRequest:
+    request = v1.ResetOffsetsRequest(
+        group=group, topic=fields["topic"], skip_retries=bool(fields["skip_retries"])
+    )
+    to = fields["to"]
+    if to in _EDGES:
+        request.edge = _EDGES[to]
+    elif to == "time":
+        request.timestamp_ms = int(fields["time"])
+    elif to == "offset":
+        request.offset = whole(fields["offset"], "The offset")
+    else:
+        raise bad("Choose the position: earliest, latest, a time or an offset.")
+    if fields["queue"]:
+        request.queue_id = whole(fields["queue"], "The queue", most=1_023)
+    return request
+
+
+def _where(fields: dict[str, str]) -> str:
+    queue = f" of queue {fields['queue']}" if fields["queue"] else ""
+    if fields["to"] == "time":
+        return (
+            f"the first message{queue} stored at {words.moment(int(fields['time']))} UTC or later"
+        )
+    if fields["to"] == "offset":
+        return f"offset {fields['offset']}{queue}"
+    return f"the {'first message' if fields['to'] == 'earliest' else 'end'}{queue}"
+
+
+def _effect(changes: Sequence[v1.OffsetChange]) -> str:
+    """Return in words how many messages are consumed again or skipped."""
+    known = [change for change in changes if change.before >= 0]
+    again = sum(max(0, change.before - change.after) for change in known)
+    skipped = sum(max(0, change.after - change.before) for change in known)
+    dropped = sum(change.in_flight for change in changes)
+    return (
+        f"{again:,} messages are consumed again, {skipped:,} are skipped; {dropped:,} deliveries in"
+        " flight can no longer be acknowledged."
+    )
+
+
+def change_row(change: v1.OffsetChange) -> dict[str, object]:
+    """Return a row of the plan of a reset."""
+    return {
+        "topic": change.topic,
+        "broker group": change.broker,
+        "queue": change.queue_id,
+        "before": change.before if change.before >= 0 else "none",
+        "after": change.after,
+        "to consume": change.max_offset - change.after,
+    }

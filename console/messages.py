@@ -1,0 +1,272 @@
+"""Pages of messages: search with export, one message with its body, sending a copy."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from ..cli.errors import CliError
+from ..cli.message.sending import Draft, send_over
+from ..proto import paths, v1, v2
+from ..store.format.property_names import FORBIDDEN_PROPERTIES
+from . import bodies, browse
+from .browse import Queue
+from .cluster import Cluster
+from .inputs import bad
+from .search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
+from .topics import consumers_of, draft_of, kind_of, lines
+from .views import Form, Views, link
+
+# Consumer groups whose progress a message's page shows: each costs a call.
+_GROUPS_MAX = 20
+_KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
+
+
+def message_row(located: Located) -> dict[str, Any]:
+    """Return what a list shows of a message."""
+    queue, message = located
+    properties = message.system_properties
+    return {
+        "queue": queue,
+        "offset": properties.queue_offset,
+        "id": properties.message_id,
+        "tag": properties.tag,
+        "key_text": " ".join(properties.keys),
+        "stored_ms": browse.stored_ms(message),
+        "preview": bodies.preview(bodies.plain(message)),
+        "size": len(message.body),
+        "href": message_link("/message", queue, properties.queue_offset),
+    }
+
+
+def message_link(path: str, queue: Queue, offset: int, **more: str) -> str:
+    """Return the URL of a page about one message."""
+    place = {"topic": queue.topic, "broker": queue.broker, "queue": queue.queue_id}
+    return link(path, **place, offset=offset, **more)
+
+
+def copy_of(message: v2.Message, topic: str, kind: str) -> Draft:
+    """Return a message to send to a topic of a type, with the content of a stored one."""
+    properties = message.system_properties
+    return Draft(
+        topic,
+        bodies.plain(message),
+        tuple(properties.keys),
+        properties.tag or None,
+        user_properties(message),
+        group=properties.message_group or None if kind in ("fifo", "mixed") else None,
+        delay_s=0 if kind == "delay" else None,
+        priority=properties.priority if kind == "priority" else None,
+        lite_topic=properties.lite_topic or None if kind == "lite" else None,
+    )
+
+
+def user_properties(message: v2.Message) -> dict[str, str]:
+    """Return the properties that a client may set."""
+    given = message.user_properties.items()
+    return {name: value for name, value in given if name not in FORBIDDEN_PROPERTIES}
+
+
+class MessagePages:
+    """The section of messages."""
+
+    def __init__(self, cluster: Cluster, views: Views, search: MessageSearch) -> None:
+        self._cluster = cluster
+        self._views = views
+        self._search = search
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of this section."""
+        views = self._views
+        return [
+            views.show("/messages", self.messages),
+            views.show("/messages/export", self.export),
+            views.show("/message", self.message),
+            views.show("/message/body", self.body),
+            views.show("/message/copy", self.edit),
+            views.act("/message/copy", self.send),
+        ]
+
+    def messages(self, request: Request) -> Response:
+        """Show the form, and what the search of the URL finds."""
+        query = request.query_params
+        found, error = Found(), ""
+        asked = bool(query.get("topic") or query.get("value"))
+        if asked:
+            try:
+                found = self._search.find(query)
+            except CliError as refused:
+                error = str(refused)
+        kept = {name: query.get(name, "") for name in _KEPT}
+        return self._views.page(
+            *(request, "messages.html"),
+            status=400 if error else 200,
+            title="Messages",
+            query={**kept, "by": query.get("by", "time"), "offset": query.get("offset", "")},
+            ways=WAYS,
+            asked=asked,
+            error=error,
+            rows=[message_row(one) for one in found.messages],
+            notes=found.notes,
+            following=link("/messages", **kept, **found.following) if found.following else "",
+            previous=link("/messages", **kept, **found.previous) if found.previous else "",
+            exports={
+                form: link("/messages/export", **dict(query), format=form)
+                for form in ("json", "csv")
+            },
+            rows_max=ROWS,
+            exported_max=EXPORTED_MAX,
+        )
+
+    def export(self, request: Request) -> Response:
+        """Return the messages of a search as a file, with their bodies."""
+        query = request.query_params
+        found = self._search.find(query, EXPORTED_MAX)
+        documents = [bodies.document(message, queue.broker) for queue, message in found.messages]
+        if query.get("format") == "csv":
+            return _file(bodies.as_csv(documents).encode(), "messages.csv", "text/csv")
+        return _file(bodies.as_json(documents).encode(), "messages.json", "application/json")
+
+    def _read(self, query: Mapping[str, str]) -> tuple[Queue, int, v2.Message]:
+        topic = query.get("topic", "").strip()
+        if not topic:
+            raise bad("Give the topic.")
+        queue = queue_of(topic, query)
+        text = query.get("offset", "").strip()
+        if not text.isdecimal() or len(text) > 18:
+            raise bad("Give the offset.")
+        return queue, int(text), browse.message_at(self._cluster, queue, int(text))
+
+    def message(self, request: Request) -> Response:
+        """Show one message."""
+        queue, offset, message = self._read(request.query_params)
+        body = bodies.plain(message)
+        origin = message.system_properties.dead_letter_queue
+        return self._views.page(
+            *(request, "message.html"),
+            title=f"Message {offset} of {queue.topic}",
+            queue=queue,
+            offset=offset,
+            properties=message.system_properties,
+            born_ms=message.system_properties.born_timestamp.ToMilliseconds(),
+            stored_ms=browse.stored_ms(message),
+            delivery_ms=message.system_properties.delivery_timestamp.ToMilliseconds(),
+            user_properties=sorted(message.user_properties.items()),
+            origin=origin if origin.topic else None,
+            size=len(message.body),
+            is_compressed=len(body) != len(message.body),
+            shown=bodies.shown(body, request.query_params.get("as", "")),
+            forms=[
+                (form, message_link("/message", queue, offset, **{"as": form}))
+                for form in bodies.forms(body)
+            ],
+            body_href=message_link("/message/body", queue, offset),
+            copy_href=message_link("/message/copy", queue, offset),
+            around_href=link(
+                *("/messages",),
+                topic=queue.topic,
+                by="offset",
+                broker=queue.broker,
+                queue=queue.queue_id,
+                offset=max(0, offset - ROWS // 2),
+            ),
+            located=self._located(queue, offset, message.system_properties.message_id),
+            progress=self._progress(queue, offset),
+        )
+
+    def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
+        """Return the place in the log; None without the right to ask, or without an id."""
+        request = v1.QueryMessagesRequest(topic=queue.topic, unique_key=message_id)
+        if not message_id:
+            return None
+        among = (queue.broker,) if queue.broker in self._cluster.names() else None
+        outcomes = self._cluster.groups(among).each(
+            paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse
+        )
+        for found in (found for one in outcomes if one.answer for found in one.answer.messages):
+            properties = v2.Message.FromString(found.message).system_properties
+            if (properties.queue_id, properties.queue_offset) == (queue.queue_id, offset):
+                return found
+        return None
+
+    def _progress(self, queue: Queue, offset: int) -> list[tuple[str, str]]:
+        """Return for each consumer group whether it has passed the message."""
+        rows = []
+        for group in consumers_of(self._cluster, queue.topic)[:_GROUPS_MAX]:
+            request = v1.DescribeGroupRequest(name=group, topic=queue.topic)
+            outcomes = self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+            statuses = (one for each in outcomes if each.answer for one in each.answer.queues)
+            texts = [
+                _passed(one, offset)
+                for one in statuses
+                if (one.topic, one.queue_id) == (queue.topic, queue.queue_id)
+                and queue.broker in ("", one.broker)
+            ]
+            rows.append((group, texts[0] if texts else "has no offset on this queue yet"))
+        return rows
+
+    def body(self, request: Request) -> Response:
+        """Return the body as a file."""
+        queue, offset, message = self._read(request.query_params)
+        name = f"{queue.topic}-{queue.queue_id}-{offset}.bin"
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        return _file(bodies.plain(message), safe, "application/octet-stream")
+
+    def edit(self, request: Request) -> Response:
+        """Show the form that sends a copy."""
+        queue, offset, message = self._read(request.query_params)
+        text = bodies.text_of(bodies.plain(message))
+        is_text = text is not None and len(text) <= bodies.SHOWN_MAX
+        origin = message.system_properties.dead_letter_queue.topic
+        draft = copy_of(
+            message, origin or queue.topic, kind_of(self._cluster, origin or queue.topic)
+        )
+        return self._views.page(
+            *(request, "message_copy.html"),
+            title="Send a copy",
+            queue=queue,
+            offset=offset,
+            draft=draft,
+            text=text if is_text else None,
+            back=message_link("/message", queue, offset),
+            groups=consumers_of(self._cluster, draft.topic),
+        )
+
+    def send(self, request: Request, form: Form) -> Response:
+        """Send the edited copy; a body that is not in the form is that of the message."""
+        queue, offset, message = self._read(form)
+        topic = form.text("to_topic")
+        if not topic:
+            raise bad("Give the topic.")
+        draft = draft_of(topic, form)
+        body = bodies.plain(message)
+        if "body" not in form or draft.body == lines(body.decode("utf-8", "replace")).encode():
+            draft = replace(draft, body=body)  # not edited: also its line ends are unchanged
+        result = send_over(self._cluster.connection, draft, 1, locate=True)
+        if result.failures:
+            raise CliError(next(iter(result.failures)))
+        return self._views.page(
+            *(request, "message_sent.html"),
+            title="The copy is sent",
+            topic=topic,
+            receipt=result.receipts[0],
+            back=message_link("/message", queue, offset),
+        )
+
+
+def _passed(queue: v1.GroupQueueStatus, offset: int) -> str:
+    if queue.consumer_offset > offset:
+        return "has passed it: consumed, moved to retry, or skipped"
+    if queue.consumer_offset < 0:
+        return "has no offset on this queue yet"
+    in_flight = f", {queue.in_flight:,} in flight" if queue.in_flight else ""
+    return f"has not passed it: {offset - queue.consumer_offset:,} messages before it{in_flight}"
+
+
+def _file(data: bytes, name: str, kind: str) -> Response:
+    """Return a download; it never runs in the browser."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=kind, headers=headers)

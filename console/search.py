@@ -1,0 +1,197 @@
+"""Searches for messages by key, id, tag, time or offset.
+
+A search is bounded: `browse.SCANNED_MAX` messages are read, `ROWS` are shown, and a link goes on
+where the page ends.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from ..cli.cluster.broker_groups import answers
+from ..proto import paths, v1, v2
+from . import bodies, browse, words
+from .browse import Queue
+from .cluster import Cluster, problems
+from .inputs import bad, moment_ms, whole
+
+#: Messages of a page: a screen, and with the largest bodies one answer of a broker.
+ROWS = 32
+#: Messages of an export, and bytes of its bodies: it is made in memory.
+EXPORTED_MAX, EXPORTED_BYTES = 500, 16 << 20
+#: Ways to search, and their titles.
+WAYS = {
+    "time": "Time",
+    "key": "Key",
+    "id": "Message id",
+    "tag": "Tag",
+    "offset": "Queue and offset",
+}
+Located = tuple[Queue, v2.Message]
+
+
+@dataclass(slots=True)
+class Found:
+    """The messages of a search."""
+
+    messages: list[Located] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    #: Parameters of the next and the previous page; empty: none.
+    following: dict[str, object] = field(default_factory=dict)
+    previous: dict[str, object] = field(default_factory=dict)
+
+
+def contains(message: v2.Message, wanted: str) -> bool:
+    """Return whether a text is in the keys, tag, properties, id or text body of a message."""
+    if not wanted:
+        return True
+    low, properties = wanted.lower(), message.system_properties
+    texts = [properties.tag, properties.message_id, properties.message_group, *properties.keys]
+    texts += [f"{name}={value}" for name, value in message.user_properties.items()]
+    if any(low in text.lower() for text in texts):
+        return True
+    return low in bodies.plain(message).decode("utf-8", "replace").lower()
+
+
+def take(
+    stream: Iterable[Located], wanted: str, end_ms: int, room: tuple[int, int]
+) -> tuple[list[Located], dict[Queue, int], bool]:
+    """Return messages that match, the offsets behind those read, and whether more may follow.
+
+    `room` has the messages to return and the bytes of their bodies.
+    """
+    found: list[Located] = []
+    behind: dict[Queue, int] = {}
+    rows, size = room
+    for scanned, (queue, message) in enumerate(stream, 1):
+        if end_ms and browse.stored_ms(message) > end_ms:
+            return found, behind, False
+        behind[queue] = browse.offset_of(message) + 1
+        if contains(message, wanted):
+            found.append((queue, message))
+            size -= len(message.body)
+        if len(found) == rows or size <= 0 or scanned == browse.SCANNED_MAX:
+            return found, behind, True
+    return found, behind, False
+
+
+class MessageSearch:
+    """Finds messages by the parameters of a URL."""
+
+    def __init__(self, cluster: Cluster, wall_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._wall_ms = wall_ms
+
+    def find(self, query: Mapping[str, str], rows: int = ROWS) -> Found:
+        """Return the messages of a search. Raises CliError for a bad parameter."""
+        way, value = query.get("by", "time"), query.get("value", "").strip()
+        topic = query.get("topic", "").strip()
+        if way not in WAYS:
+            raise bad("Search by one of: " + ", ".join(WAYS) + ".")
+        if not topic and way != "id":
+            raise bad("Give the topic.")
+        if way == "time":
+            return self._by_time(topic, query, rows)
+        if way == "offset":
+            return self._by_offset(topic, query, rows)
+        if not value:
+            raise bad(f"Give the {WAYS[way].lower()}.")
+        return self._by_index(way, topic, value, query, rows)
+
+    def _by_index(
+        self, way: str, topic: str, value: str, query: Mapping[str, str], rows: int
+    ) -> Found:
+        request = v1.QueryMessagesRequest(topic=topic, count=rows)
+        setattr(request, "message_id" if way == "id" else way, value)
+        if way != "id":
+            request.begin_ms, request.end_ms = self._times(query)
+        outcomes = self._cluster.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+        found = Found(notes=problems(outcomes))
+        for name, answer in answers(outcomes):
+            for each in answer.messages:
+                try:
+                    message = v2.Message.FromString(each.message)
+                except DecodeError:  # properties that are not text
+                    found.notes.append(f"The message {each.offset_id} cannot be shown.")
+                    continue
+                queue = Queue(message.topic.name, name, message.system_properties.queue_id)
+                found.messages.append((queue, message))
+            where = f"{name}: " if name else ""
+            if answer.left_out:
+                found.notes.append(f"{where}older messages are left out; give an earlier end.")
+            if answer.index_behind:
+                behind = words.size(answer.index_behind)
+                found.notes.append(f"{where}the index is {behind} behind; messages may be missing.")
+        found.messages.sort(key=lambda one: -browse.stored_ms(one[1]))
+        if len(found.messages) >= rows:
+            found.notes.append(f"Only the newest {rows} are shown; give an earlier end for others.")
+        found.messages = found.messages[:rows]
+        return found
+
+    def _times(self, query: Mapping[str, str]) -> tuple[int, int]:
+        now_ms = self._wall_ms()
+        begin, end = (query.get(name, "").strip() for name in ("begin", "end"))
+        return (
+            moment_ms(begin, now_ms) if begin else 0,
+            moment_ms(end, now_ms) if end else 0,
+        )
+
+    def _by_offset(self, topic: str, query: Mapping[str, str], rows: int) -> Found:
+        queue = queue_of(topic, query)
+        offset = whole(query.get("offset", "").strip() or "0", "The offset")
+        least, end = browse.bounds_of(self._cluster, queue)
+        offset = max(offset, least)
+        batch = browse.pull(self._cluster.connection, queue, offset, end, min(rows, ROWS))
+        found = Found([(queue, message) for message in batch.messages])
+        if found.messages and batch.next_offset < end:
+            found.following = {"offset": batch.next_offset}
+        if offset > least:
+            found.previous = {"offset": max(least, min(offset, end) - ROWS)}
+        found.notes.append(f"The queue has the offsets {least:,} to {end - 1:,}.")
+        return found
+
+    def _by_time(self, topic: str, query: Mapping[str, str], rows: int) -> Found:
+        begin_ms, end_ms = self._times(query)
+        status = browse.queues_of(self._cluster, topic)
+        queues = sorted({Queue(topic, one.broker, one.queue_id) for one in status})
+        found = Found()
+        if len(queues) > browse.QUEUES_MAX:
+            text = f"Only the first {browse.QUEUES_MAX} of {len(queues)} queues are read."
+            found.notes.append(text)
+            queues = queues[: browse.QUEUES_MAX]
+        starts = self._starts(queues, query.get("at", ""), begin_ms, status)
+        connection = self._cluster.connection
+        ends = {Queue(topic, one.broker, one.queue_id): one.max_offset for one in status}
+        stream = browse.in_time_order(
+            *(queues, starts.__getitem__),
+            lambda queue, offset: browse.pull(connection, queue, offset, ends[queue]),
+        )
+        room = rows, EXPORTED_BYTES
+        wanted = query.get("contains", "").strip()[:200]
+        found.messages, behind, more = take(stream, wanted, end_ms, room)
+        if more:
+            at = ",".join(str(behind.get(queue, starts[queue])) for queue in queues)
+            found.following = {"at": at}
+        return found
+
+    def _starts(
+        self, queues: list[Queue], at: str, begin_ms: int, status: list[v1.QueueStatus]
+    ) -> dict[Queue, int]:
+        """Return the first offset of each queue: where a page ended, by time, or its minimum."""
+        topic = queues[0].topic if queues else ""
+        if at:
+            offsets = [whole(text, "The position") for text in at.split(",")]
+            if len(offsets) != len(queues):
+                raise bad("The topic has other queues now: search again.")
+            return dict(zip(queues, offsets, strict=True))
+        if not begin_ms:
+            firsts = {Queue(topic, one.broker, one.queue_id): one.min_offset for one in status}
+            return {queue: firsts[queue] for queue in queues}
+        return browse.offsets_at(self._cluster.connection, queues, begin_ms)
+
+
+def queue_of(topic: str, query: Mapping[str, str]) -> Queue:
+    """Return the queue that a URL names."""
+    number = whole(query.get("queue", "").strip() or "0", "The queue", most=1_023)
+    return Queue(topic, query.get("broker", "").strip(), number)
