@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from ..cli.errors import CliError, Exit
-from ..cli.values import time_ms
+from ..cli.times import time_ms
 
 _SHOWN = 40
 
@@ -34,7 +34,7 @@ def moment_ms(text: str, now_ms: int) -> int:
     Accepted: ISO 8601 (UTC without a zone, as browsers send it), `-1h`, milliseconds.
     """
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat("" if text.isdecimal() else text)
     except ValueError:
         try:
             return time_ms(text, now_ms)

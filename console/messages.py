@@ -58,7 +58,7 @@ def copy_of(message: v2.Message, topic: str, kind: str) -> Draft:
         properties.tag or None,
         user_properties(message),
         group=properties.message_group or None if kind in ("fifo", "mixed") else None,
-        delay_s=0 if kind == "delay" else None,
+        delay_ms=0 if kind == "delay" else None,
         priority=properties.priority if kind == "priority" else None,
         lite_topic=properties.lite_topic or None if kind == "lite" else None,
     )

@@ -126,9 +126,9 @@ def test_a_copy_has_the_content_and_what_its_topic_requires() -> None:
     one.user_properties.update({"mine": "1", "__SHARDINGKEY": "g"})
     plain = copy_of(one, "orders", "normal")
     assert (plain.body, plain.tag, plain.keys) == (b"b", "t", ("k",))
-    assert (plain.properties, plain.group, plain.delay_s) == ({"mine": "1"}, None, None)
+    assert (plain.properties, plain.group, plain.delay_ms) == ({"mine": "1"}, None, None)
     assert copy_of(one, "orders", "fifo").group == "g"
-    assert copy_of(one, "orders", "delay").delay_s == 0
+    assert copy_of(one, "orders", "delay").delay_ms == 0
 
 
 def test_a_dead_letter_tells_its_origin_and_reason() -> None:
@@ -175,7 +175,12 @@ def test_a_client_of_several_broker_groups_is_listed_once() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1970-01-01T00:00:01", 1_000), ("1970-01-01T01:00:01+01:00", 1_000), ("-1m", 40_000)],
+    [
+        ("1970-01-01T00:00:01", 1_000),
+        ("1970-01-01T01:00:01+01:00", 1_000),
+        ("-1m", 40_000),
+        ("20001122", 20_001_122),
+    ],
 )
 def test_times_are_utc_without_a_zone(text: str, expected: int) -> None:
     assert moment_ms(text, 100_000) == expected
