@@ -26,6 +26,7 @@ COMMANDS: Table = {
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset.command", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
+    "dlq": ("dlq.command", "dlq", "List dead letters, and send them again."),
     "consume": (
         "message.consume",
         "consume",

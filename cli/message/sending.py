@@ -155,7 +155,7 @@ def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool)
 
     Raises CliError without a route.
     """
-    kind = _message_type(draft, _route(connection, draft))
+    kind = message_type(draft, route_of(connection, draft))
     result = Result(draft.topic)
     started = time.monotonic()
     with _interruption() as interruption:
@@ -173,7 +173,7 @@ def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool)
     return result
 
 
-def _route(connection: Connection, draft: Draft) -> v2.QueryRouteResponse:
+def route_of(connection: Connection, draft: Draft) -> v2.QueryRouteResponse:
     """Return the topic's route. Raises CliError; for a missing topic it advises its type."""
     topic, endpoints = v2.Resource(name=draft.topic), _endpoints(connection.endpoint)
     request = v2.QueryRouteRequest(topic=topic, endpoints=endpoints)
@@ -204,7 +204,7 @@ def _send(
     for message_id, _ in zip(_message_ids(), range(count), strict=False):
         if interruption.began_s is not None:
             break
-        request = v2.SendMessageRequest(messages=[_message(draft, kind, message_id)])
+        request = v2.SendMessageRequest(messages=[message_of(draft, kind, message_id)])
         future = method.future(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
         in_flight.append((message_id, future))
         while len(in_flight) >= most:
@@ -275,7 +275,7 @@ def _waits_for_index(receipt: dict[str, Any], call: grpc.Future) -> bool:
     return answer.index_behind > 0
 
 
-def _message(draft: Draft, kind: v2.MessageType.ValueType, message_id: str) -> v2.Message:
+def message_of(draft: Draft, kind: v2.MessageType.ValueType, message_id: str) -> v2.Message:
     now_ms = time.time_ns() // 1_000_000
     properties = v2.SystemProperties(
         keys=draft.keys,
@@ -303,7 +303,7 @@ def _message(draft: Draft, kind: v2.MessageType.ValueType, message_id: str) -> v
     )
 
 
-def _message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.ValueType:
+def message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.ValueType:
     """Return the message type of the options. Raises CliError if the topic does not accept it."""
     accepted = list(route.message_queues[0].accept_message_types)
     kind = draft.kind()

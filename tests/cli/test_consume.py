@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 
+import cometmq
 from cometmq.cli.message.format import formatted, parse
 from cometmq.client.message import Message
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary, wait_until
@@ -76,6 +77,57 @@ def test_ctrl_c_stops_a_waiting_consumer_and_tells_what_it_did(cluster: Cluster)
             process.kill()
     assert process.returncode == 130
     assert errors == "cometmq: Consumed 1 message.\n"
+
+
+def documents(cluster: Cluster, *words: str) -> Any:
+    return json.loads(run(cluster, *words, "-o", "json"))
+
+
+def dead_lettered(cluster: Cluster, topic: str, group: str, count: int) -> None:
+    """Send messages, and let their only attempt fail."""
+    run(cluster, "topic", "create", topic, "--queues", "1")
+    run(cluster, "group", "create", group, "--max-attempts", "1")
+    for number in range(count):
+        run(cluster, "message", "send", topic, f"body {number}", "--key", f"k{number}")
+    with cometmq.sync.SimpleConsumer(cluster.endpoints, group=group, topics=topic) as consumer:
+        failed = 0
+        while failed < count:
+            for message in consumer.receive(wait=1):
+                consumer.nack(message)
+                failed += 1
+
+        def letters() -> bool:
+            consumer.receive(wait=1)
+            return bool(
+                documents(cluster, "dlq", "ls") == [{"group": group, "dead_letters": count}]
+            )
+
+        wait_until("the messages are dead letters", letters)
+
+
+def test_dead_letters_are_listed_and_sent_again_once(cluster: Cluster) -> None:
+    dead_lettered(cluster, "failing", "failers", 3)
+    assert "failers" in run(cluster, "dlq", "ls")
+    letters = documents(cluster, "dlq", "ls", "failers")
+    assert sorted(row["body"] for row in letters) == ["body 0", "body 1", "body 2"]
+    assert {row["origin"] for row in letters} == {"failing"}
+    one = letters[0]["message_id"]
+    assert documents(cluster, "dlq", "ls", "failers", "--id", one) == letters[:1]
+    assert "has no such dead letters" in run(cluster, "dlq", "ls", "failers", "--begin", "+1h")
+    plan = documents(cluster, "dlq", "redrive", "failers", "--dry-run")
+    assert plan["changes"] == [{"topic": "failing", "to_send": 3, "sent_before": 0}]
+    assert "Sent 1 of 1 messages again." in run(cluster, "dlq", "redrive", "failers", "--id", one)
+
+    def is_indexed() -> bool:
+        return bool(
+            documents(cluster, "dlq", "redrive", "failers", "--dry-run")["changes"]
+            == [{"topic": "failing", "to_send": 2, "sent_before": 1}]
+        )
+
+    wait_until("the copy is in the index", is_indexed)
+    assert "Sent 2 of 2 messages again." in run(cluster, "dlq", "redrive", "failers")
+    again = run(cluster, *("consume", "failers", "failing", "-f", "%s %k\\n", "--count", "3"))
+    assert sorted(again.splitlines()[:3]) == ["body 0 k0", "body 1 k1", "body 2 k2"]
 
 
 def test_what_is_missing_is_named(cluster: Cluster) -> None:

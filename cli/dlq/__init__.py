@@ -1,0 +1,1 @@
+"""`cometmq dlq`: dead letters of a running cluster."""

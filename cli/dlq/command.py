@@ -1,0 +1,176 @@
+"""`cometmq dlq`: list the dead letters of consumer groups, and send them again."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..cluster.broker_groups import broker_option
+from ..confirm import go_on, plan_options
+from ..errors import CliError, Exit
+from ..metadata import with_options
+from ..options import endpoint_option, output_option
+from ..output import show_document, show_rows, timed
+from ..times import TIME_FORMS, moment
+
+if TYPE_CHECKING:
+    from ...client.message import Message
+
+_BODY_CHARS_MAX = 40
+_ERRORS_SHOWN = 5
+
+_selection = with_options(
+    click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}."),
+    click.option("--end", type=moment, default="0", metavar="TIME", help="Before this time."),
+    click.option("--origin", default="", metavar="TOPIC", help="Only messages sent to this topic."),
+    click.option("--id", "ids", multiple=True, metavar="ID", help="This message id; repeatable."),
+)
+
+
+@click.group()
+def dlq() -> None:
+    """List dead letters, and send them again."""
+
+
+@dlq.command("ls")
+@click.argument("group", default="")
+@_selection
+@click.option(
+    "--count", type=click.IntRange(1), default=100, show_default=True, help="Show at most so many."
+)
+@broker_option
+@endpoint_option
+@output_option
+def list_letters(*, group: str, endpoint: str, output: str, count: int, **selection: Any) -> None:
+    """List the groups with dead letters, or the dead letters of GROUP, oldest first.
+
+    \b
+    cometmq dlq ls
+    cometmq dlq ls billing --begin -1d
+    """
+    from ..cluster.broker_groups import broker_groups
+    from ..connection import Connection
+    from .letters import Selection, dead_letters
+
+    if not group:
+        _list_groups(endpoint, output)
+        return
+    wanted = Selection(
+        group, selection["begin"], selection["end"], selection["origin"], selection["ids"]
+    )
+    with broker_groups(endpoint) as groups, Connection(endpoint) as connection:
+        found = list(islice(dead_letters(groups, connection, wanted), count + 1))
+    documents = [_document(letter) for letter in found[:count]]
+    if output == "json":
+        show_document(documents)
+    else:
+        show_rows(
+            [_row(each) for each in documents],
+            output,
+            empty=f"Group {group} has no such dead letters.",
+        )
+    if len(found) > count:
+        click.echo("cometmq: There are more; see --count and --begin.", err=True)
+
+
+def _list_groups(endpoint: str, output: str) -> None:
+    from ...proto import paths, v1
+    from ..cluster.broker_groups import answers, broker_groups, note_failures
+
+    with broker_groups(endpoint) as groups:
+        outcomes = groups.pages(
+            paths.LIST_GROUPS, v1.ListGroupsRequest(), v1.ListGroupsResponse, "groups"
+        )
+    letters: dict[str, int] = {}
+    for _, pages in answers(outcomes):
+        for page in pages:
+            for config, progress in zip(page.groups, page.progress, strict=True):
+                letters[config.name] = letters.get(config.name, 0) + progress.dead_letters
+    rows = [{"group": name, "dead_letters": n} for name, n in sorted(letters.items()) if n]
+    show_rows(rows, output, empty="No group has dead letters.")
+    note_failures(outcomes)
+
+
+def _document(letter: "Message") -> dict[str, Any]:
+    from ..message.tailing import body_fields
+    from .letters import origin_of
+
+    return {
+        "message_id": letter.message_id,
+        "origin": origin_of(letter),
+        "attempts": letter.attempt,
+        "tag": letter.tag,
+        "keys": list(letter.keys),
+        "message_group": letter.group,
+        "born_ms": letter.born_ms,
+        "stored_ms": letter.stored_ms,
+        "broker": letter.broker,
+        "queue": letter.queue_id,
+        "offset": letter.offset,
+        "properties": dict(letter.properties),
+        **body_fields(letter.body),
+    }
+
+
+def _row(document: dict[str, Any]) -> dict[str, Any]:
+    names = ("message_id", "origin", "attempts", "tag", "keys", "stored_ms")
+    body = str(document.get("body", "(not text)"))
+    body = body if body.isprintable() else body.encode("unicode_escape").decode("ascii")
+    short = body if len(body) <= _BODY_CHARS_MAX else body[: _BODY_CHARS_MAX - 3] + "..."
+    return timed({name: document[name] for name in names}) | {"body": short}
+
+
+@dlq.command()
+@click.argument("group")
+@_selection
+@click.option("--to", default="", metavar="TOPIC", help="Send to this topic, not to the origin.")
+@plan_options
+@broker_option
+@endpoint_option
+@output_option
+def redrive(
+    *,
+    group: str,
+    to: str,
+    dry_run: bool,
+    yes: bool,
+    endpoint: str,
+    output: str,
+    **selection: Any,
+) -> None:
+    """Send the dead letters of GROUP again, to the topic of each; prints the plan and asks.
+
+    What an earlier redrive has sent is omitted, so the command can be repeated. Dead letters stay.
+    All consumer groups of the topic receive the copies: --to names another topic.
+
+    \b
+    cometmq dlq redrive billing --begin -1d --dry-run
+    """
+    from ..cluster.broker_groups import broker_groups
+    from ..connection import Connection
+    from . import redrive as work
+    from .letters import Selection, dead_letters
+
+    wanted = Selection(
+        group, selection["begin"], selection["end"], selection["origin"], selection["ids"]
+    )
+    with broker_groups(endpoint) as groups, Connection(endpoint) as connection:
+        plan = work.plan(groups, dead_letters(groups, connection, wanted), to)
+        fields = {"group": group, "without_topic": plan.without_target}
+        rows = plan.rows()
+        question = f"Send {len(plan.copies)} messages again?"
+        if not plan.copies and not dry_run:
+            fields["to_send"] = 0
+            dry_run = True
+        if not go_on(fields, question, output, rows=rows, dry_run=dry_run, yes=yes):
+            return
+        errors = [error for error in work.send(connection, plan.copies) if error is not None]
+    sent = len(plan.copies) - len(errors)
+    if output == "table":
+        click.echo(f"Sent {sent} of {len(plan.copies)} messages again.")
+    if errors:
+        reasons = list(dict.fromkeys(map(str, errors)))[:_ERRORS_SHOWN]
+        raise CliError(
+            "\n".join([f"{len(errors)} messages were not sent:", *reasons, "Repeat the command."]),
+            Exit.FAILED,
+        )

@@ -1,0 +1,107 @@
+"""Dead letters of a group, read over the wire by PullMessage without a consumer group.
+
+A dead letter is the copy of a message whose delivery attempts are used up, in `%DLQ%GROUP`. Reading
+does not change it, and nothing deletes it but retention.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...client.message import Message, read_message
+from ...proto import paths, v1, v2
+from ..cluster.broker_groups import BrokerGroups, answers
+from ..connection import Connection, failure, refusal
+
+PREFIX = "%DLQ%"
+# As `message tail`: brokers create no group of this name.
+_TOOLS = "TOOLS_CONSUMER"
+_BATCH = 32
+_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters; empty fields select all."""
+
+    group: str
+    begin_ms: int = 0
+    end_ms: int = 0
+    origin: str = ""
+    ids: Sequence[str] = ()
+
+    def has(self, letter: Message) -> bool:
+        """Return whether a dead letter is selected."""
+        return (
+            letter.stored_ms >= self.begin_ms
+            and (not self.end_ms or letter.stored_ms < self.end_ms)
+            and self.origin in ("", origin_of(letter))
+            and (not self.ids or letter.message_id in self.ids)
+        )
+
+
+def origin_of(letter: Message) -> str:
+    """Return the topic to which the message was sent first; "" if it is unknown."""
+    names = (letter.dead_letter_of, letter.properties.get("RETRY_TOPIC", ""))
+    return next((name for name in names if name and not name.startswith("%")), "")
+
+
+def dead_letters(
+    groups: BrokerGroups, connection: Connection, wanted: Selection
+) -> Iterator[Message]:
+    """Yield the selected dead letters of all broker groups, queue by queue. Raises CliError."""
+    topic = PREFIX + wanted.group
+    request = v1.DescribeTopicRequest(name=topic)
+    outcomes = groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    for _, answer in answers(outcomes):
+        for queue in answer.queues:
+            place = v2.MessageQueue(
+                topic=v2.Resource(name=topic),
+                id=queue.queue_id,
+                broker=v2.Broker(name=queue.broker, id=0),
+            )
+            letters = _read(connection, place, queue.min_offset, queue.max_offset)
+            yield from filter(wanted.has, letters)
+
+
+def _read(
+    connection: Connection, queue: v2.MessageQueue, offset: int, end: int
+) -> Iterator[Message]:
+    while offset < end:
+        messages, offset = _pull(connection, queue, offset)
+        for message in messages:
+            if message.offset < end:
+                yield message
+
+
+def _pull(connection: Connection, queue: v2.MessageQueue, offset: int) -> tuple[list[Message], int]:
+    """Return a batch and the offset behind it. Raises CliError."""
+    import grpc
+
+    request = v2.PullMessageRequest(
+        group=v2.Resource(name=_TOOLS),
+        message_queue=queue,
+        offset=offset,
+        batch_size=_BATCH,
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+    )
+    method: Callable[..., Any] = connection.channel.unary_stream(
+        paths.PULL_MESSAGE,
+        request_serializer=v2.PullMessageRequest.SerializeToString,
+        response_deserializer=v2.PullMessageResponse.FromString,
+    )
+    messages, after = [], offset
+    try:
+        for answer in method(request, timeout=_TIMEOUT_S, metadata=connection.metadata):
+            content = answer.WhichOneof("content")
+            if content == "message":
+                messages.append(read_message(answer.message, queue.broker.name))
+            elif content == "next_offset":
+                after = answer.next_offset
+            elif answer.status.code not in (v2.OK, v2.MESSAGE_NOT_FOUND, v2.ILLEGAL_OFFSET):
+                raise refusal(answer.status.code, answer.status.message)
+    except grpc.RpcError as error:
+        raise failure(error, connection.endpoint) from None
+    behind = messages[-1].offset + 1 if messages else offset
+    # At least one ahead, so that an answer without messages ends the loop.
+    return messages, max(after, behind, offset + (not messages))

@@ -1,0 +1,124 @@
+"""The work of `cometmq dlq redrive`: send dead letters again, each at most once.
+
+The message id of a copy is derived from the position of its dead letter and from the target. So a
+repeated command finds the copies of the first one in the index of the target, as long as retention
+keeps them, and omits them. Dead letters are not deleted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from ...client.message import Message
+from ...pipeline.outbound import unique_key, user_properties
+from ...proto import paths, v1, v2
+from ..cluster.broker_groups import BrokerGroups
+from ..connection import Connection, refusal
+from ..errors import CliError
+from ..message.sending import Draft, message_of, message_type, route_of
+from .letters import origin_of
+
+# Calls in flight.
+_BATCH = 32
+_ORIGIN_PROPERTY = "dead-letter-message-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A dead letter and what is sent for it."""
+
+    letter: Message
+    topic: str
+    message_id: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """The copies to send, and what is not sent."""
+
+    copies: list[Copy] = field(default_factory=list)
+    #: By target topic.
+    sent_before: Counter[str] = field(default_factory=Counter)
+    without_target: int = 0
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row for each target topic."""
+        pending = Counter(copy.topic for copy in self.copies)
+        return [
+            {"topic": topic, "to_send": pending[topic], "sent_before": self.sent_before[topic]}
+            for topic in sorted(pending | self.sent_before)
+        ]
+
+
+def plan(groups: BrokerGroups, letters: Iterable[Message], to: str) -> Plan:
+    """Find the targets of dead letters, and which copies exist already. Raises CliError."""
+    found = Plan()
+    for batch in _batches(letters):
+        copies = []
+        for letter in batch:
+            topic = to or origin_of(letter)
+            if not topic:
+                found.without_target += 1
+                continue
+            key = unique_key("redrive", letter.broker, letter.topic, letter.offset, topic)
+            copies.append(Copy(letter, topic, key))
+        present = [_exists(groups, copy) for copy in copies]
+        for copy, is_present in zip(copies, present, strict=True):
+            if is_present:
+                found.sent_before[copy.topic] += 1
+            else:
+                found.copies.append(copy)
+    return found
+
+
+def _batches(letters: Iterable[Message]) -> Iterator[list[Message]]:
+    iterator = iter(letters)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
+
+
+def _exists(groups: BrokerGroups, copy: Copy) -> bool:
+    request = v1.QueryMessagesRequest(topic=copy.topic, unique_key=copy.message_id, count=1)
+    outcomes = groups.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+    for outcome in outcomes:
+        # Without every answer a copy could be sent twice; a topic that a group lacks has none.
+        if outcome.error is not None and not outcome.absent:
+            raise outcome.error
+    return any(one.answer is not None and one.answer.messages for one in outcomes)
+
+
+def send(connection: Connection, copies: Sequence[Copy]) -> Iterator[CliError | None]:
+    """Send copies; yield for each its error, or None. Raises CliError for an unknown topic."""
+    routes: dict[str, v2.QueryRouteResponse] = {}
+    for first in range(0, len(copies), _BATCH):
+        pending = []
+        for copy in copies[first : first + _BATCH]:
+            draft = _draft(copy)
+            if copy.topic not in routes:
+                routes[copy.topic] = route_of(connection, draft)
+            if v2.DELAY in routes[copy.topic].message_queues[0].accept_message_types:
+                draft = replace(draft, delay_ms=0)
+            kind = message_type(draft, routes[copy.topic])
+            request = v2.SendMessageRequest(messages=[message_of(draft, kind, copy.message_id)])
+            pending.append(connection.start(paths.SEND_MESSAGE, request, v2.SendMessageResponse))
+        for result in pending:
+            try:
+                answer = result()
+                status = answer.entries[0].status if answer.entries else answer.status
+                yield None if status.code == v2.OK else refusal(status.code, status.message)
+            except CliError as error:
+                yield error
+
+
+def _draft(copy: Copy) -> Draft:
+    letter = copy.letter
+    return Draft(
+        copy.topic,
+        letter.body,
+        letter.keys,
+        letter.tag or None,
+        {**user_properties(letter.properties), _ORIGIN_PROPERTY: letter.message_id},
+        group=letter.group or None,
+        priority=letter.priority,
+    )
