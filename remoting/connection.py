@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,9 @@ REQUEST_BYTES_MAX = 64 << 20
 CALLS_MAX = 1_000
 #: Bytes of answers in the buffer from which on the connection is not read.
 _UNREAD_BYTES_PAUSE = 1 << 20
+#: One turn of the event loop: a read has thousands of small requests.
+_TURN_NS = 20_000_000
+_LONG_TURN = "a long turn"
 _OPAQUE_MAX = 0x7FFFFFFF
 _BUSY = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -126,18 +129,30 @@ class Connection(asyncio.Protocol):
             shared.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
+        self.active_ns = self._shared.steady_ns()
+        self._serve(self._reader.feed(data))
+
+    def _serve(self, commands: Iterator[Command]) -> None:
+        """Serve commands; after a turn leave the event loop to others and go on later."""
         shared = self._shared
-        self.active_ns = shared.steady_ns()
+        if self._transport.is_closing():
+            return
+        stop_ns = shared.steady_ns() + _TURN_NS
         try:
-            for command in self._reader.feed(data):
+            for command in commands:
                 self._receive(command)
                 if self._transport.is_closing():
+                    return
+                if shared.steady_ns() >= stop_ns:
+                    self._pause(_LONG_TURN)
+                    asyncio.get_running_loop().call_soon(self._serve, commands)
                     return
         except FrameError as error:
             shared.statistics.malformed += 1
             logger.info("remoting.malformed peer=%s reason=%s", self.peer, error)
             self._transport.close()
             return
+        self._resume(_LONG_TURN)
         self._note_unfinished(self._reader.unfinished)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -167,7 +182,9 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self, reason: str) -> None:
-        self._reasons_to_pause.discard(reason)
+        if reason not in self._reasons_to_pause:
+            return
+        self._reasons_to_pause.remove(reason)
         if not self._reasons_to_pause and not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -107,6 +107,28 @@ async def test_errors_have_their_codes_and_words() -> None:
         assert server.statistics.unknown == 1
 
 
+async def test_many_small_requests_leave_the_loop_to_others_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_TURN_NS", 1)  # every request ends its turn
+    async with serving() as (served, _, port), RemotingClient(port) as client:
+        count = 200
+        turns: list[int] = []
+
+        async def other() -> None:
+            while len(served.seen) < count:
+                turns.append(len(served.seen))
+                await asyncio.sleep(0)
+
+        others = asyncio.create_task(other())
+        calls = [client.post(Command(ECHO)) for _ in range(count)]
+        answers = await asyncio.wait_for(asyncio.gather(*calls), WAIT_S)
+        await others
+        assert [answer.code for answer in answers] == [0] * count
+        assert served.seen == sorted(served.seen), "served in their order"
+        assert len(set(turns)) > count // 2, "another task ran between most of them"
+
+
 async def test_answers_come_in_any_order() -> None:
     async with serving() as (served, _, port), RemotingClient(port) as client:
         first, second = client.post(Command(WAIT)), client.post(Command(WAIT, body=b"light"))
