@@ -17,6 +17,7 @@ from ..connection import Connection
 from ..errors import CliError, Exit
 from ..options import output_option
 from ..output import show_rows
+from .connect import connect
 from .version import version_of
 
 #: A broker keeps segments, queue files and one socket for each client open.
@@ -33,22 +34,28 @@ class Finding:
     advice: str = ""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--endpoint", help="Also check the front door of this node (HOST:PORT).")
 @output_option
-def doctor(endpoint: str | None, output: str) -> int:
-    """Check this machine and the installation.
+@click.pass_context
+def doctor(ctx: click.Context, *, endpoint: str | None, output: str) -> int:
+    """Check this machine and the installation; `connect` checks the way to a broker.
 
     \b
     cometmq doctor
     cometmq doctor --endpoint 127.0.0.1:8081 -o json
     """
+    if ctx.invoked_subcommand is not None:
+        return Exit.DONE
     findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
     if endpoint:
         findings.append(_serving(endpoint))
     show_rows([asdict(finding) for finding in findings], output, empty="")
     bad = any(finding.verdict == "bad" for finding in findings)
     return Exit.PROBLEMS if bad else Exit.DONE
+
+
+doctor.add_command(connect)
 
 
 def _python() -> Finding:

@@ -15,15 +15,12 @@ import click
 from ...client.consuming import Refusals
 from ...client.errors import NotFound
 from ...client.message import Message
-from ...client.session import Options
 from ...client.simple_consumer import SimpleConsumer
-from ...client.transport.credentials import Credentials
 from ...proto import paths, v1
 from ..cluster.broker_groups import answers, broker_groups
-from ..credentials import credentials
 from ..errors import CliError, Exit
-from ..links import tls
 from ..output import show_streamed
+from ..sdk import sdk_options
 from .format import Part, formatted
 from .tailing import body_fields, line_of
 
@@ -86,7 +83,7 @@ class Consumption:
             self._endpoint,
             group=wanted.group,
             topics=dict.fromkeys(wanted.topics, wanted.tag),
-            **_options(self._endpoint),
+            **sdk_options(self._endpoint),
         )
         try:
             await consumer.start()
@@ -133,23 +130,6 @@ class Consumption:
             show_streamed(_document(message))
         else:
             click.echo(line_of(_document(message)))
-
-
-def _options(endpoint: str) -> Options:
-    """Return the options of the SDK for an endpoint: the user and TLS. Raises CliError."""
-    options = Options()
-    user, link = credentials(endpoint), tls(endpoint)
-    if user is not None:
-        options["credentials"] = Credentials(user.access_key, user.secret_key)
-    if link is not None:
-        options["tls"] = True
-        if link.roots:
-            options["tls_roots"] = link.roots
-        if link.name:
-            options["tls_server_name"] = link.name
-        if link.certificate:
-            options["tls_certificate"], options["tls_key"] = link.certificate, link.key
-    return options
 
 
 def _document(message: Message) -> dict[str, Any]:
