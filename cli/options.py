@@ -35,7 +35,7 @@ def address_option(
         if ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             return value or ""
         return (
-            _of_context(kind, name)
+            _of_context(kind, name, is_needed=bool(default))
             or local_cluster.address(kind, local_cluster.named_file(local_cluster.ADDRESSES_FILE))
             or value
             or local_cluster.address(kind, local_cluster.found_file(local_cluster.ADDRESSES_FILE))
@@ -48,17 +48,20 @@ def address_option(
         callback=resolve,
         metavar=metavar,
         help=f"{what} [default: those of the cluster of --data, of the context or of this"
-        f" directory, or {default}]",
+        f" directory, or {default or 'none'}]",
     )
 
 
-def _of_context(kind: str, option: str) -> str:
-    """Return `endpoints` or `nameservers` of the context; "" without one. Raises CliError."""
+def _of_context(kind: str, option: str, *, is_needed: bool) -> str:
+    """Return `endpoints` or `nameservers` of the context; "" without one.
+
+    Raises CliError if the context lacks them and they are needed.
+    """
     found = chosen.chosen()
     if found is None:
         return ""
     name, context = found
-    if not (value := getattr(context, kind)):
+    if not (value := getattr(context, kind)) and is_needed:
         cure = f"start it: cometmq up --data {context.data}" if context.data else f"give {option}"
         raise CliError(f"The context '{name}' has no {kind}; {cure}.", Exit.USAGE)
     return str(value)

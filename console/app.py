@@ -16,12 +16,15 @@ from starlette.types import Scope
 
 from ..cli.errors import CliError
 from .cluster import Cluster
+from .configuration import ConfigurationPages
+from .controllers import Controllers
 from .dead_letters import DeadLetterPages
 from .groups import GroupPages
+from .high_availability import HighAvailabilityPages
 from .live import OverviewPages, Watch
 from .messages import MessagePages
 from .search import MessageSearch
-from .security import Guard
+from .security import HEADERS, Guard
 from .topics import TopicPages
 from .views import Views
 
@@ -40,7 +43,11 @@ class _Files(StaticFiles):
 
 
 def make_app(
-    cluster: Cluster, views: Views, wall_ms: Callable[[], int], hosts: Iterable[str]
+    cluster: Cluster,
+    controllers: Controllers,
+    views: Views,
+    wall_ms: Callable[[], int],
+    hosts: Iterable[str],
 ) -> tuple[Starlette, Watch]:
     """Return the application and its watch; `hosts` are further names of the console."""
     watch = Watch(cluster, wall_ms)
@@ -59,6 +66,12 @@ def make_app(
     async def failed(request: Request, error: Exception) -> Response:
         return views.error(request, error)
 
+    async def crashed(request: Request, _error: Exception) -> Response:
+        """Answer a fault of the console itself; uvicorn logs it."""
+        found = views.error(request, HTTPException(500, "Its log has the details."))
+        found.headers.update(HEADERS)  # this answer does not pass the guard
+        return found
+
     app = Starlette(
         routes=[
             *OverviewPages(watch, views).routes(),
@@ -66,10 +79,12 @@ def make_app(
             *GroupPages(cluster, views, wall_ms).routes(),
             *MessagePages(cluster, views, search).routes(),
             *DeadLetterPages(cluster, views, search).routes(),
+            *HighAvailabilityPages(cluster, controllers, views).routes(),
+            *ConfigurationPages(cluster, views).routes(),
             Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),
         ],
         middleware=[Middleware(Guard, names=hosts)],
-        exception_handlers={CliError: failed, HTTPException: failed},
+        exception_handlers={CliError: failed, HTTPException: failed, Exception: crashed},
         lifespan=lifespan,
     )
     return app, watch

@@ -10,7 +10,7 @@ import click
 
 from ..cli.connection import Connection
 from ..cli.errors import CliError, Exit
-from ..cli.options import endpoint_option
+from ..cli.options import address_option, endpoint_option
 from ..proto.addresses import is_loopback
 
 _PORT = 8082
@@ -48,6 +48,14 @@ _PORT = 8082
     type=click.Path(path_type=Path, dir_okay=False),
     help="JSON file with the address, written when the console is serving.",
 )
+@address_option(
+    "--namesrv",
+    kind="nameservers",
+    default="",
+    envvar="COMETMQ_NAMESRV_ADDR",
+    metavar="HOST:PORT;...",
+    what="Nameservers, for the page of high availability and for switchovers.",
+)
 @endpoint_option
 def console(
     *,
@@ -56,6 +64,7 @@ def console(
     hosts: tuple[str, ...],
     allow_changes: bool,
     ready_file: Path | None,
+    namesrv: str,
     endpoint: str,
 ) -> None:
     """Serve the web console of a cluster.
@@ -73,6 +82,7 @@ def console(
         )
         raise CliError(text, Exit.USAGE)
     try:
+        from .controllers import Controllers
         from .server import serve
     except ModuleNotFoundError as error:
         text = f"The console needs {error.name}: pip install 'cometmq[console]'"
@@ -85,4 +95,5 @@ def console(
             hosts=hosts,
             allow_changes=allow_changes,
             ready_file=ready_file,
+            controllers=Controllers(namesrv, click.get_current_context()),
         )

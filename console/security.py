@@ -24,7 +24,8 @@ FORM_BYTES_MAX = 1 << 20
 FORM_FIELDS_MAX = 200
 
 _METHODS = ("GET", "HEAD", "POST")
-_HEADERS = {
+#: Headers of every answer.
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
         " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -77,7 +78,7 @@ class Guard:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

@@ -19,6 +19,7 @@ from ..cli.private_file import replace
 from ..front.clock import Clock
 from .app import make_app
 from .cluster import Cluster
+from .controllers import Controllers
 from .live import VIEWERS_MAX, Watch
 from .views import Views
 
@@ -37,12 +38,13 @@ def serve(
     hosts: Sequence[str],
     allow_changes: bool,
     ready_file: Path | None,
+    controllers: Controllers,
 ) -> None:
     """Serve until a signal. Raises CliError if the port or the ready file cannot be used."""
     clock = Clock()
     views = Views(connection.endpoint, secrets.token_urlsafe(32), allow_changes=allow_changes)
     cluster = Cluster(connection, clock.wall_ms)
-    app, watch = make_app(cluster, views, clock.wall_ms, hosts)
+    app, watch = make_app(cluster, controllers, views, clock.wall_ms, hosts)
     with _listener(host, port) as listener:
         config = uvicorn.Config(
             app,

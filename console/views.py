@@ -28,11 +28,18 @@ SECTIONS = (
     ("/groups", "Groups"),
     ("/messages", "Messages"),
     ("/dead-letters", "Dead letters"),
+    ("/ha", "High availability"),
+    ("/configuration", "Configuration"),
 )
 # Pages outside the path of their section.
 _SECTION_OF = {"message": "/messages"}
 _STATUS = {Exit.NOT_FOUND: 404, Exit.USAGE: 400}
-_TITLES = {400: "Not a valid request", 403: "Not allowed", 404: "Not found"}
+_TITLES = {
+    400: "Not a valid request",
+    403: "Not allowed",
+    404: "Not found",
+    500: "The console failed",
+}
 
 
 class Form(dict[str, str]):

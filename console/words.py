@@ -49,8 +49,10 @@ def clock_time(ms: int) -> str:
 
 
 def span(ms: float) -> str:
-    """Return a duration of one unit: `120 ms`, `3.4 s`, `5 min`, `2 h`, `3 d`."""
+    """Return a duration of one unit: `350 µs`, `120 ms`, `3.4 s`, `5 min`, `2 h`, `3 d`."""
     seconds = ms / _THOUSAND
+    if 0 < ms < 1:
+        return f"{ms * _THOUSAND:.0f} µs"
     if seconds < 1:
         return f"{ms:.0f} ms"
     if seconds < _MINUTE_S:

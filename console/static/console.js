@@ -27,9 +27,9 @@
     const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
     return {
       width, height: 180, legend: { show: false }, cursor: { show: false },
-      padding: [10, 8, 0, 0],
+      padding: [10, 28, 0, 0],
       scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.1] } },
-      axes: [{ ...axis, space: 80, values: (u, ticks) => ticks.map(time) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(short) }],
+      axes: [{ ...axis, space: 80, size: 32, values: (u, ticks) => ticks.map(time) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(short) }],
       series: [{}, ...series.map((one) => ({ stroke: colour(one.colour), width: 2, points: { show: false } }))],
     };
   }

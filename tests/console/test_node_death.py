@@ -9,18 +9,30 @@ from cometmq.tests.console.served import serve
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 
-def test_the_console_outlives_its_node_and_tells_its_end(
+def test_the_console_switches_over_outlives_its_node_and_tells_its_end(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    cluster = new_cluster().wait_in_sync()
-    dead, alive = cluster.address("master"), cluster.address("slave")
-    with serve(tmp_path, f"{dead};{alive}") as console:
-        wait_until("the overview names the node", lambda: dead in console.get("/"))
+    cluster = new_cluster(controller=True).wait_in_sync()
+    first, second = cluster.address("master"), cluster.address("slave")
+    data = ("--data", str(cluster.data), "--allow-changes")
+    with serve(tmp_path, f"{second};{first}", *data) as console:
+        wait_until("the overview names the node", lambda: second in console.get("/"))
+        switchover = "/ha/broker-a/switchover"
+        wait_until("both are in sync", lambda: "Make broker 1 the leader" in console.get("/ha"))
+        assert "would elect broker 1" in console.get(f"{switchover}?to=1")
+
+        def switched() -> bool:
+            if "broker 1, epoch" in console.get("/ha"):
+                return True
+            return "Leader: broker 1" in console.act(switchover, {"to": "1"}).text
+
+        wait_until("broker 1 leads", switched)
         with console.stream() as stream:
-            cluster.kill9("master")
-            while "does not accept connections" not in (line := stream.readline().decode()):
+            cluster.kill9("slave")
+            # The nameserver may notice it first if this machine is slow.
+            words = f"{second}) does not accept connections", f"{second}) is not alive"
+            while not any(each in (line := stream.readline().decode()) for each in words):
                 assert line, "the stream ended"
-            assert dead in line
         wait_until("topics are read", lambda: console.ask("GET", "/topics").status == 200)
 
 

@@ -17,7 +17,17 @@ from cometmq.proto import paths, v2
 from cometmq.tests.console.served import Served, serve
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
-PAGES = ("/", "/topics", "/topics/new", "/groups", "/groups/new", "/messages", "/dead-letters")
+PAGES = (
+    "/",
+    "/topics",
+    "/topics/new",
+    "/groups",
+    "/groups/new",
+    "/messages",
+    "/dead-letters",
+    "/ha",
+    "/configuration",
+)
 BODY = '{"note": "<script>alert(1)</script>", "lines": "a\\nb"}'
 
 
@@ -360,3 +370,22 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     exported = json.loads(console.get("/messages/export?topic=mortal&format=json"))
     texts = [one["body"] for one in exported]
     assert (len(texts), len(set(texts[3:])), set(texts)) == (5, 2, {"body-0", "body-1", "body-2"})
+
+
+def test_without_a_nameserver_high_availability_is_from_the_brokers(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    page = told(console.get("/ha"))
+    assert "start it with --namesrv" in page
+    assert shared_cluster.address("slave") in page
+    assert console.ask("GET", "/ha/broker-a/switchover?to=1").status == 502
+    assert console.ask("GET", "/ha/broker-a/switchover?to=x").status == 400
+
+
+def test_settings_are_searched_and_secrets_hidden(console: Served, shared_cluster: Cluster) -> None:
+    page = told(console.get("/configuration?q=clusterToken"))
+    assert "clusterToken (hidden)" in page
+    assert "1 setting of" in page
+    everything = told(console.get("/configuration"))
+    assert "Page 1 of" in everything
+    assert "No setting matches" in told(console.get("/configuration?q=nothing-like-it"))

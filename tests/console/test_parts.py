@@ -32,6 +32,7 @@ FOLDER = Path(cometmq.__file__).parent / "console"
         (words.moment(0), "–"),
         (words.moment(1_700_000_000_123), "2023-11-14 22:13:20.123"),
         (words.moment(10**18), str(10**18)),
+        (words.span(0.35), "350 µs"),
         (words.span(3_400), "3.4 s"),
         (words.span(7_200_000), "2 h"),
         (words.counted(1, "topic"), "1 topic"),
