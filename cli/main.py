@@ -26,6 +26,7 @@ COMMANDS: Table = {
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset.command", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
+    "top": ("top.command", "top", "Show rates, lag, roles and disk of a cluster, live."),
     "dlq": ("dlq.command", "dlq", "List dead letters, and send them again."),
     "consume": (
         "message.consume",

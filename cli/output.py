@@ -71,8 +71,19 @@ def show_fields(fields: Row, output: str) -> None:
 
 def print_table(rows: Sequence[Row]) -> None:
     """Print a table with the rows' keys as columns; numbers are right-aligned."""
-    from rich.box import SIMPLE_HEAD
+    print_page(table_of(rows))
+
+
+def print_page(page: Any) -> None:
+    """Print what `rich` can render, wide enough to cut nothing."""
     from rich.console import Console
+
+    Console(width=_WIDTH, highlight=False).print(page)
+
+
+def table_of(rows: Sequence[Row]) -> Any:
+    """Return the table of `print_table`."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
@@ -82,7 +93,7 @@ def print_table(rows: Sequence[Row]) -> None:
         table.add_column(_title(name), justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*(Text(_text(value)) for value in row.values()))
-    Console(width=_WIDTH, highlight=False).print(table)
+    return table
 
 
 def timed(row: Row) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""`cometmq top`: the state of a cluster, refreshed."""
