@@ -1,8 +1,8 @@
 """Sends of classic clients: the records that they make of a message, through the broker's sender.
 
 Source: docs/formats/remoting.md, section 11. Flag, body and born time are stored as sent; the
-properties get MSG_REGION, TRACE_ON, CLUSTER and, if missing, UNIQ_KEY. A delayed message is stored
-as one of the gRPC protocol is. Not offered: transactional messages.
+properties get MSG_REGION, TRACE_ON, CLUSTER (not in a batch) and, if missing, UNIQ_KEY. A delayed
+message is stored as one of the gRPC protocol is. Not offered: transactional messages.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ class ClassicSends:
                 self._sender.store_host,
                 header.reconsume_times,
             )
-            properties = self._properties(own if batch else header.properties)
+            properties = (
+                self._properties(own, whole=False) if batch else self._properties(header.properties)
+            )
             if topic.name != header.topic:  # a dead letter is not delayed
                 for name in REQUESTED:
                     properties.pop(name, None)
@@ -217,14 +219,15 @@ class ClassicSends:
             return self._turn % topic.write_queues
         return header.queue_id
 
-    def _properties(self, text: str) -> dict[str, str]:
-        """Return the properties to store. Raises RemotingError."""
+    def _properties(self, text: str, *, whole: bool = True) -> dict[str, str]:
+        """Return the properties to store; those of a batched message (not `whole`) as sent."""
         properties = decode_properties(text.encode())
         for name in _DROPPED:
             properties.pop(name, None)
-        properties["MSG_REGION"] = self._config.region_id
-        properties["TRACE_ON"] = "true"
-        properties["CLUSTER"] = self._config.broker_cluster_name
+        if whole:
+            properties["MSG_REGION"] = self._config.region_id
+            properties["TRACE_ON"] = "true"
+            properties["CLUSTER"] = self._config.broker_cluster_name
         properties.setdefault(_UNIQUE, uuid.uuid4().hex.upper())
         return properties
 
@@ -266,15 +269,23 @@ class ClassicSends:
         return RecallHandle(topic, self._config.broker_name, out_ms + 1, message_id).encode()
 
 
-def answer_of(sent: Any, positions: Positions, fields: dict[str, str]) -> asyncio.Future[Command]:
-    """Return a future of the response to a send; `sent` is the answer of the sender."""
+def answer_of(
+    sent: Any, positions: Positions | None, fields: dict[str, str]
+) -> asyncio.Future[Command]:
+    """Return a future of the response to a send; `sent` is the answer of the sender.
+
+    Without `positions` the response does not name the place of the message.
+    """
     future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
     sent.add_done_callback(partial(_sent, future, positions, fields))
     return future
 
 
 def _sent(
-    future: asyncio.Future[Command], positions: Positions, fields: dict[str, str], sent: Any
+    future: asyncio.Future[Command],
+    positions: Positions | None,
+    fields: dict[str, str],
+    sent: Any,
 ) -> None:
     if future.done():  # the client has left
         return
@@ -284,12 +295,14 @@ def _sent(
         future.set_exception(error)
 
 
-def _response(content: bytes, positions: Positions, fields: dict[str, str]) -> Command:
+def _response(content: bytes, positions: Positions | None, fields: dict[str, str]) -> Command:
     answer = v2.SendMessageResponse.FromString(content)
     status = next(
         (each.status for each in answer.entries if each.status.code != v2.OK), answer.status
     )
     code = Reply.SUCCESS if status.code == v2.OK else reply_code(status.code)
+    if positions is None:
+        return reply(code, None if code is Reply.SUCCESS else status.message)
     if code not in _STORED or not positions.ids:
         for name in ("transactionId", "recallHandle"):
             fields.pop(name, None)

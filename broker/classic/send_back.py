@@ -24,10 +24,9 @@ from ..messages.stored_properties import in_bucket_order
 from ..metadata.tables import is_system_topic
 from ..pop.dead_letter import Origin, is_dead_letter_topic
 from ..pop.retry import NOT_COPIED
-from ..sending.answer import ReceiptExtras
 from ..sending.fast_path import Prepared
 from .errors import known_group
-from .send import Positions, answer_of
+from .send import answer_of
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
@@ -82,11 +81,9 @@ class SendBacks:
             copy = self._dead_letter(record, group)
         else:
             copy = self._retry(record, group, header.delay_level)
-        positions = Positions(copy.queue_id, self._sender.store_host)
         ready = Prepared([copy], [b"copy"], copy.topic, v2.NORMAL, len(copy.body))
-        ready.extras = [ReceiptExtras(on_stored=positions.stored)]
         ctx = RequestContext(group, peer=peer.peer, request_bytes=len(copy.body))
-        return answer_of(self._sender.send_prepared(ready, ctx), positions, {})
+        return answer_of(self._sender.send_prepared(ready, ctx), None, {})
 
     def _record(self, offset: int) -> Record:
         """Return the client's message at a position of the log. Raises RemotingError."""

@@ -177,6 +177,7 @@ async def test_a_batch_is_stored_message_by_message(tmp_path: Path) -> None:
         assert "transactionId" not in sent.fields
         found = await pulled(client)
         assert [(each.body, each.flag) for each in found] == [(b"one", 3), (b"two", 3)]
+        assert [each.properties for each in found] == [b"UNIQ_KEY\x01a\x02", b"UNIQ_KEY\x01b\x02"]
         ids = [each.store_host + each.physical_offset.to_bytes(8, "big") for each in found]
         assert sent.fields["msgId"] == ",".join(each.hex().upper() for each in ids)
         for broken in (b"", parts[0][:-1], parts[0][:21], b"\xff" * 40):
@@ -454,7 +455,7 @@ async def test_a_message_sent_back_comes_again_until_it_is_a_dead_letter(tmp_pat
         answer = await client.call(
             Request.CONSUMER_SEND_MSG_BACK, offset=record.physical_offset, **back
         )
-        assert answer.code == Reply.SUCCESS
+        assert (answer.code, answer.fields) == (Reply.SUCCESS, {})
         command = pulling(topic=retry, queueId=0, sysFlag=6, suspendTimeoutMillis=30_000)
         (copy,) = records((await asyncio.wait_for(client.post(command), 60)).body)
         assert (copy.body, copy.reconsume_times, copy.flag) == (b"again", 1, 7)

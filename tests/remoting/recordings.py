@@ -33,13 +33,27 @@ def scenarios() -> list[str]:
     return sorted(file.name.removesuffix(".jsonl.gz") for file in FOLDER.iterdir())
 
 
-def frames(scenario: str) -> Iterator[Recorded]:
-    """Yield the frames of a recording in their order."""
+@dataclass(frozen=True)
+class Closed:
+    """The end of a connection."""
+
+    connection: int
+
+
+def events(scenario: str) -> Iterator[Recorded | Closed]:
+    """Yield the frames of a recording and the ends of its connections in their order."""
     with gzip.open(FOLDER / f"{scenario}.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             found = json.loads(line)
             if "event" not in found:
                 yield _recorded(found)
+            elif found["event"] == "close":
+                yield Closed(found["conn"])
+
+
+def frames(scenario: str) -> Iterator[Recorded]:
+    """Yield the frames of a recording in their order."""
+    return (each for each in events(scenario) if isinstance(each, Recorded))
 
 
 def _recorded(found: dict[str, Any]) -> Recorded:
