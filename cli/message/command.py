@@ -8,7 +8,7 @@ import click
 from ..cluster.broker_groups import broker_option
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
-from ..output import show_document, show_fields
+from ..output import show_document, show_fields, show_rows, timed
 from ..times import TIME_FORMS, duration, moment
 from .start import Start, start_position
 
@@ -207,3 +207,45 @@ def query(
         end_ms=end,
     )
     query_messages(endpoint, request, output)
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@click.option("--topic", default="", help="The topic; optional if ID is an offset id.")
+@click.option(
+    "--group",
+    "names",
+    multiple=True,
+    help="Only this consumer group; repeatable [default: all that consume the topic].",
+)
+@broker_option
+@endpoint_option
+@output_option
+def story(
+    *, message_id: str, topic: str, names: tuple[str, ...], endpoint: str, output: str
+) -> None:
+    """Show what happened to message ID: where it is stored, and its state in each group.
+
+    `consumed` means that the group is past it: acknowledged, filtered out, or skipped by a reset.
+
+    \b
+    cometmq message story 01A2B3C4D5E6F7 --topic orders
+    """
+    from ..cluster.broker_groups import broker_groups
+    from . import story as work
+
+    with broker_groups(endpoint) as groups:
+        found = work.find(groups, message_id, topic)
+        waits = "" if found else work.waiting_place(groups, message_id)
+        known = work.check_found(found, waits, message_id)
+        consumers = list(names) or work.group_names(groups, known)
+        if len(consumers) > work.GROUPS_MAX:
+            click.echo(f"cometmq: Only {work.GROUPS_MAX} groups are asked; see --group.", err=True)
+        rows = work.states(groups, known, consumers[: work.GROUPS_MAX])
+    document = work.document(known)
+    if output == "json":
+        show_document({"message": document, "groups": rows})
+        return
+    show_fields(timed(document), output)
+    click.echo()
+    show_rows([timed(row) for row in rows], output, empty="No group has consumed the topic.")

@@ -130,6 +130,38 @@ def test_dead_letters_are_listed_and_sent_again_once(cluster: Cluster) -> None:
     assert sorted(again.splitlines()[:3]) == ["body 0 k0", "body 1 k1", "body 2 k2"]
 
 
+def test_the_story_of_a_message_names_its_state_in_each_group(cluster: Cluster) -> None:
+    dead_lettered(cluster, "told", "told-failers", 1)
+    (letter,) = documents(cluster, "dlq", "ls", "told-failers")
+    run(cluster, "group", "create", "told-readers")
+    run(cluster, "group", "create", "told-late")
+    run(cluster, "offset", "reset", "told-late", "told", "earliest")
+    run(cluster, "consume", "told-readers", "told", "--count", "1")
+    story = ("message", "story", letter["message_id"], "--topic", "told")
+
+    def state() -> dict[str, str]:
+        return {row["group"]: row["state"] for row in documents(cluster, *story)["groups"]}
+
+    wanted = {
+        "told-failers": "dead letter",
+        "told-readers": "consumed, filtered out or skipped",
+        "told-late": "waiting",
+    }
+    wait_until("the acknowledgement counts", lambda: state() == wanted)
+    message = documents(cluster, *story)["message"]
+    assert (message["topic"], message["offset"], message["size"]) == ("told", 0, 6)
+    assert "dead letter" in run(cluster, *story, "--group", "told-failers")
+    assert "No message" in run(cluster, *story[:2], "0" * 32, "--topic", "told", code=4)
+
+
+def test_the_story_of_a_delayed_message_says_that_it_waits(cluster: Cluster) -> None:
+    run(cluster, "topic", "create", "tomorrow", "--type", "delay", "--queues", "1")
+    sent = documents(cluster, "message", "send", "tomorrow", "x", "--delay", "1d")
+    message_id = sent["messages"][0]["message_id"]
+    told = run(cluster, "message", "story", message_id, "--topic", "tomorrow", code=3)
+    assert "It waits for its delivery time (2" in told
+
+
 def test_what_is_missing_is_named(cluster: Cluster) -> None:
     run(cluster, "group", "create", "idle-readers")
     assert "has consumed no topic yet" in run(cluster, "consume", "idle-readers", code=2)
