@@ -1,4 +1,4 @@
-"""The last minutes of some figures, for curves. Pure, in memory; a restart starts it anew."""
+"""The last minutes of some figures, for curves. Pure, in memory; lost with the process."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -3,8 +3,8 @@
 A request of the peer is dispatched by its code; the answers may come in any order, `opaque` pairs
 them. Promises: a oneway request is never answered; requests in progress, their bytes, unfinished
 frames and unread answers are bounded; a request of a peer that has left is cancelled; a response
-that nobody waits for is counted and dropped. Responses have a JSON header, as those of a RocketMQ
-server with default settings, whatever the layout of the request.
+without a waiting request is counted and dropped. Responses have a JSON header, as those of a
+RocketMQ server with default settings, whatever the layout of the request.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Statistics:
     requests: int = 0
     #: Requests with a code that has no handler.
     unknown: int = 0
-    #: Responses that nobody waited for.
+    #: Responses without a waiting request.
     unasked: int = 0
     #: Connections closed because of bytes that are no frame, or beyond a limit.
     malformed: int = 0

@@ -413,6 +413,18 @@ def test_no_file_contains_a_path_of_a_developer_machine() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_product_and_its_manual_name_programs_instead_of_persons() -> None:
+    words = re.compile(r"\b(anew|nobody|somebody|whoever|whom)\b", re.IGNORECASE)
+    skipped = ("tests/", "docs/formats/", "LICENSE", "console/static/LICENSES.txt")
+    wrong = []
+    for name in tree():
+        if name.startswith(skipped) or not name.endswith((".py", ".md", ".rs", ".proto", ".html")):
+            continue
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        wrong += [f"{name}:{at}: {line}" for at, line in enumerate(lines, 1) if words.search(line)]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("part", "target", "allowed"),
     [

@@ -1,7 +1,7 @@
-"""State of a server process for /livez and /readyz: named checks, and since when it is theirs.
+"""State of a server process for /livez and /readyz: named checks, their state and its start time.
 
 Checks are cheap and run on the event loop: once a second, and for each request, so that `since` is
-at most a second late if nobody asks.
+at most a second late.
 """
 
 from __future__ import annotations
