@@ -12,7 +12,8 @@ from cometmq.tests.harness.cluster import Cluster, wait_until
 def test_the_console_switches_over_outlives_its_node_and_tells_its_end(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    cluster = new_cluster(controller=True).wait_in_sync()
+    # With authentication the console signs its calls with the keys of --data.
+    cluster = new_cluster("--auth", controller=True).wait_in_sync()
     first, second = cluster.address("master"), cluster.address("slave")
     data = ("--data", str(cluster.data), "--allow-changes")
     with serve(tmp_path, f"{second};{first}", *data) as console:
@@ -34,6 +35,10 @@ def test_the_console_switches_over_outlives_its_node_and_tells_its_end(
             while not any(each in (line := stream.readline().decode()) for each in words):
                 assert line, "the stream ended"
         wait_until("topics are read", lambda: console.ask("GET", "/topics").status == 200)
+    with serve(tmp_path, first) as console:  # without keys
+        wait_until("the refusal is told", lambda: "UNAUTHORIZED" in console.get("/"))
+        found = console.ask("GET", "/topics")
+        assert (found.status, "UNAUTHORIZED" in found.text) == (502, True)
 
 
 def test_a_console_without_a_cluster_starts_and_tells_so(tmp_path: Path) -> None:
