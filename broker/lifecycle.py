@@ -253,13 +253,15 @@ class BrokerLifecycle:
         self._expire_clients(broker)
         _freeze_heap()
         logger.info(
-            "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s door=%s topics=%d",
+            "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s remoting=%s door=%s"
+            " topics=%d",
             self._config.broker_name,
             self._config.broker_id,
             "leader" if broker.leadership.is_leader else "follower",
             bound.client,
             bound.ha,
             bound.metrics,
+            bound.remoting or "off",
             bound.door,
             len(broker.metadata.topics),
         )

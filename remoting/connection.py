@@ -197,6 +197,9 @@ class Connection(asyncio.Protocol):
             self.unfinished_since_ns = self.active_ns
         self._unfinished = size
         if size and shared.unfinished > shared.config.front_unfinished_bytes:
+            # At once: the next connection must not be closed for the bytes of this one.
+            shared.unfinished -= size
+            self._unfinished = 0
             shared.statistics.malformed += 1
             self.abort("frontUnfinishedBytes is reached")
 

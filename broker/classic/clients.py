@@ -8,11 +8,12 @@ members use the gRPC protocol is refused: both protocols together would deliver 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import WireError
-from ...remoting.bare_json import BareJsonError, QueueKey, dumps, loads, queue_key
+from ...remoting.bare_json import BareJsonError, QueueKey, dumps, queue_key
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: A heartbeat or a list of queues: 1,000 subscriptions take about 200 KiB.
-_BODY_BYTES_MAX = 1 << 20
+_BODY_BYTES_MAX = 512 << 10
 _ITEMS_MAX = 1_000
+#: Groups of one heartbeat, each of which may be created with its retry topic.
+_GROUPS_MAX = 100
 _NAME_MAX = 255
 #: Changes of a group within this time are one notice to each member.
 _NOTICE_S = 0.005
@@ -91,7 +94,7 @@ class ClassicClients:
         found = _object(command.body)
         client_id = _name(found, "clientID")
         light = found.get("withoutSub") is True
-        for group in _items(found, "consumerDataSet"):
+        for group in _items(found, "consumerDataSet", _GROUPS_MAX):
             self._heard(group, client_id, peer, light)
         # Clients send their whole subscription every time: this server asks for it.
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
@@ -215,20 +218,21 @@ def _object(body: bytes) -> dict[Any, Any]:
     if len(body) > _BODY_BYTES_MAX:
         raise _malformed(f"it is over {_BODY_BYTES_MAX} bytes")
     try:
-        found = loads(body)
-    except BareJsonError as error:
+        # These documents have no bare keys. RecursionError: too many levels.
+        found = json.loads(body.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
         raise _malformed(str(error)) from None
     if not isinstance(found, dict):
         raise _malformed("it is not a JSON object")
     return found
 
 
-def _items(found: Any, name: str) -> list[Any]:
+def _items(found: Any, name: str, limit: int = _ITEMS_MAX) -> list[Any]:
     items = found.get(name) if isinstance(found, dict) else None
     if items is None:
         return []
-    if not isinstance(items, list) or len(items) > _ITEMS_MAX:
-        raise _malformed(f"{name} is not a list of at most {_ITEMS_MAX} items")
+    if not isinstance(items, list) or len(items) > limit:
+        raise _malformed(f"{name} is not a list of at most {limit} items")
     return items
 
 

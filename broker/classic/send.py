@@ -8,9 +8,10 @@ message is stored as one of the gRPC protocol is. Not offered: transactional mes
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,13 @@ from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import SendMessage, read
 from ...store.format.message_id import OffsetId
-from ...store.format.properties import decode_properties, encode_properties, is_delayed
+from ...store.format.properties import (
+    DELAY,
+    decode_properties,
+    encode_properties,
+    is_delayed,
+    property_value,
+)
 from ...store.format.record import PROPERTIES_BYTES_MAX, Message, pack_host
 from ...store.timer.rules import (
     DELETE_KEY,
@@ -66,6 +73,7 @@ _DROPPED = (
     *(REAL_TOPIC, REAL_QUEUE, OUT_MS, DELETE_KEY),
     *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
 )
+_MAYBE_DROPPED = re.compile(b"|".join(re.escape(name.encode()) for name in _DROPPED))
 _RETRY_PREFIX = "%RETRY%"
 #: Outcomes with which the message is stored: the response has the fields of a success.
 _STORED = (Reply.SUCCESS, Reply.FLUSH_DISK_TIMEOUT, Reply.FLUSH_SLAVE_TIMEOUT)
@@ -132,33 +140,25 @@ class ClassicSends:
             )
         positions = Positions(queue_id, self._sender.store_host)
         ready = Prepared([], [], topic.name, v2.NORMAL, len(command.body))
-        ready.extras = []
-        parts = _messages(command.body) if batch else [(header.flag, command.body, "")]
-        born_host = _born_host(peer.peer)
-        handle = ""
-        for flag, body, own in parts:
-            message = Message(
-                topic.name,
-                queue_id,
-                body,
-                b"",
-                flag,
-                header.sys_flag & _KEPT_BITS,
-                header.born_timestamp_ms,
-                born_host,
-                self._sender.store_host,
-                header.reconsume_times,
-            )
-            properties = (
-                self._properties(own, whole=False) if batch else self._properties(header.properties)
-            )
-            if topic.name != header.topic:  # a dead letter is not delayed
-                for name in REQUESTED:
-                    properties.pop(name, None)
-                properties["DELAY"] = "-1"
-            handle = self._add(ready, message, properties, positions, batch=batch)
+        message = Message(
+            topic.name,
+            queue_id,
+            command.body,
+            b"",
+            header.flag,
+            header.sys_flag & _KEPT_BITS,
+            header.born_timestamp_ms,
+            _born_host(peer.peer),
+            self._sender.store_host,
+            header.reconsume_times,
+        )
+        unique = handle = ""
+        if batch:
+            self._add_batch(ready, message)
+        else:
+            unique, handle = self._add(ready, message, header)
+        ready.extras = [ReceiptExtras(on_stored=positions.stored)] * len(ready.ids)
         ctx = RequestContext(header.producer_group, peer=peer.peer, request_bytes=len(command.body))
-        unique = "" if batch else ready.ids[0].decode()
         fields = {"MSG_REGION": self._config.region_id, "TRACE_ON": "true"}
         if unique:
             fields["transactionId"] = unique
@@ -219,48 +219,44 @@ class ClassicSends:
             return self._turn % topic.write_queues
         return header.queue_id
 
-    def _properties(self, text: str, *, whole: bool = True) -> dict[str, str]:
-        """Return the properties to store; those of a batched message (not `whole`) as sent."""
-        properties = decode_properties(text.encode())
-        for name in _DROPPED:
-            properties.pop(name, None)
-        if whole:
-            properties["MSG_REGION"] = self._config.region_id
-            properties["TRACE_ON"] = "true"
-            properties["CLUSTER"] = self._config.broker_cluster_name
-        properties.setdefault(_UNIQUE, uuid.uuid4().hex.upper())
-        return properties
+    def _add(self, ready: Prepared, message: Message, header: SendMessage) -> tuple[str, str]:
+        """Add the record of a message; return its unique id, and its recall handle if it has one.
 
-    def _add(
-        self,
-        ready: Prepared,
-        message: Message,
-        properties: dict[str, str],
-        positions: Positions,
-        *,
-        batch: bool,
-    ) -> str:
-        """Add the record of a message; return its recall handle, if any. Raises WireError."""
-        try:
-            message.properties = encode_properties(in_bucket_order(properties, SENT_BUCKETS))
-        except ValueError as error:
-            raise RemotingError(Reply.MESSAGE_ILLEGAL, str(error)) from None
+        Raises WireError, RemotingError.
+        """
+        properties = _clients_own(header.properties.encode())
+        properties["MSG_REGION"] = self._config.region_id
+        properties["TRACE_ON"] = "true"
+        properties["CLUSTER"] = self._config.broker_cluster_name
+        unique = properties[_UNIQUE]
+        if message.topic != header.topic:  # a dead letter is not delayed
+            for name in REQUESTED:
+                properties.pop(name, None)
+            properties[DELAY] = "-1"
+        message.properties = _encoded(in_bucket_order(properties, SENT_BUCKETS))
         handle = ""
         if is_delayed(message.properties):
-            if batch:
-                raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot be delayed")
             message = self._delayed.record(message, properties)
-            handle = self._recall_handle(message, ready.topic, properties[_UNIQUE])
+            handle = self._recall_handle(message, ready.topic, unique)
             ready.message_type = v2.DELAY
-        if len(message.properties) > PROPERTIES_BYTES_MAX:
-            raise RemotingError(
-                Reply.MESSAGE_ILLEGAL, f"the properties are over {PROPERTIES_BYTES_MAX} bytes"
-            )
+        _check_size(message.properties)
         ready.messages.append(message)
-        ready.ids.append(properties[_UNIQUE].encode())
-        assert ready.extras is not None
-        ready.extras.append(ReceiptExtras(on_stored=positions.stored))
-        return handle
+        ready.ids.append(unique.encode())
+        return unique, handle
+
+    def _add_batch(self, ready: Prepared, common: Message) -> None:
+        """Add the records of a batch; their properties are stored as sent. Raises RemotingError."""
+        for flag, body, properties in _messages(common.body):
+            unique = property_value(properties, _UNIQUE.encode())
+            text = properties
+            if not unique or _MAYBE_DROPPED.search(properties):
+                own = _clients_own(properties)
+                unique, text = own[_UNIQUE].encode(), _encoded(own)
+            if is_delayed(text):
+                raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+            _check_size(text)
+            ready.messages.append(replace(common, body=body, flag=flag, properties=text))
+            ready.ids.append(unique)
 
     def _recall_handle(self, record: Message, topic: str, message_id: str) -> str:
         if record.topic != TIMER_TOPIC:
@@ -313,7 +309,30 @@ def _response(content: bytes, positions: Positions | None, fields: dict[str, str
     return reply(code, None if code is Reply.SUCCESS else status.message, fields)
 
 
-def _messages(body: bytes) -> list[tuple[int, bytes, str]]:
+def _clients_own(encoded: bytes) -> dict[str, str]:
+    """Return the properties of a client, without those of the broker, with a unique id."""
+    properties = decode_properties(encoded)
+    for name in _DROPPED:
+        properties.pop(name, None)
+    properties.setdefault(_UNIQUE, uuid.uuid4().hex.upper())
+    return properties
+
+
+def _encoded(properties: dict[str, str]) -> bytes:
+    try:
+        return encode_properties(properties)
+    except ValueError as error:
+        raise RemotingError(Reply.MESSAGE_ILLEGAL, str(error)) from None
+
+
+def _check_size(properties: bytes) -> None:
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise RemotingError(
+            Reply.MESSAGE_ILLEGAL, f"the properties are over {PROPERTIES_BYTES_MAX} bytes"
+        )
+
+
+def _messages(body: bytes) -> list[tuple[int, bytes, bytes]]:
     """Return flag, body and properties of the messages of a batch. Raises RemotingError."""
     found = []
     at = 0
@@ -325,8 +344,7 @@ def _messages(body: bytes) -> list[tuple[int, bytes, str]]:
             end = begin + length + _PROPERTIES_SIZE.size + rest
             if length < 0 or rest < 0 or end != at + size or end > len(body):
                 raise RemotingError(Reply.MESSAGE_ILLEGAL, "the lengths of the batch do not add up")
-            text = body[end - rest : end].decode("utf-8", "replace")
-            found.append((flag, body[begin : begin + length], text))
+            found.append((flag, body[begin : begin + length], body[end - rest : end]))
             if len(found) > BATCH_MAX:
                 raise RemotingError(
                     Reply.MESSAGE_ILLEGAL, f"the batch has over {BATCH_MAX} messages"

@@ -21,19 +21,23 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * DefaultMQProducer and DefaultMQPushConsumer with default settings: send kinds, push with a tag
+ * DefaultMQProducer and DefaultMQPushConsumer with default settings but for timeouts: send kinds, push with a tag
  * filter, a retried message, orderly consumption, a delayed message, two consumers that share.
  * Arguments: nameserver, mark of topics and groups. Prints OK and the step that failed otherwise.
  */
 public class Classic {
     static final int COUNT = 20;
     static final long LIMIT_S = 90;
+    /** The default of 3 s is short for a machine that is busy with other tests. */
+    static final int TIMEOUT_MS = 30_000;
 
     public static void main(String[] arguments) throws Exception {
         String nameserver = arguments[0];
         String mark = arguments[1];
         DefaultMQProducer producer = new DefaultMQProducer(mark + "-producers");
         producer.setNamesrvAddr(nameserver);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.start();
         try {
             List<String> sent = send(producer, mark);
@@ -150,6 +154,7 @@ public class Classic {
             throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setInstanceName(instance);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         return consumer;
