@@ -3,14 +3,20 @@
 Exit code 0 if the node is serving, 3 if it is not or does not answer: for containers and scripts.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
-import grpc
 
 from ..errors import Exit
 from ..links import channel
 from ..options import endpoint_option, output_option
 from ..output import show_document
 from ..times import duration
+
+if TYPE_CHECKING:
+    import grpc
 
 _CHECK = "/grpc.health.v1.Health/Check"
 
@@ -43,6 +49,7 @@ def healthcheck(timeout: int, endpoint: str, output: str) -> int:
 
 
 def _state(endpoint: str, timeout_s: float) -> str:
+    import grpc
     from grpc_health.v1 import health_pb2
 
     with channel(endpoint) as link:
@@ -60,6 +67,8 @@ def _state(endpoint: str, timeout_s: float) -> str:
 
 
 def _reason(error: grpc.RpcError) -> str:
+    import grpc
+
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
         return "cannot connect"

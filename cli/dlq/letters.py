@@ -10,7 +10,7 @@ from typing import Any
 
 from ...client.message import Message, read_message
 from ...proto import paths, v1, v2
-from ..cluster.broker_groups import BrokerGroups, answers
+from ..cluster.broker_groups import BrokerGroups, answers, planned
 from ..connection import Connection, failure, refusal
 
 PREFIX = "%DLQ%"
@@ -49,11 +49,19 @@ def origin_of(letter: Message) -> str:
 def dead_letters(
     groups: BrokerGroups, connection: Connection, wanted: Selection
 ) -> Iterator[Message]:
-    """Yield the selected dead letters of all broker groups, queue by queue. Raises CliError."""
+    """Yield the selected dead letters, queue by queue; tell which broker groups are missing.
+
+    Raises CliError.
+    """
     topic = PREFIX + wanted.group
     request = v1.DescribeTopicRequest(name=topic)
     outcomes = groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
-    for _, answer in answers(outcomes):
+    if all(one.absent for one in outcomes):
+        described = v1.DescribeGroupRequest(name=wanted.group)
+        # No dead letters; a consumer group that does not exist is an error.
+        answers(groups.each(paths.DESCRIBE_GROUP, described, v1.DescribeGroupResponse))
+        return
+    for _, answer in planned(outcomes):
         for queue in answer.queues:
             place = v2.MessageQueue(
                 topic=v2.Resource(name=topic),

@@ -235,7 +235,8 @@ def _route(way: Way) -> str:
     except CliError as error:
         cure = "The broker is not registered: correct namesrvAddr, and see its log."
         raise BrokenLeg(str(error), cure) from None
-    return f"{len(way.route.message_queues)} queues"
+    queues = len(way.route.message_queues)
+    return f"{queues} queue{'s' * (queues != 1)}"
 
 
 def _addresses(way: Way) -> str:

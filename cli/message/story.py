@@ -12,7 +12,7 @@ from typing import Any
 
 from ...client.message import Message, read_message
 from ...proto import paths, v1, v2
-from ..cluster.broker_groups import BrokerGroups, answers
+from ..cluster.broker_groups import BrokerGroups, answers, planned
 from ..errors import CliError, Exit
 from ..times import time_text
 
@@ -42,10 +42,13 @@ class Copies:
 
 
 def find(groups: BrokerGroups, message_id: str, topic: str) -> Found | None:
-    """Return the message by its id; by an offset id without a topic. Raises CliError."""
+    """Return the message by its id; by an offset id without a topic.
+
+    Broker groups that do not answer are named on stderr. Raises CliError.
+    """
     request = v1.QueryMessagesRequest(topic=topic, message_id=message_id, count=1)
     outcomes = groups.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
-    for broker, answer in answers(outcomes):
+    for broker, answer in planned(outcomes):
         for found in answer.messages:
             return Found(broker, read_message(v2.Message.FromString(found.message), broker))
     return None

@@ -98,9 +98,7 @@ def dead_lettered(cluster: Cluster, topic: str, group: str, count: int) -> None:
 
         def letters() -> bool:
             consumer.receive(wait=1)
-            return bool(
-                documents(cluster, "dlq", "ls") == [{"group": group, "dead_letters": count}]
-            )
+            return {"group": group, "dead_letters": count} in documents(cluster, "dlq", "ls")
 
         wait_until("the messages are dead letters", letters)
 
@@ -164,6 +162,8 @@ def test_the_story_of_a_delayed_message_says_that_it_waits(cluster: Cluster) -> 
 
 def test_what_is_missing_is_named(cluster: Cluster) -> None:
     run(cluster, "group", "create", "idle-readers")
+    assert "has no such dead letters" in run(cluster, "dlq", "ls", "idle-readers")
+    assert "does not exist" in run(cluster, "dlq", "ls", "nobody", code=4)
     assert "has consumed no topic yet" in run(cluster, "consume", "idle-readers", code=2)
     absent = run(cluster, "consume", "idle-readers", "absent", "--timeout", "1", code=4)
     assert "absent" in absent

@@ -82,6 +82,12 @@ def test_a_mistyped_command_gets_a_suggestion(words: tuple[str, ...], wanted: st
         (["topic", "create"], []),
         (["message", "tail"], []),
         (["ha", "status"], []),
+        (["healthcheck"], []),
+        (["consume"], ["google"]),
+        (["top"], ["google"]),
+        (["dlq", "redrive"], []),
+        (["doctor", "connect"], []),
+        (["config", "list"], ["google"]),
     ],
 )
 def test_help_imports_no_heavy_module(words: list[str], more: list[str]) -> None:
