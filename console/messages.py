@@ -10,6 +10,9 @@ from starlette.routing import BaseRoute
 
 from ..cli.errors import CliError
 from ..cli.message.sending import Draft, send_over
+from ..cli.message.story import Found as StoredMessage
+from ..cli.message.story import states
+from ..client.message import read_message
 from ..proto import paths, v1, v2
 from ..store.format.property_names import FORBIDDEN_PROPERTIES
 from . import bodies, browse
@@ -20,7 +23,7 @@ from .search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, que
 from .topics import consumers_of, draft_of, kind_of, lines
 from .views import Form, Views, link
 
-# Consumer groups whose progress a message's page shows: each costs a call.
+# Consumer groups whose state a message's page shows: each costs some calls.
 _GROUPS_MAX = 20
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
@@ -144,6 +147,7 @@ class MessagePages:
         """Show one message."""
         queue, offset, message = self._read(request.query_params)
         body = bodies.plain(message)
+        story, note = self._story(queue, message)
         origin = message.system_properties.dead_letter_queue
         return self._views.page(
             *(request, "message.html"),
@@ -174,7 +178,8 @@ class MessagePages:
                 offset=max(0, offset - ROWS // 2),
             ),
             located=self._located(queue, offset, message.system_properties.message_id),
-            progress=self._progress(queue, offset),
+            story=story,
+            story_note=note,
         )
 
     def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
@@ -192,21 +197,18 @@ class MessagePages:
                 return found
         return None
 
-    def _progress(self, queue: Queue, offset: int) -> list[tuple[str, str]]:
-        """Return for each consumer group whether it has passed the message."""
-        rows = []
-        for group in consumers_of(self._cluster, queue.topic)[:_GROUPS_MAX]:
-            request = v1.DescribeGroupRequest(name=group, topic=queue.topic)
-            outcomes = self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
-            statuses = (one for each in outcomes if each.answer for one in each.answer.queues)
-            texts = [
-                _passed(one, offset)
-                for one in statuses
-                if (one.topic, one.queue_id) == (queue.topic, queue.queue_id)
-                and queue.broker in ("", one.broker)
-            ]
-            rows.append((group, texts[0] if texts else "has no offset on this queue yet"))
-        return rows
+    def _story(self, queue: Queue, message: v2.Message) -> tuple[list[dict[str, Any]], str]:
+        """Return the state of the message in each consumer group, or why it is not known."""
+        groups = self._cluster.groups()
+        broker = queue.broker if queue.broker in groups.names else groups.names[0]
+        found = StoredMessage(broker, read_message(message, broker))
+        names = consumers_of(self._cluster, queue.topic)
+        try:
+            rows = states(groups, found, names[:_GROUPS_MAX])
+        except CliError as error:
+            return [], str(error)
+        left = len(names) - _GROUPS_MAX
+        return rows, f"{left} more groups consume the topic." if left > 0 else ""
 
     def body(self, request: Request) -> Response:
         """Return the body as a file."""
@@ -255,15 +257,6 @@ class MessagePages:
             receipt=result.receipts[0],
             back=message_link("/message", queue, offset),
         )
-
-
-def _passed(queue: v1.GroupQueueStatus, offset: int) -> str:
-    if queue.consumer_offset > offset:
-        return "has passed it: consumed, moved to retry, or skipped"
-    if queue.consumer_offset < 0:
-        return "has no offset on this queue yet"
-    in_flight = f", {queue.in_flight:,} in flight" if queue.in_flight else ""
-    return f"has not passed it: {offset - queue.consumer_offset:,} messages before it{in_flight}"
 
 
 def _file(data: bytes, name: str, kind: str) -> Response:

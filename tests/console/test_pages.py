@@ -355,6 +355,11 @@ def test_dead_letters_are_shown_planned_and_sent_again(
             answer = v2.ForwardMessageToDeadLetterQueueResponse
             connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, answer)
     wait_until("they are counted", lambda: "givers-up 3" in told(console.get("/dead-letters")))
+    original = "/message?topic=mortal&queue=0&offset=0"
+    wait_until(
+        "its page tells the dead letter",
+        lambda: "givers-up dead letter" in told(console.get(original)),
+    )
     page = console.get("/dead-letters/givers-up")
     assert "mortal cause-1" in told(page)
     assert "1 message," in told(console.get("/dead-letters/givers-up?contains=cause-2"))

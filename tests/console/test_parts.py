@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,15 @@ def test_templates_have_no_inline_code_and_escape_what_they_show(file: Path) -> 
     assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=|javascript:", text), file.name
     # Rendered parts of our own are the only text that is not escaped.
     assert set(re.findall(r"([\w.]+)\s*\|\s*safe", text)) <= {"part"}
+
+
+def test_the_wheel_has_every_file_of_the_console() -> None:
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["cometmq.console"]
+    files = [file for file in FOLDER.glob("*/*") if file.suffix not in (".py", ".pyc")]
+    assert files
+    for file in files:
+        assert any(file.match(pattern) for pattern in patterns), file
 
 
 def test_files_of_other_projects_come_with_their_licences() -> None:
