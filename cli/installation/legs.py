@@ -33,7 +33,7 @@ from ..message.sending import Draft, route_of
 from ..sdk import sdk_options
 
 _TIMEOUT_S = 5.0
-_RECEIVE_S = 15.0
+_RECEIVE_S = 30.0
 _GROUP = "cometmq-doctor"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS_TYPE = 4

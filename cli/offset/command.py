@@ -147,7 +147,7 @@ def _move(
     """Print the plan of a reset with a target for each queue, ask for confirmation, reset."""
     with broker_groups(endpoint) as groups:
         found = targets(groups, request)
-        rows = [_row(move.change) for move in found]
+        rows = [_row(move.change, output) for move in found]
         if go_on({}, _question(request), output, rows=rows, dry_run=dry_run, yes=yes):
             moves.carry_out(groups, request, found)
             if output == "table":
@@ -185,7 +185,7 @@ def reset_offsets(
     with broker_groups(endpoint) as groups:
         request.dry_run = True
         looked = groups.each(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
-        rows = [_row(change) for _, plan in planned(looked) for change in plan.changes]
+        rows = [_row(change, output) for _, plan in planned(looked) for change in plan.changes]
         if not go_on({}, _question(request), output, rows=rows, dry_run=dry_run, yes=yes):
             check_answered(looked)  # a dry run
             return
@@ -195,12 +195,13 @@ def reset_offsets(
     show_done(outcomes, done, output, again=again)
 
 
-def _row(change: v1.OffsetChange) -> dict[str, object]:
+def _row(change: v1.OffsetChange, output: str) -> dict[str, object]:
+    absent = None if output == "json" else "none"
     return {
         "topic": change.topic,
         "broker": change.broker,
         "queue": change.queue_id,
-        "before": change.before if change.before >= 0 else "none",
+        "before": change.before if change.before >= 0 else absent,
         "after": change.after,
         "min_offset": change.min_offset,
         "max_offset": change.max_offset,

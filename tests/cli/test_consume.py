@@ -47,14 +47,16 @@ def test_messages_are_printed_in_a_format_and_acknowledged(cluster: Cluster) -> 
     assert first == (
         "formatted 0 0 k hello\nformatted 0 1 k hello\ncometmq: Consumed 2 messages.\n"
     )
-    assert lag(cluster, "formatted-readers") == 1
-    # The topic is that of the group; the silence ends the command.
-    rest = run(cluster, "consume", "formatted-readers", "--timeout", "1s", "-o", "json")
+    wait_until("two are acknowledged", lambda: lag(cluster, "formatted-readers") == 1)
+    # The topic is that of the group.
+    rest = run(cluster, "consume", "formatted-readers", "--count", "1", "-o", "json")
     (line, sentence) = rest.splitlines()
     document = json.loads(line)
     assert (document["body"], document["attempt"], document["offset"]) == ("hello", 1, 2)
     assert sentence == "cometmq: Consumed 1 message."
-    assert lag(cluster, "formatted-readers") == 0
+    wait_until("it is acknowledged", lambda: lag(cluster, "formatted-readers") == 0)
+    silent = run(cluster, "consume", "formatted-readers", "--timeout", "1s")
+    assert silent == "cometmq: Consumed 0 messages.\n"
 
 
 def test_ctrl_c_stops_a_waiting_consumer_and_tells_what_it_did(cluster: Cluster) -> None:

@@ -77,13 +77,14 @@ def test_two_groups_serve_through_any_node_and_survive_a_killed_leader(cluster: 
     assert {queue["broker"] for queue in queues if queue["messages"]} == set(GROUPS)
     assert consumed(cluster.address("slave-b"), "t", first) == first
 
-    status = documents(cluster, "up", "status")
-    (leader,) = (
-        row["name"]
-        for row in status["processes"]
-        if (row["group"], row["role"]) == ("broker-b", "leader")
-    )
-    cluster.kill9(leader)
+    def leaders() -> list[str]:
+        rows = documents(cluster, "up", "status")["processes"]
+        return [
+            row["name"] for row in rows if (row["group"], row["role"]) == ("broker-b", "leader")
+        ]
+
+    wait_until("broker-b has one leader", lambda: len(leaders()) == 1, WAIT_S)
+    cluster.kill9(leaders()[0])
     cluster.kill9("namesrv-2")
     second = sent_to_both(cluster.endpoints, "t", "b")
     assert consumed(cluster.endpoints, "t", second) >= second
