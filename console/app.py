@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from ..cli.errors import CliError
+from .clients import ClientPages
 from .cluster import Cluster
 from .configuration import ConfigurationPages
 from .controllers import Controllers
@@ -80,6 +81,7 @@ def make_app(
             *MessagePages(cluster, views, search).routes(),
             *DeadLetterPages(cluster, views, search).routes(),
             *HighAvailabilityPages(cluster, controllers, views).routes(),
+            *ClientPages(cluster, views).routes(),
             *ConfigurationPages(cluster, views).routes(),
             Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),
         ],

@@ -29,6 +29,7 @@ SECTIONS = (
     ("/messages", "Messages"),
     ("/dead-letters", "Dead letters"),
     ("/ha", "High availability"),
+    ("/clients", "Clients"),
     ("/configuration", "Configuration"),
 )
 # Pages outside the path of their section.

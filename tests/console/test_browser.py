@@ -12,7 +12,13 @@ PAGES = (
     *("/topics", "/topics/new", "/topics/seen", "/topics/seen/delete"),
     *("/groups", "/groups/new", "/groups/lookers", "/groups/lookers/delete"),
     *("/messages", "/messages?topic=seen", "/message?topic=seen&queue=0&offset=0"),
-    *("/message/copy?topic=seen&queue=0&offset=0", "/dead-letters", "/ha", "/configuration"),
+    *(
+        "/message/copy?topic=seen&queue=0&offset=0",
+        "/dead-letters",
+        "/ha",
+        "/clients",
+        "/configuration",
+    ),
 )
 
 

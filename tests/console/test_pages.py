@@ -26,6 +26,7 @@ PAGES = (
     "/messages",
     "/dead-letters",
     "/ha",
+    "/clients",
     "/configuration",
 )
 BODY = '{"note": "<script>alert(1)</script>", "lines": "a\\nb"}'
@@ -211,6 +212,10 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
 
         wait_until("the messages are consumed", consumed)
         page = wait_until("the client is listed", lambda: _with(console, "PYTHON"))
+        clients = told(console.get("/clients?q=readers"))
+        assert "1 connected consumer" in clients
+        assert "PYTHON" in clients
+        assert "No client matches" in told(console.get("/clients?q=nothing-like-it"))
     assert "5, then the dead-letter topic" in page
     wait_until("nothing is left", lambda: "Lag 0" in told(console.get("/groups/readers")))
     assert "readers" in told(console.get("/topics/consumed"))

@@ -16,6 +16,7 @@ from cometmq.cli.errors import CliError
 from cometmq.console import bodies
 from cometmq.console.browse import SCANNED_MAX as SCANNED
 from cometmq.console.browse import Batch, Queue, in_time_order, offset_of, stored_ms
+from cometmq.console.clients import client_rows
 from cometmq.console.dead_letters import REDRIVEN_MAX, letter_row, places_of
 from cometmq.console.groups import clients_of, group_rows
 from cometmq.console.inputs import moment_ms
@@ -189,3 +190,16 @@ def test_times_are_utc_without_a_zone(text: str, expected: int) -> None:
 def test_a_bad_time_is_refused() -> None:
     with pytest.raises(CliError, match="not a time"):
         moment_ms("yesterday", 0)
+
+
+def test_a_client_is_one_row_with_all_its_groups() -> None:
+    def client(name: str, seen: int) -> v1.GroupClient:
+        return v1.GroupClient(client_id=name, last_seen_ms_ago=seen, peer="10.0.0.1:1")
+
+    rows = client_rows([("g1", [client("b", 9), client("a", 1)]), ("g2", [client("b", 2)])])
+    assert [(row.client.client_id, row.groups) for row in rows] == [
+        ("a", ["g1"]),
+        ("b", ["g1", "g2"]),
+    ]
+    assert rows[1].client.last_seen_ms_ago == 2
+    assert "10.0.0.1" in rows[1].text()
