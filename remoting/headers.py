@@ -159,6 +159,29 @@ class UpdateConsumerOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryMessage:
+    """QUERY_MESSAGE."""
+
+    topic: str = _text("topic")
+    key: str = _text("key")
+    max_messages: int = _int("maxNum")
+    begin_timestamp_ms: int = _long("beginTimestamp")
+    end_timestamp_ms: int = _long("endTimestamp")
+    #: The key is the unique id of a message.
+    unique: bool = _bool("_UNIQUE_KEY_QUERY", False)
+    #: `K` or `U`, from 5.5 on.
+    index_type: str = _text("indexType", "K")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMessage:
+    """VIEW_MESSAGE_BY_ID."""
+
+    #: Position of the record in the log.
+    offset: int = _long("offset")
+
+
+@dataclass(frozen=True, slots=True)
 class UnregisterClient:
     """UNREGISTER_CLIENT: one of the groups is set."""
 

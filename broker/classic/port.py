@@ -13,6 +13,7 @@ from .locks import QueueLocks
 from .members import Members
 from .offsets import ClassicOffsets
 from .pull import ClassicPulls
+from .queries import ClassicQueries
 from .send import ClassicSends
 from .send_back import SendBacks
 
@@ -104,6 +105,7 @@ def _handlers(
         **pulls.handlers(),
         **sends.handlers(),
         **send_backs.handlers(),
+        **ClassicQueries(store, broker.pump).handlers(),
     }
     leadership = broker.leadership
     return {code: on_leader(handler, leadership) for code, handler in table.items()}, clients

@@ -15,17 +15,16 @@ from ...remoting.codes import Reply, Request
 from ...remoting.command import Command
 from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import SendBack, read
-from ...store.format.errors import StoreError
 from ...store.format.message_id import OffsetId
 from ...store.format.properties import encode_properties
-from ...store.format.record import Message, Record, decode
+from ...store.format.record import Message, Record
 from ...store.format.results import StoredRecord
 from ..messages.stored_properties import in_bucket_order
-from ..metadata.tables import is_system_topic
 from ..pop.dead_letter import Origin, is_dead_letter_topic
 from ..pop.retry import NOT_COPIED
 from ..sending.fast_path import Prepared
 from .errors import known_group
+from .queries import clients_record
 from .send import answer_of
 
 if TYPE_CHECKING:
@@ -87,11 +86,8 @@ class SendBacks:
 
     def _record(self, offset: int) -> Record:
         """Return the client's message at a position of the log. Raises RemotingError."""
-        try:
-            record = decode(self._store.record_at(offset))
-        except (StoreError, ValueError, OSError):
-            record = None
-        if record is None or record.physical_offset != offset or is_system_topic(record.topic):
+        record = clients_record(self._store, offset)
+        if record is None:
             raise RemotingError(Reply.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         return record
 

@@ -345,6 +345,30 @@ async def test_an_sql_filter_is_checked_at_the_start_and_applied(tmp_path: Path)
         assert [each.body for each in found] == [b"2"]
 
 
+async def test_messages_are_found_by_key_unique_id_and_position(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (_, client):
+        for n in (1, 2):
+            await client.post(message(b"%d" % n, f"KEYS\x01both k{n}\x02UNIQ_KEY\x01id{n}\x02"))
+        asked = {"topic": TOPIC, "maxNum": 10, "beginTimestamp": 0, "endTimestamp": (1 << 63) - 1}
+        for key, more, bodies in (
+            ("both", {}, [b"2", b"1"]),
+            ("both", {"maxNum": 1}, [b"2"]),
+            ("k1", {"indexType": "K"}, [b"1"]),
+            ("id2", {"_UNIQUE_KEY_QUERY": "true"}, [b"2"]),
+            ("none", {}, []),
+            ("both", {"endTimestamp": 1}, []),
+            ("both", {"topic": "nowhere"}, []),
+        ):
+            answer = await client.call(Request.QUERY_MESSAGE, key=key, **{**asked, **more})
+            assert answer.code == (Reply.SUCCESS if bodies else Reply.QUERY_NOT_FOUND)
+            assert [each.body for each in records(answer.body)] == bodies
+        (one, _) = await pulled(client)
+        answer = await client.call(Request.VIEW_MESSAGE_BY_ID, offset=one.physical_offset)
+        assert [each.body for each in records(answer.body)] == [b"1"]
+        answer = await client.call(Request.VIEW_MESSAGE_BY_ID, offset=one.physical_offset + 1)
+        assert answer.code == Reply.SYSTEM_ERROR
+
+
 async def test_offsets_of_queues_and_groups(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, client):
         before_ms = live.node.runtime.clock.wall_ms()

@@ -13,14 +13,25 @@ from cometmq.tests.broker.test_classic import GROUP, TOPIC, classic, heartbeat, 
 
 ROUNDS, AT_ONCE = 30, 50
 CODES = (
-    *(10, 11, 14, 15, 29, 30, 31, 32, 34, 35, 36, 38, 41, 42, 46, 310, 320, 361),
+    *(10, 11, 12, 33, 14, 15, 29, 30, 31, 32, 34, 35, 36, 38, 41, 42, 46, 310, 320, 361),
     *(0, -1, 105, 32_767, 200_050),
 )
 NAMES = (
     *("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag"),
     *("commitOffset", "suspendTimeoutMillis", "subVersion", "subscription", "expressionType"),
     *("timestamp", "boundaryType", "offset", "group", "delayLevel", "maxReconsumeTimes"),
-    *("clientID", "producerGroup", *"abcdefghijklm", "defaultTopic", "bornTimestamp", "flag"),
+    *(
+        "clientID",
+        "key",
+        "maxNum",
+        "beginTimestamp",
+        "endTimestamp",
+        "producerGroup",
+        *"abcdefghijklm",
+        "defaultTopic",
+        "bornTimestamp",
+        "flag",
+    ),
 )
 VALUES = (
     *("", "0", "1", "-1", "5", "32", "2147483647", "-2147483648", "9223372036854775807"),

@@ -17,6 +17,8 @@ LAYOUTS = {
     Request.GET_MAX_OFFSET: headers.QueueOfTopic,
     Request.GET_MIN_OFFSET: headers.QueueOfTopic,
     Request.GET_EARLIEST_MSG_STORETIME: headers.QueueOfTopic,
+    Request.QUERY_MESSAGE: headers.QueryMessage,
+    Request.VIEW_MESSAGE_BY_ID: headers.ViewMessage,
     Request.UNREGISTER_CLIENT: headers.UnregisterClient,
     Request.CONSUMER_SEND_MSG_BACK: headers.SendBack,
     Request.GET_CONSUMER_LIST_BY_GROUP: headers.ConsumerGroup,

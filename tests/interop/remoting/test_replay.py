@@ -35,8 +35,9 @@ TEMPLATE = "TBW102"
 #: Address of the recorded broker.
 RECORDED_BROKER = "127.0.0.2:10911"
 #: Recordings whose requests can be repeated. Not the others: they use codes that are not offered
-#: (mqadmin, setup, transactions, pop, queries, recall, request-reply), read what earlier recordings
-#: left in their topics, wait for delays, or depend on the order of parallel requests.
+#: (mqadmin, setup, transactions, pop, recall, request-reply), read what earlier recordings left in
+#: their topics, search a time of the past, wait for delays, or depend on the order of parallel
+#: requests.
 REPLAYED = (
     *("broadcast", "filter-tag", "lite-pull", "offsets-and-time", "offsets-survive-restart"),
     *("order", "pull", "push", "two-groups-and-latest"),
