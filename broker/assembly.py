@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..ha.engine import Identity, Replication
 from ..proto import v2
@@ -50,6 +50,7 @@ from .runtime import Runtime
 from .sending.durability import DurabilityGate
 from .sending.sender import Sender
 from .trace.service import TraceService
+from .trace.spans import DeliveryTraces, Spans, exporting_tracer
 from .transactions.service import Transactions
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def _sending(core: Core) -> Sending:
     trace = None
     if core.runtime.config.trace_topic_enable:
         trace = TraceService(core.runtime, core.system_topics)
+    spans, provider = _spans(core.runtime)
     sender = Sender(
         runtime=core.runtime,
         store=core.store,
@@ -196,9 +198,11 @@ def _sending(core: Core) -> Sending:
         auto_topics=core.auto_topics,
         quotas=core.quotas,
         trace=trace,
+        spans=spans,
     )
     if trace is not None:
         trace.start(sender)
+    tracing = [each for each in (trace, spans) if each is not None]
     timers = TimerService(
         runtime=core.runtime,
         store=core.store,
@@ -216,6 +220,8 @@ def _sending(core: Core) -> Sending:
     return Sending(
         sender=sender,
         trace=trace,
+        delivery_traces=DeliveryTraces(tracing) if tracing else None,
+        span_provider=provider,
         timers=timers,
         levels=_levels(core, sender),
         delayed=delayed,
@@ -230,6 +236,15 @@ def _sending(core: Core) -> Sending:
         ),
         transactions=transactions,
     )
+
+
+def _spans(runtime: Runtime) -> tuple[Spans | None, Any]:
+    """Return the spans and their provider, if they are enabled. Raises ValueError."""
+    config = runtime.config
+    if not config.trace_spans_enable:
+        return None, None
+    tracer, provider = exporting_tracer(f"{config.broker_name}-{config.broker_id}")
+    return Spans(tracer, runtime.clock), provider
 
 
 def _levels(core: Core, sender: Sender) -> DelayLevels:

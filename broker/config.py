@@ -150,6 +150,11 @@ class BrokerConfig:
     trace_topic_enable: bool = _setting(
         False, "Write a trace of every send, delivery and acknowledgement to RMQ_SYS_TRACE_TOPIC."
     )
+    trace_spans_enable: bool = _setting(
+        False,
+        "Export OpenTelemetry spans of messages whose producer sent a sampled trace context. Needs "
+        "cometmq[otel]; OTEL_EXPORTER_OTLP_ENDPOINT has the collector.",
+    )
     pop_polling_size: int = _setting(
         100_000, "Maximum number of waiting long polls; others get TOO_MANY_REQUESTS."
     )

@@ -144,7 +144,7 @@ def _turn_context(
         dead_letters=dead_letters,
         counters=core.runtime.counters,
         broker_name=core.runtime.config.broker_name,
-        trace=sending.trace,
+        trace=sending.delivery_traces,
         clock=core.runtime.clock,
     )
 
@@ -270,7 +270,7 @@ def _acks(
         dead_letters=dead_letters,
         pop=pop,
         lite=lite,
-        trace=sending.trace,
+        trace=sending.delivery_traces,
     )
 
 

@@ -44,6 +44,7 @@ from .routing.isolation import Isolation
 from .routing.membership import Membership
 from .routing.registrar import Registrar
 from .settings import entries
+from .trace.spans import stop_exporting
 
 logger = logging.getLogger(__name__)
 
@@ -378,6 +379,8 @@ class BrokerLifecycle:
         self._start_transactions(broker)
         broker.cluster.watchers.append(broker.telemetry_forward.cluster_changed)
         stack.push_async_callback(broker.telemetry_forward.close)
+        if broker.span_provider is not None:
+            stack.push_async_callback(stop_exporting, broker.span_provider)
         if broker.trace is not None:
             stack.callback(broker.trace.flush)
             if broker.leadership.is_leader:

@@ -7,7 +7,7 @@ and benchmarks see these collections. Every class takes exactly the parts that i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..ha.engine import Replication
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .sending.durability import DurabilityGate
     from .sending.sender import Sender
     from .trace.service import TraceService
+    from .trace.spans import DeliveryTraces
     from .transactions.service import Transactions
 
 
@@ -80,6 +81,10 @@ class Sending:
 
     sender: Sender
     trace: TraceService | None
+    #: Of the services that trace deliveries; None if there is none.
+    delivery_traces: DeliveryTraces | None
+    #: The provider of the spans, to be shut down.
+    span_provider: Any
     timers: TimerService
     levels: DelayLevels
     delayed: DelayedMessages

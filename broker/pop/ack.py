@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata, Topic
     from ..runtime import Runtime
     from ..sending.durability import DurabilityGate
-    from ..trace.service import TraceService
+    from ..trace.spans import DeliveryTraces
     from .dead_letter import DeadLetters
     from .reader import Core
     from .receive import PopService
@@ -106,7 +106,7 @@ class AckService:
         dead_letters: DeadLetters,
         pop: PopService,
         lite: LiteHandlers,
-        trace: TraceService | None,
+        trace: DeliveryTraces | None,
     ) -> None:
         self._clock = runtime.clock
         self._counters = runtime.counters

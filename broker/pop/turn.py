@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..messages.filters import Filter
     from ..metrics.counters import Counters
-    from ..trace.service import TraceService
+    from ..trace.spans import DeliveryTraces
     from .cold import ColdRecords
     from .dead_letter import DeadLetters
     from .request import PopRequest
@@ -58,7 +58,7 @@ class TurnContext:
     dead_letters: DeadLetters
     counters: Counters
     broker_name: str
-    trace: TraceService | None
+    trace: DeliveryTraces | None
     clock: Clock
 
 
@@ -140,7 +140,7 @@ class PopTurn:
         self.size += size
         trace = self.context.trace
         if trace is not None:
-            trace.received(request.group.name, handle, record, attempt)
+            trace.received(request.group.name, handle, record, attempt, request.topic.name)
 
     def give(self, key: Key, offsets: Sequence[int], pop_ms: int) -> None:
         """Note deliveries that the pop state has marked, so that they can be taken back."""

@@ -26,6 +26,7 @@ from ..messages.wire import TIMESTAMP_MAX_MS, TIMESTAMP_MIN_MS
 
 if TYPE_CHECKING:
     from ..metadata.tables import Topic
+    from ..trace.spans import RequestSpans
     from .answer import ReceiptExtras
     from .dedup_window import Reservation
 
@@ -51,6 +52,8 @@ class Prepared:
     extras: list[ReceiptExtras | None] | None = None
     #: With deduplication: which of `ids` are stored (`messages` holds only these).
     reservation: Reservation | None = None
+    #: Open OpenTelemetry spans.
+    spans: RequestSpans | None = None
 
     def notify_stored(self, results: Sequence[AppendResult]) -> None:
         """Call `on_stored` of the extras with the append results, in the order of `messages`."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata, Topic
     from ..runtime import Runtime
     from ..trace.service import TraceService
+    from ..trace.spans import Spans
     from .durability import DurabilityGate
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class Sender:
         auto_topics: AutoTopics,
         quotas: Quotas,
         trace: TraceService | None,
+        spans: Spans | None = None,
     ) -> None:
         config = runtime.config
         self._clock = runtime.clock
@@ -125,6 +127,7 @@ class Sender:
         self._auto_topics = auto_topics
         self._quotas = quotas
         self._trace = trace
+        self._spans = spans
         self._capacity = config.send_thread_pool_queue_capacity
         self._max_delay_ms = config.max_delay_time_mills
         self._origin = Origin(
@@ -352,6 +355,8 @@ class Sender:
                     answer.set_exception(error)
             else:
                 if refusal is None:
+                    if self._spans is not None:
+                        ready.spans = self._spans.arrived(ready, ctx.begin_ns)
                     if self._dedup is not None and ready is not request:
                         self._dedup.reserve(ready, now_ms)
                     batches.append((answer, ready))
@@ -364,6 +369,8 @@ class Sender:
         for answer, ready in batches:
             if ready.reservation is not None and self._dedup is not None:
                 self._dedup.release(ready.reservation)
+            if ready.spans is not None:
+                ready.spans.answered("not stored")
             _resolve(answer, content)
 
     def _prepared(self, sent: Sequence[v2.Message], ctx: RequestContext, now_ms: int) -> Prepared:
@@ -431,6 +438,10 @@ class Sender:
             self._counters.add_sent(ready.topic, ready.message_type, len(results), ready.size)
             if self._trace is not None:
                 self._trace.sent(ready, results)
+            if ready.spans is not None:
+                ready.spans.stored()
+        elif ready.spans is not None:
+            ready.spans.answered("not stored")
         if end < 0 or self._durability.immediate:
             self._answer(answer, ready, results)
         else:
@@ -461,9 +472,13 @@ class Sender:
         if outcome is _PUT_OK:
             self._answer(answer, ready, results)
         else:
+            if ready.spans is not None:
+                ready.spans.answered(outcome.value)
             _resolve(answer, refused_answer(self._counted(WireError(*FAILURES[outcome]))))
 
     def _answer(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
+        if ready.spans is not None:
+            ready.spans.answered()
         if not answer.done():
             answer.set_result(answer_to(self._store, ready.ids, results, ready.extras))
 

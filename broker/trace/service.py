@@ -88,7 +88,9 @@ class TraceService:
             if result.status is PutStatus.PUT_OK:
                 self._published(ready.topic, message, result)
 
-    def received(self, group: str, handle: str, record: Delivery, attempt: int) -> None:
+    def received(
+        self, group: str, handle: str, record: Delivery, attempt: int, _topic: str
+    ) -> None:
         """Trace the delivery of a message to a consumer of the group."""
         if not self._leads:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import urllib.parse
@@ -17,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
-START_S = 120
+_LISTENING = re.compile(r'"Listening on" address=127\.0\.0\.1:(\d+)')
 
 
 def program(name: str) -> str:
@@ -30,14 +31,19 @@ def program(name: str) -> str:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running server."""
+    """A running server; its log has the port that it listens on."""
 
-    url: str
+    log: Path
 
     def api(self, path: str, **parameters: str) -> Any:
-        """Call its HTTP interface; return `data`."""
+        """Call its HTTP interface; return `data`. Raises OSError while it starts."""
+        port = _LISTENING.search(self.log.read_text())
+        if port is None:
+            raise ConnectionRefusedError("Prometheus does not listen yet")
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=60) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port[1]}/api/v1/{path}?{query}", timeout=60
+        ) as answer:
             content = json.load(answer)
         assert content["status"] == "success", content
         return content["data"]
@@ -49,12 +55,12 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, targets: list[str], port: int) -> Iterator[Prometheus]:
-    """Run a server that scrapes `targets` twice a second and evaluates the rules."""
+def prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus]:
+    """Run a server that scrapes `targets` every two seconds and evaluates the rules."""
     directory.mkdir()
     config = directory / "prometheus.yml"
     jobs = [{"job_name": "cometmq", "static_configs": [{"targets": targets}]}]
-    intervals = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "2s"}
+    intervals = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"}
     # JSON is YAML.
     config.write_text(
         json.dumps({"global": intervals, "rule_files": [str(RULES)], "scrape_configs": jobs})
@@ -63,13 +69,13 @@ def prometheus(directory: Path, targets: list[str], port: int) -> Iterator[Prome
         program("prometheus"),
         f"--config.file={config}",
         f"--storage.tsdb.path={directory / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=warn",
+        "--web.listen-address=127.0.0.1:0",
     ]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+    log = directory / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
-        yield Prometheus(f"http://127.0.0.1:{port}")
+        yield Prometheus(log)
     finally:
         process.terminate()
         process.wait(60)
