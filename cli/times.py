@@ -80,15 +80,15 @@ def time_ms(text: str, now_ms: int) -> int:
         return int(text)
     if text == "now":
         return now_ms
-    if text.startswith(("-", "+")):
-        distance = duration_ms(text[1:])
-        return max(0, now_ms - distance if text[0] == "-" else now_ms + distance)
     try:
+        if text.startswith(("-", "+")):
+            distance = duration_ms(text[1:])
+            return max(0, now_ms - distance if text[0] == "-" else now_ms + distance)
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None and (zone := _zone()):
             moment = moment.replace(tzinfo=zone)
         return max(0, round(moment.timestamp() * 1_000))
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError, click.BadParameter):
         raise click.BadParameter(
             f"'{text}' is not a time such as 2026-11-22T10:00, -1h or milliseconds since 1970."
         ) from None

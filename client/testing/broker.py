@@ -50,6 +50,7 @@ _PORT_VARIABLES = {
     "ha": "COMETMQ_HA_LISTEN_PORT",
     "metrics": "COMETMQ_METRICS_PROM_EXPORTER_PORT",
     "namesrv": "COMETMQ_LISTEN_PORT",
+    "namesrv_metrics": "COMETMQ_NAMESRV_METRICS_PORT",
 }
 # Small segments: the broker preallocates three of them, and a test writes little.
 _SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}

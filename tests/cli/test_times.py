@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cometmq.cli.times import (
@@ -69,6 +69,8 @@ def test_a_duration_with_a_sign_is_relative_to_now(ms: int) -> None:
 
 
 @given(st.text(max_size=20))
+@example("-")
+@example("+x")
 def test_other_text_is_refused_with_a_sentence(text: str) -> None:
     for what in ("time", "duration"):
         try:

@@ -127,7 +127,7 @@ def broker_ports(broker: TestBroker) -> dict[str, int]:
     """The ports of the ready file: client, replication, metrics, nameserver."""
     (process,) = json.loads((broker.directory / "ready.json").read_text())["processes"]
     ports: dict[str, int] = process["ports"]
-    assert set(ports) == {"client", "ha", "metrics", "namesrv"}
+    assert set(ports) == {"client", "ha", "metrics", "namesrv", "namesrv_metrics"}
     return ports
 
 
