@@ -105,11 +105,13 @@ class StandardServices:
 
     async def _watch(self, request: Any, _ctx: RequestContext) -> AsyncIterator[Any]:
         while True:
-            status = self._status(request.service)
-            yield _STATUS(status=_STATUS.SERVICE_UNKNOWN if status is None else status)
+            # Before the answer: the status may change while the answer is written.
             if self._changed is None:
                 self._changed = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._changed)
+            changed = self._changed
+            status = self._status(request.service)
+            yield _STATUS(status=_STATUS.SERVICE_UNKNOWN if status is None else status)
+            await asyncio.shield(changed)
 
     def _reflect(self, _ctx: RequestContext, outbound: Outbound) -> _Reflection:
         return _Reflection(self._reflection, outbound)

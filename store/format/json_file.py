@@ -33,6 +33,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from json.encoder import encode_basestring, encode_basestring_ascii
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,7 +80,9 @@ def loads(text: str) -> dict[str | int, Any]:
     """Parse an object. Raises ConfigSyntaxError."""
     text = text.removeprefix("\ufeff")
     try:
-        value = json.loads(text, strict=False, parse_constant=_refuse_constant)
+        value = json.loads(
+            text, strict=False, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
     except json.JSONDecodeError:
         value = _loads_leniently(text)
     except RecursionError:
@@ -95,6 +98,13 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number of JSON")
 
 
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
 def _loads_leniently(text: str) -> Any:
     strict, places = _to_strict(text)
     mark = places.mark
@@ -105,7 +115,11 @@ def _loads_leniently(text: str) -> Any:
 
     try:
         return json.loads(
-            strict, strict=False, parse_constant=_refuse_constant, object_pairs_hook=pairs
+            strict,
+            strict=False,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            object_pairs_hook=pairs,
         )
     except json.JSONDecodeError as error:
         raise ConfigSyntaxError(error.msg, places.original(error.pos)) from None

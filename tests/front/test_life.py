@@ -19,6 +19,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.door import choose_door
 from cometmq.front.errors import AddressError, DoorMissingError, PortInUseError
 from cometmq.front.service import Kind, Method, status_failure
+from cometmq.front.standard import StandardServices
 from cometmq.proto import paths, v2
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -87,6 +88,17 @@ async def test_health_reports_the_start_of_a_drain(bench: Any) -> None:
         assert (await watch.read()).status == NOT_SERVING
         watch.cancel()
         await draining
+
+
+async def test_a_change_of_the_health_status_while_the_first_answer_is_written_is_reported() -> None:
+    standard = StandardServices({})
+    watch = standard.table()["/grpc.health.v1.Health/Watch"].handler
+    answers = watch(health_pb2.HealthCheckRequest(service=""), None)
+    standard.serving(True)
+    assert (await anext(answers)).status == SERVING
+    standard.serving(False)
+    assert (await asyncio.wait_for(anext(answers), 60)).status == NOT_SERVING
+    await answers.aclose()
 
 
 async def test_reflection_describes_our_messages(door_name: str) -> None:
