@@ -90,7 +90,7 @@ async def test_health_reports_the_start_of_a_drain(bench: Any) -> None:
         await draining
 
 
-async def test_a_change_of_the_health_status_while_the_first_answer_is_written_is_reported() -> None:
+async def test_a_change_of_health_while_an_answer_is_written_is_reported() -> None:
     standard = StandardServices({})
     watch = standard.table()["/grpc.health.v1.Health/Watch"].handler
     answers = watch(health_pb2.HealthCheckRequest(service=""), None)

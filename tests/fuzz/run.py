@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from cometmq.tests.fuzz.target import CORPUS, GUIDES, TARGETS, Check, seeds
@@ -54,40 +55,49 @@ def _other_modules(guides: list[str]) -> list[str]:
     return [f"cometmq.{name}" for name in names_ if not f"{name}.".startswith(inside)]
 
 
-def _by_atheris(name: str, seconds: int, folder: Path, artifacts: Path) -> None:
-    """Fuzz until the time is over; ends the process."""
+def _by_atheris(name: str, chosen: argparse.Namespace, folder: Path) -> None:
+    """Fuzz until the time is over or the number of inputs is reached; ends the process."""
     import atheris
 
     with TARGETS[name](folder) as check:
         found = folder / "corpus"
         found.mkdir(exist_ok=True)
         options = [
-            f"-max_total_time={seconds}",
+            f"-max_total_time={chosen.seconds}",
+            f"-runs={chosen.inputs or -1}",
+            f"-seed={chosen.seed}",
             f"-max_len={INPUT_BYTES_MAX}",
             f"-timeout={INPUT_S}",
-            f"-artifact_prefix={artifacts}/{name}-",
+            f"-artifact_prefix={chosen.artifacts}/{name}-",
             "-print_final_stats=1",
         ]
+        if chosen.seed:
+            # The entropic schedule depends on the time of an input, so a run would not repeat.
+            options += ["-entropic=0", "-reload=0"]
         atheris.Setup([name, *options, str(found), str(CORPUS / name)], check)
         atheris.Fuzz()
 
 
-def _by_hypothesis(name: str, seconds: int, folder: Path, artifacts: Path) -> None:
-    """Fuzz mutated seeds until the time is over. Raises what the target raises."""
-    end_s = time.monotonic() + seconds
+def _by_hypothesis(name: str, chosen: argparse.Namespace, folder: Path) -> None:
+    """Fuzz mutated seeds until the time is over or the number of inputs is reached.
+
+    Raises what the target raises."""
+    began_s = time.monotonic()
+    end_s = began_s + chosen.seconds
     known = seeds(name)
-    runs = 0
+    artifact = Path(chosen.artifacts) / f"{name}-crash"
+    chance = random.Random(chosen.seed or None)
+    inputs = 0
     with TARGETS[name](folder) as check:
-        round_ = 0
-        while time.monotonic() < end_s:
-            round_ += 1
-            runs += _round(check, known, round_, end_s, artifacts / f"{name}-crash")
-    print(f"{name}: {runs} inputs in {seconds} s by hypothesis")
+        while time.monotonic() < end_s and not 0 < chosen.inputs <= inputs:
+            inputs += _round(check, known, chance.getrandbits(32), end_s, artifact)
+    print(f"{name}: {inputs} inputs in {time.monotonic() - began_s:.0f} s by hypothesis")
 
 
-def _round(check: Check, known: list[bytes], seed: int, end_s: float, artifact: Path) -> int:
+def _round(check: Check, known: list[bytes], round_seed: int, end_s: float, artifact: Path) -> int:
     runs = 0
 
+    @seed(round_seed)
     @settings(
         max_examples=_EXAMPLES,
         database=None,
@@ -102,7 +112,7 @@ def _round(check: Check, known: list[bytes], seed: int, end_s: float, artifact: 
         if time.monotonic() > end_s:
             return
         runs += 1
-        data = mutated(base, random.Random(changes ^ seed), noise)
+        data = mutated(base, random.Random(changes ^ round_seed), noise)
         try:
             check(data)
         except BaseException:
@@ -141,22 +151,24 @@ def _child(name: str, chosen: argparse.Namespace, engine: str) -> int:
         command = [sys.executable, "-P", "-m", "cometmq.tests.fuzz.run", name, "--child", folder]
         command += ["--engine", engine, "--seconds", str(chosen.seconds)]
         command += ["--artifacts", str(artifacts)]
+        command += ["--inputs", str(chosen.inputs), "--seed", str(chosen.seed)]
         if chosen.input:
             command += ["--input", str(Path(chosen.input).absolute())]
         limit_s = chosen.seconds + INPUT_S + _SPARE_S
-        return subprocess.run(command, timeout=limit_s, check=False).returncode
+        environment = {**os.environ, "PYTHONHASHSEED": "0"} if chosen.seed else None
+        return subprocess.run(command, timeout=limit_s, check=False, env=environment).returncode
 
 
 def _run_here(name: str, chosen: argparse.Namespace) -> None:
     _load(name, chosen.engine == "atheris" and not chosen.input)
-    folder, artifacts = Path(chosen.child), Path(chosen.artifacts)
+    folder = Path(chosen.child)
     if chosen.input:
         with TARGETS[name](folder) as check:
             check(Path(chosen.input).read_bytes())
     elif chosen.engine == "atheris":
-        _by_atheris(name, chosen.seconds, folder, artifacts)
+        _by_atheris(name, chosen, folder)
     else:
-        _by_hypothesis(name, chosen.seconds, folder, artifacts)
+        _by_hypothesis(name, chosen, folder)
 
 
 def names() -> list[str]:
@@ -169,6 +181,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
     parser.add_argument("target", choices=[*names(), "all"])
     parser.add_argument("--seconds", type=int, default=60, help="time for each target [60]")
+    parser.add_argument("--inputs", type=int, default=0, help="end after N inputs [0: no limit]")
+    parser.add_argument("--seed", type=int, default=0, help="random seed [0: a new one]")
     parser.add_argument("--input", help="run the target once on this file")
     parser.add_argument("--artifacts", default=".cache/fuzz", help="folder of failing inputs")
     parser.add_argument("--engine", choices=["atheris", "hypothesis"])
