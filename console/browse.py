@@ -6,13 +6,12 @@ Reads are pulls, as in `cometmq message tail`; they change nothing. A page reads
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import grpc
-
-from ..cli.connection import Connection, failure, refusal
+from ..cli.connection import Connection
 from ..cli.errors import CliError, Exit
+from ..cli.message import pulling
+from ..cli.message.pulling import BATCH, Batch, queue_of
 from ..proto import paths, v1, v2
 from .cluster import CALL_S, Cluster
 
@@ -20,10 +19,6 @@ from .cluster import CALL_S, Cluster
 SCANNED_MAX = 2_000
 #: Queues of a topic that are read in time order; each costs two calls.
 QUEUES_MAX = 64
-# PullMessage requires a group name; brokers create none for RocketMQ's group of tools.
-_GROUP = "TOOLS_CONSUMER"
-_BATCH = 32
-_POLL_MS = 1
 
 
 class Queue(NamedTuple):
@@ -32,14 +27,6 @@ class Queue(NamedTuple):
     topic: str
     broker: str
     queue_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages of a queue, and the offset behind them."""
-
-    messages: Sequence[v2.Message]
-    next_offset: int
 
 
 def queues_of(cluster: Cluster, topic: str) -> list[v1.QueueStatus]:
@@ -63,39 +50,14 @@ def bounds_of(cluster: Cluster, queue: Queue) -> tuple[int, int]:
     raise CliError(text, Exit.NOT_FOUND)
 
 
-def pull(connection: Connection, queue: Queue, offset: int, end: int, count: int = _BATCH) -> Batch:
+def pull(connection: Connection, queue: Queue, offset: int, end: int, count: int = BATCH) -> Batch:
     """Return messages of a queue from an offset on, below `end`. Raises CliError.
 
     `end` is the present end of the queue: there, a broker would wait for the next message.
     """
     if offset >= end:
-        return Batch([], offset)
-    request = v2.PullMessageRequest(
-        group=v2.Resource(name=_GROUP),
-        message_queue=_queue(queue),
-        offset=offset,
-        batch_size=count,
-        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
-    )
-    request.long_polling_timeout.FromMilliseconds(_POLL_MS)
-    method: Any = connection.channel.unary_stream(
-        paths.PULL_MESSAGE,
-        request_serializer=v2.PullMessageRequest.SerializeToString,
-        response_deserializer=v2.PullMessageResponse.FromString,
-    )
-    messages, following = [], offset
-    try:
-        for answer in method(request, timeout=CALL_S, metadata=connection.metadata):
-            content = answer.WhichOneof("content")
-            if content == "message":
-                messages.append(answer.message)
-            elif content == "next_offset":
-                following = answer.next_offset
-            elif answer.status.code not in (v2.OK, v2.MESSAGE_NOT_FOUND, v2.ILLEGAL_OFFSET):
-                raise refusal(answer.status.code, answer.status.message)
-    except grpc.RpcError as error:
-        raise failure(error, connection.endpoint) from None
-    return Batch(messages, following)
+        return Batch(offset)
+    return pulling.pull(connection, queue_of(*queue), offset, count=count, timeout_s=CALL_S)
 
 
 def message_at(cluster: Cluster, queue: Queue, offset: int) -> v2.Message:
@@ -114,7 +76,7 @@ def offsets_at(connection: Connection, queues: Sequence[Queue], at_ms: int) -> d
     pending = []
     for queue in queues:
         request = v2.QueryOffsetRequest(
-            message_queue=_queue(queue), query_offset_policy=v2.TIMESTAMP
+            message_queue=queue_of(*queue), query_offset_policy=v2.TIMESTAMP
         )
         request.timestamp.FromMilliseconds(at_ms)
         call = connection.start(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse, CALL_S)
@@ -168,11 +130,3 @@ def stored_ms(message: v2.Message) -> int:
 
 def _entry(message: v2.Message, index: int) -> tuple[int, int, int]:
     return stored_ms(message), offset_of(message), index
-
-
-def _queue(queue: Queue) -> v2.MessageQueue:
-    return v2.MessageQueue(
-        topic=v2.Resource(name=queue.topic),
-        id=queue.queue_id,
-        broker=v2.Broker(name=queue.broker, id=0),
-    )

@@ -98,5 +98,5 @@ def check(outcomes: Sequence[Outcome[Any]]) -> None:
         raise first
     done = [one.broker for one in outcomes if one.error is None]
     made = f" Done in: {', '.join(done)}." if done else ""
-    told = " ".join(f"{one.broker}: {one.error}" for one in failed)
-    raise CliError(f"{told}{made}", first.code)
+    errors = " ".join(f"{one.broker}: {one.error}" for one in failed)
+    raise CliError(f"{errors}{made}", first.code)

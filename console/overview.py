@@ -1,4 +1,4 @@
-"""What the overview says: alarms, figures and the picture of each broker group. Pure."""
+"""The content of the overview: alarms, figures, a picture of each broker group. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -37,7 +37,6 @@ LOCAL = frozenset(
 
 _LEARNED_MAX = 10_000
 _PERM_WRITE = 2
-_TURNS = 1 << 30
 
 
 class Owners:
@@ -121,15 +120,16 @@ class Owners:
         return self.of_topic(topic)
 
     def _of_receive(self, topic: str) -> GroupView | None:
-        """Return the groups that have the topic in turn: a receive that names no broker is for all.
+        """Return the next group in rotation for a receive that names no broker.
 
-        Official clients name one of the route; Apache's proxy takes turns as well.
+        Messages of every group must be received. Official clients name a broker of the route;
+        Apache's proxy rotates as well.
         """
         readable = [group for group in self.groups() if topic in group.topics]
         if len(readable) < 2:
             return self.of_topic(topic)
         led = [group for group in readable if self._has_leader(group)] or readable
-        self._turn = (self._turn + 1) % _TURNS
+        self._turn += 1
         return led[self._turn % len(led)]
 
     def _of_send(self, topic: str, properties: v2.SystemProperties) -> GroupView | None:

@@ -4,19 +4,16 @@ A dead letter is the copy of a message whose delivery attempts are used up, in `
 does not change it, and nothing deletes it but retention.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...client.message import Message, read_message
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import BrokerGroups, answers, planned
-from ..connection import Connection, failure, refusal
+from ..connection import Connection
+from ..message.pulling import pull, queue_of
 
 PREFIX = "%DLQ%"
-# As `message tail`: brokers create no group of this name.
-_TOOLS = "TOOLS_CONSUMER"
-_BATCH = 32
 _TIMEOUT_S = 15.0
 
 
@@ -63,11 +60,7 @@ def dead_letters(
         return
     for _, answer in planned(outcomes):
         for queue in answer.queues:
-            place = v2.MessageQueue(
-                topic=v2.Resource(name=topic),
-                id=queue.queue_id,
-                broker=v2.Broker(name=queue.broker, id=0),
-            )
+            place = queue_of(topic, queue.broker, queue.queue_id)
             letters = _read(connection, place, queue.min_offset, queue.max_offset)
             yield from filter(wanted.has, letters)
 
@@ -84,32 +77,8 @@ def _read(
 
 def _pull(connection: Connection, queue: v2.MessageQueue, offset: int) -> tuple[list[Message], int]:
     """Return a batch and the offset behind it. Raises CliError."""
-    import grpc
-
-    request = v2.PullMessageRequest(
-        group=v2.Resource(name=_TOOLS),
-        message_queue=queue,
-        offset=offset,
-        batch_size=_BATCH,
-        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
-    )
-    method: Callable[..., Any] = connection.channel.unary_stream(
-        paths.PULL_MESSAGE,
-        request_serializer=v2.PullMessageRequest.SerializeToString,
-        response_deserializer=v2.PullMessageResponse.FromString,
-    )
-    messages, after = [], offset
-    try:
-        for answer in method(request, timeout=_TIMEOUT_S, metadata=connection.metadata):
-            content = answer.WhichOneof("content")
-            if content == "message":
-                messages.append(read_message(answer.message, queue.broker.name))
-            elif content == "next_offset":
-                after = answer.next_offset
-            elif answer.status.code not in (v2.OK, v2.MESSAGE_NOT_FOUND, v2.ILLEGAL_OFFSET):
-                raise refusal(answer.status.code, answer.status.message)
-    except grpc.RpcError as error:
-        raise failure(error, connection.endpoint) from None
+    batch = pull(connection, queue, offset, timeout_s=_TIMEOUT_S)
+    messages = [read_message(message, queue.broker.name) for message in batch.messages]
     behind = messages[-1].offset + 1 if messages else offset
     # At least one ahead, so that an answer without messages ends the loop.
-    return messages, max(after, behind, offset + (not messages))
+    return messages, max(batch.next_offset, behind, offset + (not messages))

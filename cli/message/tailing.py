@@ -13,15 +13,13 @@ import grpc
 import grpc.aio
 
 from ...proto import paths, v1, v2
-from ..connection import Caller, checked, failure, refusal
+from ..connection import Caller, checked, failure
 from ..errors import CliError
 from ..links import async_channel
 from ..output import show_streamed
+from .pulling import Batch, pull_request, queue_of
 from .start import Start
 
-# PullMessage requires a group name; brokers create none for RocketMQ's group of tools.
-_GROUP = "TOOLS_CONSUMER"
-_BATCH = 32
 _POLL_S = 10.0
 _MARGIN_S = 5.0
 _RETRY_S = 0.5
@@ -57,14 +55,7 @@ class _Tail:
         """Return the queues of the topic."""
         request = v1.DescribeTopicRequest(name=self.topic)
         answer = await self.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
-        return [
-            v2.MessageQueue(
-                topic=v2.Resource(name=self.topic),
-                id=queue.queue_id,
-                broker=v2.Broker(name=queue.broker, id=0),
-            )
-            for queue in answer.queues
-        ]
+        return [queue_of(self.topic, queue.broker, queue.queue_id) for queue in answer.queues]
 
     async def first_offset(self, queue: v2.MessageQueue, start: Start) -> int:
         """Return the start offset of a queue."""
@@ -88,14 +79,7 @@ class _Tail:
 
     async def pull(self, queue: v2.MessageQueue, offset: int) -> int:
         """Make one long poll; returns the next offset."""
-        request = v2.PullMessageRequest(
-            group=v2.Resource(name=_GROUP),
-            message_queue=queue,
-            offset=offset,
-            batch_size=_BATCH,
-            filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
-        )
-        request.long_polling_timeout.FromMilliseconds(int(_POLL_S * 1_000))
+        request = pull_request(queue, offset, wait_ms=int(_POLL_S * 1_000))
         method = self.channel.unary_stream(
             paths.PULL_MESSAGE, response_deserializer=v2.PullMessageResponse.FromString
         )
@@ -104,15 +88,12 @@ class _Tail:
             timeout=_POLL_S + _MARGIN_S,
             metadata=self.caller.metadata(),
         )
+        batch = Batch(offset)
         async for answer in stream:
-            content = answer.WhichOneof("content")
-            if content == "message":
-                self.show(answer.message)
-            elif content == "next_offset":
-                offset = answer.next_offset
-            elif answer.status.code not in (v2.OK, v2.MESSAGE_NOT_FOUND, v2.ILLEGAL_OFFSET):
-                raise refusal(answer.status.code, answer.status.message)
-        return offset
+            batch.add(answer)
+            while batch.messages:
+                self.show(batch.messages.pop())
+        return batch.next_offset
 
     def show(self, message: v2.Message) -> None:
         """Print a message, unless the count is reached."""

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.cli.errors import CliError
+from cometmq.cli.message.pulling import Batch
 from cometmq.console import bodies
 from cometmq.console.browse import SCANNED_MAX as SCANNED
-from cometmq.console.browse import Batch, Queue, in_time_order, offset_of, stored_ms
+from cometmq.console.browse import Queue, in_time_order, offset_of, stored_ms
 from cometmq.console.clients import client_rows
 from cometmq.console.dead_letters import REDRIVEN_MAX, letter_row, places_of
 from cometmq.console.groups import clients_of, group_rows
@@ -44,7 +45,7 @@ def test_queues_are_merged_by_time_and_each_keeps_its_order(
 
     def read(queue: Queue, offset: int) -> Batch:
         found = stored[queue][offset : offset + batch]
-        return Batch(found, offset + len(found))
+        return Batch(offset + len(found), found)
 
     merged = list(in_time_order(list(stored), lambda _queue: 0, read))
     assert [stored_ms(one) for _, one in merged] == sorted(t for queue in times for t in queue)
