@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
 #: Widths of a screen and of a phone.
@@ -48,3 +49,9 @@ def opened(
         yield page, errors
     finally:
         context.close()
+
+
+def violations(page: Page) -> list[str]:
+    """Return the accessibility rules of axe-core that the page violates, each with an element."""
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']} ({each['impact']}): {each['nodes'][0]['html'][:200]}" for each in found]

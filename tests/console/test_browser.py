@@ -1,10 +1,10 @@
-"""The console in headless Chromium: no errors, no sideways scrolling, usable by keyboard alone."""
+"""The console in headless Chromium: errors, widths, accessibility, use by keyboard alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.tests.console.browser import SIZES, chromium, opened
+from cometmq.tests.console.browser import SIZES, chromium, opened, violations
 from cometmq.tests.console.served import serve
 from cometmq.tests.harness.cluster import Cluster
 
@@ -22,7 +22,9 @@ PAGES = (
 )
 
 
-def test_pages_have_no_errors_and_fit_every_width(shared_cluster: Cluster, tmp_path: Path) -> None:
+def test_pages_have_no_errors_fit_every_width_and_pass_axe(
+    shared_cluster: Cluster, tmp_path: Path
+) -> None:
     shared_cluster.create_topic("seen", queues=1)
     shared_cluster.create_group("lookers")
     hostile = "<img src=x onerror=alert(1)>" * 20
@@ -33,15 +35,22 @@ def test_pages_have_no_errors_and_fit_every_width(shared_cluster: Cluster, tmp_p
                 page.goto(f"{console.url}/")
                 page.wait_for_selector("svg.picture g.leader")
                 page.wait_for_selector("#chart-rates canvas")  # the stream has brought the points
+                assert violations(page) == []
                 for path in PAGES:
                     page.goto(console.url + path)
                     wide = "document.documentElement.scrollWidth > innerWidth"
                     assert not page.evaluate(wide), (path, size)
+                    assert violations(page) == [], (path, colours)
                 assert errors == []
 
 
-def test_the_keyboard_alone_sends_a_message(shared_cluster: Cluster, tmp_path: Path) -> None:
+def test_the_keyboard_alone_finds_the_message_of_an_order_and_resends_it(
+    shared_cluster: Cluster, tmp_path: Path
+) -> None:
     shared_cluster.create_topic("by-keyboard")
+    for order in (16, 17, 18):
+        sent = ("by-keyboard", f"body of {order}", "--key", f"order-{order}")
+        shared_cluster.run("message", "send", *sent, "--endpoint", shared_cluster.endpoints)
     with (
         serve(tmp_path, shared_cluster.endpoints, "--allow-changes") as console,
         chromium() as one,
@@ -55,16 +64,26 @@ def test_the_keyboard_alone_sends_a_message(shared_cluster: Cluster, tmp_path: P
                     return
             raise AssertionError(f"Tab does not reach {selector}")
 
-        page.goto(f"{console.url}/topics")
-        go_to("input[type=search]")
-        page.keyboard.type("by-key")
-        page.wait_for_url("**q=by-key*")  # the list is searched while typing
-        go_to("a[href='/topics/by-keyboard']")
+        page.goto(f"{console.url}/")
+        go_to("nav a[href='/messages']")
         page.keyboard.press("Enter")
-        page.wait_for_selector("h1:text('by-keyboard')")
-        go_to("textarea[name=body]")
-        page.keyboard.type("hello")
-        go_to("form[action$='/send'] button")
+        page.wait_for_selector("h1:text('Messages')")
+        go_to("a[href*='by=key']")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("input[name=value]")
+        go_to("input[name=topic]")
+        page.keyboard.type("by-keyboard")
+        go_to("input[name=value]")
+        page.keyboard.type("order-17")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("td:text('body of 17')")
+        go_to("td a")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("pre.body:text('body of 17')")
+        go_to("a[href^='/message/copy']")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h1:text('Send a copy')")
+        go_to("form[action='/message/copy'] button")
         page.keyboard.press("Enter")
         page.wait_for_selector("[role=status]:has-text('Sent and stored')")
         assert errors == []
