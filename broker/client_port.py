@@ -28,6 +28,7 @@ from .admin.topics import TopicAdmin
 from .clients.relay import Relay
 from .clients.sessions import Sessions
 from .clients.telemetry import TelemetryService
+from .delay.timer_list import TimerList
 from .pull.cold_reads import ColdReads
 from .routing.request_router import RequestRouter
 from .routing.routes import Routes
@@ -180,7 +181,12 @@ class ClientPort:
             self._config.broker_name, self._clock, broker.store, broker.cluster, broker.pump
         )
         administration = services.administration(
-            self._admin(), broker.maintenance, queries, broker.users, broker.quota_admin
+            admin=self._admin(),
+            maintenance=broker.maintenance,
+            queries=queries,
+            timers=TimerList(broker.timers, broker.store, self._config.broker_name),
+            users=broker.users,
+            quotas=broker.quota_admin,
         )
         methods = [
             *services.messaging(broker, routes, sessions, telemetry, self._max_message_size),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .admin.service import Admin
     from .clients.sessions import Sessions
     from .clients.telemetry import TelemetryService
+    from .delay.timer_list import TimerList
     from .maintenance.store_maintenance import StoreMaintenance
     from .parts import Broker
     from .routing.routes import Routes
@@ -80,9 +81,11 @@ def messaging(
 
 
 def administration(
+    *,
     admin: Admin,
     maintenance: StoreMaintenance,
     queries: MessageQueries,
+    timers: TimerList,
     users: UserAdmin,
     quotas: QuotaAdmin,
 ) -> list[Method]:
@@ -103,6 +106,7 @@ def administration(
             "ResetOffsets": admin.offsets.reset,
             "GetConfig": admin.get_config,
             "QueryMessages": queries.query_messages,
+            "ListTimers": timers.list_timers,
             "SetArchiveWatermark": maintenance.set_archive_watermark,
             "GetArchiveWatermark": maintenance.get_archive_watermark,
             "PutUser": users.put,

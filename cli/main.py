@@ -28,6 +28,7 @@ COMMANDS: Table = {
     "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
     "top": ("top.command", "top", "Show rates, lag, roles and disk of a cluster, live."),
     "dlq": ("dlq.command", "dlq", "List dead letters, and send them again."),
+    "timer": ("timer", "timer", "List delayed messages that wait, and recall one."),
     "consume": (
         "message.consume",
         "consume",

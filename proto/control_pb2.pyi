@@ -1833,6 +1833,138 @@ class QueryMessagesResponse(_message.Message):
 Global___QueryMessagesResponse: _TypeAlias = QueryMessagesResponse  # noqa: Y015
 
 @_typing.final
+class ListTimersRequest(_message.Message):
+    """Lists messages that wait in the timer wheel of the leader, by slot, and counts those that are due.
+    Slots that are being delivered are left out.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    BEGIN_MS_FIELD_NUMBER: _builtins.int
+    END_MS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    BOUNDS_MS_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    topic: _builtins.str
+    """of the messages; empty: every topic"""
+    begin_ms: _builtins.int
+    """slots at this time or later; 0: now"""
+    end_ms: _builtins.int
+    """slots before this time; 0: the end of the wheel"""
+    count: _builtins.int
+    """most messages; 0: none, only the counts"""
+    @_builtins.property
+    def bounds_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ascending times within seven days of the beginning"""
+
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        begin_ms: _builtins.int = ...,
+        end_ms: _builtins.int = ...,
+        count: _builtins.int = ...,
+        bounds_ms: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_ms", b"begin_ms", "bounds_ms", b"bounds_ms", "broker", b"broker", "count", b"count", "end_ms", b"end_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTimersRequest: _TypeAlias = ListTimersRequest  # noqa: Y015
+
+@_typing.final
+class WaitingMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    DUE_MS_FIELD_NUMBER: _builtins.int
+    STORED_MS_FIELD_NUMBER: _builtins.int
+    PHYSICAL_OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RECALL_HANDLE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    message_id: _builtins.str
+    due_ms: _builtins.int
+    stored_ms: _builtins.int
+    physical_offset: _builtins.int
+    """of its record in the log, -1 if retention has deleted it"""
+    size: _builtins.int
+    """of the record"""
+    tag: _builtins.str
+    recall_handle: _builtins.str
+    """for RecallMessage"""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        due_ms: _builtins.int = ...,
+        stored_ms: _builtins.int = ...,
+        physical_offset: _builtins.int = ...,
+        size: _builtins.int = ...,
+        tag: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+        recall_handle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "keys", b"keys", "message_id", b"message_id", "physical_offset", b"physical_offset", "recall_handle", b"recall_handle", "size", b"size", "stored_ms", b"stored_ms", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingMessage: _TypeAlias = WaitingMessage  # noqa: Y015
+
+@_typing.final
+class ListTimersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    NEXT_BEGIN_MS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    next_begin_ms: _builtins.int
+    """begin_ms of the next request; 0: the list is complete"""
+    left_out: _builtins.bool
+    """the last slot has more messages than one answer may read"""
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingMessage]: ...
+    @_builtins.property
+    def due(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Messages of all topics that are due from begin_ms to each of bounds_ms; recalled ones count."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        timers: _abc.Iterable[Global___WaitingMessage] | None = ...,
+        due: _abc.Iterable[_builtins.int] | None = ...,
+        next_begin_ms: _builtins.int = ...,
+        left_out: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "due", b"due", "left_out", b"left_out", "message", b"message", "next_begin_ms", b"next_begin_ms", "timers", b"timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTimersResponse: _TypeAlias = ListTimersResponse  # noqa: Y015
+
+@_typing.final
 class GetConfigRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -136,6 +136,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.RESET_OFFSETS: _cluster(Action.UPDATE),
     paths.GET_CONFIG: _cluster(Action.GET),
     paths.QUERY_MESSAGES: _cluster(Action.SUB),
+    paths.LIST_TIMERS: _cluster(Action.SUB),
     paths.READ_LOG: _cluster(Action.SUB),
     paths.LOCATE_LOG: _cluster(Action.SUB),
     paths.SET_ARCHIVE_WATERMARK: _cluster(Action.UPDATE),

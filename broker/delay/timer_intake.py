@@ -126,7 +126,7 @@ class TimerIntake:
     ) -> None:
         """Add a message of an open slot to the core."""
         timed = Timed(
-            slot_ms if rolled else _due_ms(properties, slot_ms, self._core.precision_ms),
+            slot_ms if rolled else due_ms(properties, slot_ms, self._core.precision_ms),
             physical_offset,
             slot_ms,
             write_ms,
@@ -203,7 +203,7 @@ class TimerIntake:
     def _put_direct(self, properties: bytes, out_ms: int, stored: StoredRecord) -> None:
         """Add a message whose slot is over: it is delivered without a unit in the wheel."""
         timed = Timed(
-            _due_ms(properties, out_ms, self._core.precision_ms),
+            due_ms(properties, out_ms, self._core.precision_ms),
             stored.physical_offset,
             out_ms,
             DUE_BEFORE_ENQUEUED,
@@ -222,7 +222,7 @@ def _text(data: bytes) -> str:
 _topic = lru_cache(maxsize=4096)(_text)
 
 
-def _due_ms(properties: bytes, slot_ms: int, precision_ms: int) -> int:
+def due_ms(properties: bytes, slot_ms: int, precision_ms: int) -> int:
     """Return the exact due time: TIMER_DELIVER_MS if it lies in the slot, else the slot's end."""
     end_ms = slot_ms + precision_ms
     deliver_ms = number(property_value(properties, b"TIMER_DELIVER_MS"))

@@ -223,6 +223,12 @@ class TimerService:
             except (StoreError, OSError) as error:
                 self._retry_later(str(error))
 
+    def unread(self) -> tuple[TimerStore, int] | None:
+        """Enqueue what has arrived; return the files, and the time of the first slot that is not
+        being delivered. None while this broker does not lead."""
+        self._enqueue_now()
+        return None if self._timers is None else (self._timers, self._core.open_ms)
+
     @property
     def enqueue_lag(self) -> int:
         """Messages of the timer topic that are not enqueued."""

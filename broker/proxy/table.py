@@ -39,7 +39,14 @@ def table(
     methods = services.table(
         [
             *services.messaging(nowhere, nowhere, nowhere, nowhere, max_message_size),
-            *services.administration(nowhere, nowhere, nowhere, nowhere, nowhere),
+            *services.administration(
+                admin=nowhere,
+                maintenance=nowhere,
+                queries=nowhere,
+                timers=nowhere,
+                users=nowhere,
+                quotas=nowhere,
+            ),
             *services.reading(nowhere),
         ]
     )

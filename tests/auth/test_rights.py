@@ -31,7 +31,9 @@ def served() -> set[str]:
     part: Any = Anything()
     rows = [
         *services.messaging(part, part, part, part),
-        *services.administration(part, part, part, part, part),
+        *services.administration(
+            admin=part, maintenance=part, queries=part, timers=part, users=part, quotas=part
+        ),
         *services.reading(part),
         *services.testing(part),
     ]
@@ -132,6 +134,7 @@ def test_settings_need_every_topic_that_they_list() -> None:
         (paths.READ_LOG, Action.SUB),
         (paths.LOCATE_LOG, Action.SUB),
         (paths.QUERY_MESSAGES, Action.SUB),
+        (paths.LIST_TIMERS, Action.SUB),
         (paths.DELETE_TOPIC, Action.DELETE),
         (paths.SET_ARCHIVE_WATERMARK, Action.UPDATE),
     ],

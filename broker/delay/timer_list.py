@@ -1,0 +1,149 @@
+"""`cometmq.v1.Admin/ListTimers`: the messages that wait in the timer wheel, and when they are due.
+
+Reads slots in order of time and the records of their units. A call reads a bounded number of units;
+the next call continues with the next slot. Recalled messages are left out.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from ...proto import v1, v2
+from ...proto.errors import WireError
+from ...store.config.store_config import TIMER_SLOTS
+from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
+from ...store.format.properties import decode_properties
+from ...store.format.record import decode_delivery
+from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled
+from .delivery_copy import number
+from .recall_handle import RecallHandle
+from .timer_intake import due_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...front.context import RequestContext
+    from ...store.message_store import MessageStore
+    from ...store.timer.store import TimerStore
+    from ...store.timer.unit import TimerUnit
+    from .timer_service import TimerService
+
+#: Units that one call reads: about ten milliseconds of the event loop.
+_UNITS_MAX: Final = 1_000
+#: Messages of one answer, each at most a few hundred bytes and its names.
+_COUNT_MAX: Final = 256
+_BOUNDS_MAX: Final = 256
+#: `TimerWheel.count` reads this part of the wheel at most.
+_COUNTED_MS: Final = 7 * 86_400_000
+
+
+class TimerList:
+    """The handler."""
+
+    def __init__(self, timers: TimerService, store: MessageStore, broker: str) -> None:
+        self._timers = timers
+        self._store = store
+        self._broker = broker
+
+    def list_timers(
+        self, request: v1.ListTimersRequest, ctx: RequestContext
+    ) -> v1.ListTimersResponse:
+        """Return waiting messages by slot, and the numbers that are due. Raises WireError."""
+        unread = self._timers.unread()
+        if unread is None:
+            text = "the timer wheel is not in use: timerWheelEnable is false, or no leader serves"
+            raise WireError(v2.UNSUPPORTED, text)
+        files, open_ms = unread
+        begin_ms = max(request.begin_ms, open_ms)
+        wheel_end_ms = open_ms + TIMER_SLOTS * files.wheel.precision_ms
+        end_ms = min(request.end_ms or wheel_end_ms, wheel_end_ms)
+        try:
+            answer = v1.ListTimersResponse(code=v2.OK, message="OK")
+            bounds = _checked(request.bounds_ms, begin_ms)
+            if bounds:
+                answer.due.extend(files.wheel.count(begin_ms, bounds))
+            if request.count > 0:
+                self._list(answer, files, request, begin_ms, end_ms)
+        except OSError as error:
+            text = f"the timer wheel cannot be read: {error}"
+            raise WireError(v2.INTERNAL_SERVER_ERROR, text) from error
+        return answer
+
+    def _list(
+        self,
+        answer: v1.ListTimersResponse,
+        files: TimerStore,
+        request: v1.ListTimersRequest,
+        begin_ms: int,
+        end_ms: int,
+    ) -> None:
+        room, most = _UNITS_MAX, min(request.count, _COUNT_MAX)
+        at_ms = begin_ms
+        while (at_ms := files.wheel.next_used(at_ms, end_ms)) < end_ms:
+            units = list(islice(files.units(at_ms), _UNITS_MAX + 1))
+            if len(units) > room and room < _UNITS_MAX:
+                answer.next_begin_ms = at_ms  # the next call has room for this slot
+                return
+            waiting = self._waiting(files, at_ms, units[:_UNITS_MAX], request.topic)
+            if len(answer.timers) + len(waiting) > most and answer.timers:
+                answer.next_begin_ms = at_ms
+                return
+            answer.timers.extend(waiting[:most])
+            answer.left_out = len(units) > _UNITS_MAX or len(waiting) > most
+            room -= len(units)
+            at_ms += files.wheel.precision_ms
+            if answer.left_out or len(answer.timers) >= most or room <= 0:
+                break
+        following_ms = files.wheel.next_used(at_ms, end_ms)
+        answer.next_begin_ms = following_ms if following_ms < end_ms else 0
+
+    def _waiting(
+        self, files: TimerStore, slot_ms: int, units: Sequence[TimerUnit], topic: str
+    ) -> list[v1.WaitingMessage]:
+        """Return the messages of a slot that are not recalled, the oldest first."""
+        recalls = [unit for unit in units if unit.cancels and not unit.rolled]
+        cancelled = files.cancelled_keys(recalls)
+        found = []
+        for unit in reversed(units):
+            if unit.cancels:
+                continue
+            one = self._message(unit, slot_ms, files.wheel.precision_ms)
+            if topic in ("", one.topic) and not is_cancelled(cancelled, one.message_id, one.topic):
+                found.append(one)
+        return found
+
+    def _message(self, unit: TimerUnit, slot_ms: int, precision_ms: int) -> v1.WaitingMessage:
+        try:
+            delivery = decode_delivery(self._store.record_at(unit.physical_offset))
+            properties = decode_properties(delivery.properties)
+        except (OffsetOutOfRangeError, RecordFormatError):
+            # Retention has deleted it, or it is damaged: only its time is known.
+            return v1.WaitingMessage(due_ms=slot_ms, physical_offset=-1, size=unit.size)
+        out_ms = number(properties.get(OUT_MS, "").encode())
+        message_id = properties.get(UNIQUE_KEY, "")
+        topic = properties.get(REAL_TOPIC, "")
+        handle = RecallHandle(topic, self._broker, out_ms + 1, message_id)
+        return v1.WaitingMessage(
+            topic=topic,
+            message_id=message_id,
+            due_ms=due_ms(delivery.properties, out_ms, precision_ms),
+            stored_ms=delivery.store_timestamp_ms,
+            physical_offset=unit.physical_offset,
+            size=unit.size,
+            tag=properties.get("TAGS", ""),
+            keys=properties.get("KEYS", "").split(),
+            recall_handle=handle.encode() if topic and message_id else "",
+        )
+
+
+def _checked(bounds_ms: Sequence[int], begin_ms: int) -> list[int]:
+    """Return bounds that ascend, none before the beginning. Raises WireError."""
+    if len(bounds_ms) > _BOUNDS_MAX:
+        raise WireError(v2.BAD_REQUEST, f"at most {_BOUNDS_MAX} bounds_ms are allowed")
+    bounds = [max(bound, begin_ms) for bound in bounds_ms]
+    if bounds != sorted(bounds):
+        raise WireError(v2.BAD_REQUEST, "bounds_ms do not ascend")
+    if bounds and bounds[-1] - begin_ms > _COUNTED_MS:
+        raise WireError(v2.BAD_REQUEST, "bounds_ms are more than seven days after begin_ms")
+    return bounds
