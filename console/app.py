@@ -15,18 +15,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from ..cli.errors import CliError
-from .clients import ClientPages
 from .cluster import Cluster
-from .configuration import ConfigurationPages
 from .controllers import Controllers
-from .dead_letters import DeadLetterPages
-from .groups import GroupPages
-from .high_availability import HighAvailabilityPages
 from .live import OverviewPages, Watch
-from .messages import MessagePages
+from .pages.clients import ClientPages
+from .pages.configuration import ConfigurationPages
+from .pages.dead_letters import DeadLetterPages
+from .pages.groups import GroupPages
+from .pages.high_availability import HighAvailabilityPages
+from .pages.messages import MessagePages
+from .pages.topics import TopicPages
 from .search import MessageSearch
 from .security import HEADERS, Guard
-from .topics import TopicPages
 from .views import Views
 
 # Threads for calls to the cluster. Each page holds one until it is answered; more would only wait

@@ -17,11 +17,11 @@ from cometmq.cli.message.pulling import Batch
 from cometmq.console import bodies
 from cometmq.console.browse import SCANNED_MAX as SCANNED
 from cometmq.console.browse import Queue, in_time_order, offset_of, stored_ms
-from cometmq.console.clients import client_rows
-from cometmq.console.dead_letters import REDRIVEN_MAX, letter_row, places_of
-from cometmq.console.groups import clients_of, group_rows
 from cometmq.console.inputs import moment_ms
-from cometmq.console.messages import copy_of
+from cometmq.console.pages.clients import client_rows
+from cometmq.console.pages.dead_letters import REDRIVEN_MAX, letter_row, places_of
+from cometmq.console.pages.groups import clients_of, group_rows
+from cometmq.console.pages.messages import copy_of
 from cometmq.console.search import contains, take
 from cometmq.proto import v1, v2
 

@@ -8,20 +8,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..cli.errors import CliError
-from ..cli.message.sending import Draft, send_over
-from ..cli.message.story import Found as StoredMessage
-from ..cli.message.story import states
-from ..client.message import read_message
-from ..proto import paths, v1, v2
-from ..store.format.property_names import FORBIDDEN_PROPERTIES
-from . import bodies, browse
-from .browse import Queue
-from .cluster import Cluster
-from .inputs import bad
-from .search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
+from ...cli.errors import CliError
+from ...cli.message.sending import Draft, send_over
+from ...cli.message.story import Found as StoredMessage
+from ...cli.message.story import states
+from ...client.message import read_message
+from ...proto import paths, v1, v2
+from ...store.format.property_names import FORBIDDEN_PROPERTIES
+from .. import bodies, browse
+from ..browse import Queue
+from ..cluster import Cluster
+from ..inputs import bad
+from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
+from ..views import Form, Views, link
 from .topics import consumers_of, draft_of, kind_of, lines
-from .views import Form, Views, link
 
 # Consumer groups whose state a message's page shows: each costs some calls.
 _GROUPS_MAX = 20

@@ -4,10 +4,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..proto import paths, v1
-from .cluster import CALL_S, Cluster
-from .paging import page_of
-from .views import Views
+from ...proto import paths, v1
+from ..cluster import CALL_S, Cluster
+from ..paging import page_of
+from ..views import Views
 
 
 class ConfigurationPages:

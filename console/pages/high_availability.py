@@ -9,14 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..cli.errors import CliError
-from ..cli.ha.rows import GroupView, group_fields, replica_rows
-from ..proto import paths, v1
-from .cluster import Cluster, problems
-from .controllers import Controllers
-from .inputs import whole
-from .overview import BAD, OK, WARNING, GroupState, picture
-from .views import Form, Plan, Views, quoted
+from ...cli.errors import CliError
+from ...cli.ha.rows import GroupView, group_fields, replica_rows
+from ...proto import paths, v1
+from ..cluster import Cluster, problems
+from ..controllers import Controllers
+from ..inputs import whole
+from ..overview import BAD, OK, WARNING, GroupState, picture
+from ..views import Form, Plan, Views, quoted
 
 _LEVELS = {"healthy": OK, "degraded": WARNING, "draining": WARNING, "unknown": WARNING}
 _BROKER_ID_MAX = 1_000_000

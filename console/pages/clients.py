@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..cli.cluster.broker_groups import answers
-from ..proto import paths, v1
-from .cluster import Cluster, problems
+from ...cli.cluster.broker_groups import answers
+from ...proto import paths, v1
+from ..cluster import Cluster, problems
+from ..paging import page_of
+from ..views import Views
 from .groups import all_groups, clients_of, group_rows
-from .paging import page_of
-from .views import Views
 
 #: Consumer groups whose clients are read: one call for each, some milliseconds.
 GROUPS_MAX = 100

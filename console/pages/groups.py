@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..cli.cluster.broker_groups import Outcome, answers, distinct
-from ..cli.group import group_settings
-from ..proto import paths, v1
-from . import words
-from .cluster import Cluster, check, problems
-from .inputs import bad, moment_ms, whole
-from .paging import page_of
-from .views import Form, Plan, Views, moved, quoted
+from ...cli.cluster.broker_groups import Outcome, answers, distinct
+from ...cli.group import group_settings
+from ...proto import paths, v1
+from .. import words
+from ..cluster import Cluster, check, problems
+from ..inputs import bad, moment_ms, whole
+from ..paging import page_of
+from ..views import Form, Plan, Views, moved, quoted
 
 _ATTEMPTS_MAX = 1_000
 _SORTS = ("name", "lag", "dead letters")

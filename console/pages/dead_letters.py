@@ -11,19 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..cli.cluster.broker_groups import answers
-from ..cli.errors import CliError
-from ..cli.message.sending import send_over
-from ..proto import v2
-from . import browse
-from .browse import Queue
-from .cluster import Cluster, problems
+from ...cli.cluster.broker_groups import answers
+from ...cli.errors import CliError
+from ...cli.message.sending import send_over
+from ...proto import v2
+from .. import browse
+from ..browse import Queue
+from ..cluster import Cluster, problems
+from ..inputs import bad, whole
+from ..search import Located, MessageSearch
+from ..views import Form, Plan, Views, link, quoted
 from .groups import all_groups, group_rows
-from .inputs import bad, whole
 from .messages import copy_of, message_row
-from .search import Located, MessageSearch
 from .topics import consumers_of, kind_of
-from .views import Form, Plan, Views, link, quoted
 
 PREFIX = "%DLQ%"
 #: Messages of one redrive: each is read and sent while the page waits.

@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ..cli.cluster.broker_groups import Outcome, answers, distinct
-from ..cli.errors import CliError
-from ..cli.message.sending import Draft, send_over
-from ..cli.values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
-from ..proto import paths, v1
-from .cluster import Cluster, check, problems
-from .inputs import bad, choice, whole
-from .paging import Slice, page_of
-from .views import Form, Plan, Views, moved, quoted
+from ...cli.cluster.broker_groups import Outcome, answers, distinct
+from ...cli.errors import CliError
+from ...cli.message.sending import Draft, send_over
+from ...cli.values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
+from ...proto import paths, v1
+from ..cluster import Cluster, check, problems
+from ..inputs import bad, choice, whole
+from ..paging import Slice, page_of
+from ..views import Form, Plan, Views, moved, quoted
 
 _QUEUES_MAX = 1_024
 #: Types whose messages `send_over` can make: a transaction needs a producer that answers checks.
