@@ -7,6 +7,9 @@ from click.decorators import FC
 
 from ..proto import v1
 
+#: The attribute in which RocketMQ keeps a topic's type; here it is a field of its own.
+MESSAGE_TYPE_ATTRIBUTE = "message.type"
+
 
 def with_options(*options: Callable[[FC], FC]) -> Callable[[FC], FC]:
     """Return a decorator that adds these options, in this order."""

@@ -314,8 +314,13 @@ def distributions(requirements: list[str]) -> set[str]:
     }
 
 
-# Namespaces of several distributions, and the distribution that this project uses.
-SHARED_NAMESPACES = {"google": "protobuf", "opentelemetry": "opentelemetry-api"}
+# Modules whose name is not that of their distribution, for environments without it; namespaces of
+# several distributions, and the one that this project uses.
+SHARED_NAMESPACES = {
+    "google": "protobuf",
+    "opentelemetry": "opentelemetry-api",
+    "yaml": "pyyaml",
+}
 # Extras that the core imports inside functions.
 CORE_EXTRAS = ("native", "tracing", "testing", "containers", "spark")
 

@@ -247,7 +247,7 @@ def finish(outcomes: Sequence[Outcome[Any]], *, again: Again = _NOTHING) -> None
     words = [f"{len(failed)} of {len(outcomes)} broker groups failed."]
     to_repeat = [one.broker for one in failed if not one.absent]
     if to_repeat:
-        words.append(f"To finish, run: {_command(to_repeat, again)}")
+        words.append(f"To finish, run: {running_command(to_repeat, again)}")
     if len(to_repeat) < len(failed):
         words.append(_RECONCILE)
     raise CliError("\n".join(words))
@@ -343,8 +343,11 @@ def _print_outcomes(outcomes: Sequence[Outcome[R]], sentence: Callable[[R], str]
         click.echo(f"{one.broker:<{width}}  {text}")
 
 
-def _command(brokers: Sequence[str], again: Again) -> str:
-    """Return the running command for these groups only, as a shell line."""
+def running_command(brokers: Sequence[str], again: Again = _NOTHING) -> str:
+    """Return the running command for these groups only, as a shell line.
+
+    With no names it is for all groups.
+    """
     words = iter(again.command or sys.argv[1:])
     kept = []
     for word in words:

@@ -11,12 +11,17 @@ from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import print_table, show_document, show_fields
 from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
+from .definition_files import apply, export, mend_all
 from .reconcile import Difference, differences
 
 
 @click.group()
 def cluster() -> None:
-    """Describe the broker groups of a cluster, and mend differences between them."""
+    """Describe the broker groups of a cluster, mend differences, export and apply definitions."""
+
+
+cluster.add_command(export)
+cluster.add_command(apply)
 
 
 @cluster.command()
@@ -91,19 +96,10 @@ def reconcile(source: str, *, dry_run: bool, yes: bool, endpoint: str, output: s
 
 def _mend(groups: BrokerGroups, found: Sequence[Difference], output: str) -> None:
     """Make the changes one after another. Raises CliError if one failed."""
-    failed = 0
-    for each in found:
-        sentence = f"{each.action.title()}d {each.kind} {each.name}."
-        try:
-            each.mend(groups)
-        except CliError as error:
-            failed += 1
-            sentence = f"Failed: {each.kind} {each.name}: {error}"
-        if output == "table" or sentence.startswith("Failed"):
-            click.echo(f"{each.broker}  {sentence}", err=output == "json")
-    if failed:
+    if failed := mend_all(groups, found, output):
         raise CliError(
-            f"{failed} of {len(found)} changes failed. To finish, run: cometmq cluster reconcile"
+            f"{len(failed)} of {len(found)} changes failed."
+            " To finish, run: cometmq cluster reconcile"
         )
 
 

@@ -17,6 +17,7 @@ from ...proto import paths, v1
 from ..acl import policy_rows
 from ..errors import CliError
 from ..group import group_settings
+from ..metadata import MESSAGE_TYPE_ATTRIBUTE
 from ..quota import quota_row
 from ..topic import topic_settings
 from ..user import user_row
@@ -24,8 +25,6 @@ from .broker_groups import BrokerGroups, Outcome
 
 #: Path, request, class of the answer.
 Call = tuple[str, Any, type[Any]]
-
-_MESSAGE_TYPE = "message.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Difference:
     broker: str
     kind: str
     name: str
-    #: create or change
+    #: create, change or delete
     action: str
     #: What changes: `write_queues 4 -> 8`.
     settings: str
@@ -47,12 +46,17 @@ class Difference:
         names = ("broker", "kind", "name", "action", "settings")
         return {name: getattr(self, name) for name in names}
 
+    def sentence(self) -> str:
+        """Return what was done: `Created topic orders.`"""
+        return f"{self.action.title()}d {self.kind} {self.name}."
+
     def mend(self, groups: BrokerGroups) -> None:
         """Make the calls. Raises CliError."""
         if not self.calls:
+            where = f" --broker {self.broker}" if self.broker else ""
             raise CliError(
                 f"A secret key cannot be read. Run `cometmq user create {self.name} --secret "
-                f"SECRET_KEY --broker {self.broker}`, then `cometmq cluster reconcile` again."
+                f"SECRET_KEY{where}`, then this command again."
             )
         for path, request, answer in self.calls:
             (outcome,) = groups.each(path, request, answer, (self.broker,))
@@ -61,10 +65,12 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """How objects of one kind are read, compared and changed."""
 
     name: str
+    #: The name of their section in a document of definitions.
+    title: str
     read: Callable[[BrokerGroups], Sequence[Outcome[list[Any]]]]
     key: Callable[[Any], str]
     facts: Callable[[Any], Mapping[str, object]]
@@ -84,7 +90,7 @@ def differences(
     """
     found: list[Difference] = []
     unread: list[tuple[str, CliError]] = []
-    for kind in _KINDS:
+    for kind in KINDS:
         present: dict[str, list[Any]] = {}
         for one in kind.read(groups):
             if one.answer is not None:
@@ -95,7 +101,7 @@ def differences(
     return found, unread
 
 
-def compared(kind: _Kind, present: Mapping[str, Sequence[Any]], source: str) -> list[Difference]:
+def compared(kind: Kind, present: Mapping[str, Sequence[Any]], source: str) -> list[Difference]:
     """Return the differences between the objects of the groups."""
     objects: dict[str, dict[str, Any]] = {}
     for broker in sorted(present, key=lambda name: (name != source, name)):
@@ -110,12 +116,12 @@ def compared(kind: _Kind, present: Mapping[str, Sequence[Any]], source: str) -> 
                 continue
             calls = tuple(kind.calls(wanted, known))
             action = "create" if known is None else "change"
-            text = "" if known is None else _changed(kind.facts(known), kind.facts(wanted))
+            text = "" if known is None else changed(kind.facts(known), kind.facts(wanted))
             found.append(Difference(broker, kind.name, name, action, text, calls))
     return found
 
 
-def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> str:
+def changed(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     return ", ".join(
         f"{name} {before[name]} -> {value}"
         for name, value in after.items()
@@ -131,7 +137,9 @@ def _attributes(wanted: Mapping[str, str], known: Mapping[str, str]) -> list[str
     """Return the changes of attributes; the message type is a field of its own."""
     added = [f"+{key}={value}" for key, value in wanted.items() if known.get(key) != value]
     removed = [f"-{key}" for key in known if key not in wanted]
-    return [text for text in added + removed if text[1:].partition("=")[0] != _MESSAGE_TYPE]
+    return [
+        text for text in added + removed if text[1:].partition("=")[0] != MESSAGE_TYPE_ATTRIBUTE
+    ]
 
 
 def _read_topics(groups: BrokerGroups) -> Sequence[Outcome[list[Any]]]:
@@ -243,10 +251,10 @@ def _name(config: Any) -> str:
     return str(config.name)
 
 
-TOPICS = _Kind("topic", _read_topics, _name, topic_settings, _most_queues, _put_topic)
-GROUPS = _Kind("group", _read_groups, _name, group_settings, _first, _put_group)
-USERS = _Kind("user", _read_users, _name, _user_facts, _first, _put_user)
-QUOTAS = _Kind(
-    "quota", _read_quotas, lambda quota: str(quota.subject), quota_row, _first, _put_quota
+TOPICS = Kind("topic", "topics", _read_topics, _name, topic_settings, _most_queues, _put_topic)
+GROUPS = Kind("group", "groups", _read_groups, _name, group_settings, _first, _put_group)
+USERS = Kind("user", "users", _read_users, _name, _user_facts, _first, _put_user)
+QUOTAS = Kind(
+    "quota", "quotas", _read_quotas, lambda quota: str(quota.subject), quota_row, _first, _put_quota
 )
-_KINDS = (TOPICS, GROUPS, USERS, QUOTAS)
+KINDS = (TOPICS, GROUPS, USERS, QUOTAS)
