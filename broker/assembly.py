@@ -44,6 +44,7 @@ from .metadata.tables import Metadata
 from .metrics.counters import Counters
 from .offsets.consumer_offsets import ConsumerOffsets
 from .offsets.recent import RecentOffsets
+from .offsets.resets import OffsetResets
 from .parts import Broker, Consumption, Core, Sending
 from .routing.cluster_view import ClusterView
 from .runtime import Runtime
@@ -163,6 +164,7 @@ def _core(
             log=store,
             recent=RecentOffsets(store_config.root / "ha" / "offsets-recent"),
         ),
+        resets=OffsetResets(),
         durability=durability,
         changes=changes,
         system_topics=SystemTopics(metadata, meta_log, leadership),

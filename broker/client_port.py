@@ -241,6 +241,7 @@ class ClientPort:
                 pump=broker.pump,
                 pop=broker.pop,
                 progress=broker.progress,
+                resets=broker.resets,
             ),
             status=broker.status,
             brokers=lambda: broker.cluster.groups,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .metadata.system_topics import SystemTopics
     from .metadata.tables import Metadata
     from .offsets.consumer_offsets import ConsumerOffsets
+    from .offsets.resets import OffsetResets
     from .pop.ack import AckService
     from .pop.dead_letter import DeadLetters, GroupTopics
     from .pop.failover.roles import PopRoles
@@ -68,6 +69,7 @@ class Core:
     leadership: Leadership
     pump: DispatchPump
     offsets: ConsumerOffsets
+    resets: OffsetResets
     durability: DurabilityGate
     changes: MetadataChanges
     system_topics: SystemTopics

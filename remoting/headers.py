@@ -212,6 +212,31 @@ class SendBack:
 
 
 @dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """END_TRANSACTION."""
+
+    producer_group: str = _text("producerGroup")
+    #: Position of the half message: its queue offset, and that of its record in the log.
+    half_offset: int = _long("tranStateTableOffset")
+    physical_offset: int = _long("commitLogOffset")
+    #: 8 commit, 12 roll back, 0 unknown.
+    outcome: int = _int("commitOrRollback")
+    #: The unique id.
+    message_id: str = _text("msgId")
+    from_check: bool = _bool("fromTransactionCheck", False)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOfGroup:
+    """GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY: forwarded to a consumer."""
+
+    consumer_group: str = _text("consumerGroup")
+    client_id: str = _text("clientId")
+    #: Of the message, with its position in the log.
+    message_id: str | None = _text("msgId", None)
+
+
+@dataclass(frozen=True, slots=True)
 class RouteOfTopic:
     """GET_ROUTEINFO_BY_TOPIC."""
 

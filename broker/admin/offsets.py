@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..offsets.resets import OffsetResets
     from ..pop.receive import PopService
     from .progress import ConsumerProgress
 
@@ -50,6 +51,7 @@ class OffsetAdmin:
         pump: DispatchPump,
         pop: PopService,
         progress: ConsumerProgress,
+        resets: OffsetResets,
     ) -> None:
         self._clock = clock
         self._metadata = metadata
@@ -59,6 +61,7 @@ class OffsetAdmin:
         self._pump = pump
         self._pop = pop
         self._progress = progress
+        self._resets = resets
 
     async def reset(
         self, request: v1.ResetOffsetsRequest, ctx: RequestContext
@@ -86,6 +89,9 @@ class OffsetAdmin:
                 self._offsets.commit(change.topic, group.name, change.queue_id, change.after)
                 self._pop.rewind(change.topic, group.name, change.queue_id, change.after)
                 await slices.pause()
+            for name in dict.fromkeys(change.topic for change in changes):
+                moved = {each.queue_id: each.after for each in changes if each.topic == name}
+                self._resets.done(group.name, name, moved)
         return v1.ResetOffsetsResponse(code=v2.OK, message="OK", changes=changes)
 
     def _changes(self, request: v1.ResetOffsetsRequest, topic: Topic) -> Iterator[v1.OffsetChange]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import WireError
@@ -54,6 +55,7 @@ class ClassicClients:
         registry: ClientRegistry,
         group_topics: GroupTopics,
         members: Members[Connection],
+        producers: Members[Connection],
         locks: QueueLocks,
     ) -> None:
         self._clock = runtime.clock
@@ -62,6 +64,7 @@ class ClassicClients:
         self._registry = registry
         self._group_topics = group_topics
         self._members = members
+        self._producers = producers
         self._locks = locks
         self._known: set[Connection] = set()
         self._changed: dict[str, None] = {}
@@ -94,6 +97,8 @@ class ClassicClients:
         found = _object(command.body)
         client_id = _name(found, "clientID")
         light = found.get("withoutSub") is True
+        for group in _items(found, "producerDataSet", _GROUPS_MAX):
+            self._enter(self._producers, _name(group, "groupName"), client_id, peer, ())
         for group in _items(found, "consumerDataSet", _GROUPS_MAX):
             self._heard(group, client_id, peer, light)
         # Clients send their whole subscription every time: this server asks for it.
@@ -119,20 +124,32 @@ class ClassicClients:
         except WireError:
             return  # as in RocketMQ: its pulls are refused
         self._group_topics.ensure(f"%RETRY%{name}")
+        if self._enter(self._members, name, client_id, peer, subscriptions):
+            self._tell(name)
+
+    def _enter(
+        self,
+        members: Members[Connection],
+        group: str,
+        client_id: str,
+        peer: Connection,
+        subscriptions: Iterable[Subscription] | None,
+    ) -> bool:
+        """Enter a member; return whether the group has changed. Raises RemotingError."""
         if peer not in self._known:
             self._known.add(peer)
             peer.on_close(self._left)
+        now_ns = self._clock.steady_ns()
         try:
-            now_ns = self._clock.steady_ns()
-            changed = self._members.heartbeat(name, client_id, peer, subscriptions, now_ns)
+            return members.heartbeat(group, client_id, peer, subscriptions, now_ns)
         except TooManyMembersError as error:
             raise RemotingError(Reply.SYSTEM_BUSY, str(error)) from None
-        if changed:
-            self._tell(name)
 
     def unregister(self, command: Command, _: Connection) -> Command:
         """Answer UNREGISTER_CLIENT."""
         header = read(UnregisterClient, command.fields)
+        if header.producer_group is not None:
+            self._producers.leave(header.producer_group, header.client_id)
         group = header.consumer_group
         if group is not None and self._members.leave(group, header.client_id):
             self._tell(group)
@@ -187,12 +204,15 @@ class ClassicClients:
 
     def _left(self, peer: Connection) -> None:
         self._known.discard(peer)
+        self._producers.drop(peer)
         for group in self._members.drop(peer):
             self._tell(group)
 
     def _expire(self) -> None:
         self._expiry = self._loop.call_later(_EXPIRY_CHECK_S, self._expire)
-        for group in self._members.expire(self._clock.steady_ns()):
+        now_ns = self._clock.steady_ns()
+        self._producers.expire(now_ns)
+        for group in self._members.expire(now_ns):
             self._tell(group)
 
     def _tell(self, group: str) -> None:

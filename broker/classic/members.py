@@ -1,13 +1,15 @@
-"""Members of consumer groups: client ids, connections, subscriptions. Pure; in memory.
+"""Members of groups: client ids, connections, and subscriptions of consumers. Pure; in memory.
 
-Classic consumers divide the queues of a topic among themselves: each asks for the ids of its group,
-and is told when they change. A member is known by heartbeats; it goes with its connection, or when
-it is silent for the expiry time (docs/formats/remoting.md, section 10). A loss costs one heartbeat
-interval. The time is passed in, in steady nanoseconds.
+One table holds the consumer groups, another one the producer groups. Classic consumers divide the
+queues of a topic among themselves: each asks for the ids of its group, and is told when they
+change. A member is known by heartbeats; it goes with its connection, or when it is silent for the
+expiry time (docs/formats/remoting.md, section 10). A loss costs one heartbeat interval. The time is
+passed in, in steady nanoseconds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -45,13 +47,16 @@ class _Group(Generic[Channel]):
 
 
 class Members(Generic[Channel]):
-    """All consumer groups with members on this broker; a channel is a connection."""
+    """All groups of one kind with members on this broker; a channel is a connection."""
 
     def __init__(self, expiry_ns: int, limit: int) -> None:
         self._expiry_ns = expiry_ns
         self._limit = limit
         self._groups: dict[str, _Group[Channel]] = {}
         self._of_channel: dict[Channel, set[tuple[str, str]]] = {}
+        #: Groups of each client id.
+        self._of_client: dict[str, dict[str, None]] = {}
+        self._turns: Counter[str] = Counter()
         self._count = 0
 
     def __len__(self) -> int:
@@ -72,7 +77,7 @@ class Members(Generic[Channel]):
         found = self._groups.get(group)
         member = found.members.get(client_id) if found is not None else None
         if member is None and self._count >= self._limit:
-            raise TooManyMembersError(f"{self._limit} members of consumer groups (maxClients)")
+            raise TooManyMembersError(f"{self._limit} members of groups (maxClients)")
         if found is None:
             found = self._groups[group] = _Group()
         changed = member is None or member.channel != channel
@@ -82,6 +87,7 @@ class Members(Generic[Channel]):
             self._unlink(member.channel, group, client_id)
         found.members[client_id] = _Member(channel, now_ns)
         self._of_channel.setdefault(channel, set()).add((group, client_id))
+        self._of_client.setdefault(client_id, {})[group] = None
         if subscriptions is not None:
             changed |= _subscribe(found, subscriptions)
         return changed
@@ -94,8 +100,13 @@ class Members(Generic[Channel]):
             return False
         self._count -= 1
         self._unlink(member.channel, group, client_id)
+        own = self._of_client[client_id]
+        del own[group]
+        if not own:
+            del self._of_client[client_id]
         if not found.members:
             del self._groups[group]
+            self._turns.pop(group, None)
         return True
 
     def drop(self, channel: Channel) -> set[str]:
@@ -129,6 +140,26 @@ class Members(Generic[Channel]):
         if found is None:
             return []
         return list({member.channel: None for member in found.members.values()})
+
+    def channel(self, group: str, client_id: str) -> Channel | None:
+        """Return the connection of a member."""
+        found = self._groups.get(group)
+        member = found.members.get(client_id) if found is not None else None
+        return member.channel if member is not None else None
+
+    def channel_of(self, client_id: str) -> Channel | None:
+        """Return the connection of a client, whatever its groups are."""
+        for group in self._of_client.get(client_id, ()):
+            return self.channel(group, client_id)
+        return None
+
+    def next_channel(self, group: str) -> Channel | None:
+        """Return the connection of one member, another one at each call."""
+        channels = self.channels(group)
+        if not channels:
+            return None
+        self._turns[group] += 1
+        return channels[self._turns[group] % len(channels)]
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return what the group reads of a topic; None if it has not subscribed."""

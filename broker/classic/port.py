@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...proto.addresses import host_port
 from ...remoting.connection import Connection
 from ...remoting.server import RemotingServer
+from .calls import ClientCalls
 from .clients import ClassicClients
 from .errors import on_leader
 from .locks import QueueLocks
@@ -16,8 +17,10 @@ from .pull import ClassicPulls
 from .queries import ClassicQueries
 from .send import ClassicSends
 from .send_back import SendBacks
+from .transactions import ClassicTransactions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AsyncExitStack
 
     from ...front.config import DoorConfig
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
     from ..parts import Broker
 
 _NS_PER_MS = 1_000_000
+
+
+class _Part(Protocol):
+    def start(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class ClassicPort:
@@ -39,15 +47,16 @@ class ClassicPort:
         max_message_size: int,
     ) -> None:
         self._config = config
-        handlers, self._clients = _handlers(broker, config, max_message_size)
+        handlers, self._parts = _handlers(broker, config, max_message_size)
         self._server = RemotingServer(handlers, door, broker.runtime.clock)
 
     async def open(self, stack: AsyncExitStack) -> str:
         """Listen; return the address for clients, HOST:PORT. Raises DoorError."""
         config = self._config
         port = await self._server.start(config.bind_address, config.remoting_listen_port)
-        self._clients.start()
-        stack.callback(self._clients.close)
+        for part in self._parts:
+            part.start()
+            stack.callback(part.close)
         stack.push_async_callback(self._server.drain, 0)
         return host_port(config.broker_ip1, port)
 
@@ -58,11 +67,12 @@ class ClassicPort:
 
 def _handlers(
     broker: Broker, config: BrokerConfig, max_message_size: int
-) -> tuple[dict[int, Handler], ClassicClients]:
-    """Build the parts; return the table of request codes, and the part with timers."""
+) -> tuple[dict[int, Handler], Sequence[_Part]]:
+    """Build the parts; return the table of request codes, and the parts to start."""
     runtime, metadata, store = broker.runtime, broker.metadata, broker.store
     expiry_ns = config.channel_expired_timeout * _NS_PER_MS
     members = Members[Connection](expiry_ns, config.max_clients)
+    producers = Members[Connection](expiry_ns, config.max_clients)
     locks = QueueLocks()
     clients = ClassicClients(
         runtime=runtime,
@@ -70,8 +80,16 @@ def _handlers(
         registry=broker.clients,
         group_topics=broker.group_topics,
         members=members,
+        producers=producers,
         locks=locks,
     )
+    transactions = ClassicTransactions(
+        runtime=runtime,
+        sender=broker.sender,
+        transactions=broker.transactions,
+        producers=producers,
+    )
+    calls = ClientCalls(store, members, broker.resets, config.broker_name)
     offsets = ClassicOffsets(store, metadata, broker.offsets, broker.pump)
     pulls = ClassicPulls(
         store=store,
@@ -86,6 +104,7 @@ def _handlers(
         metadata=metadata,
         sender=broker.sender,
         delayed=broker.delayed,
+        transactions=broker.transactions,
         group_topics=broker.group_topics,
         locks=locks,
         max_message_size=max_message_size,
@@ -105,7 +124,10 @@ def _handlers(
         **pulls.handlers(),
         **sends.handlers(),
         **send_backs.handlers(),
+        **transactions.handlers(),
+        **calls.handlers(),
         **ClassicQueries(store, broker.pump).handlers(),
     }
     leadership = broker.leadership
-    return {code: on_leader(handler, leadership) for code, handler in table.items()}, clients
+    guarded = {code: on_leader(handler, leadership) for code, handler in table.items()}
+    return guarded, (clients, transactions, calls)

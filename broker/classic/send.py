@@ -2,7 +2,7 @@
 
 Source: docs/formats/remoting.md, section 11. Flag, body and born time are stored as sent; the
 properties get MSG_REGION, TRACE_ON, CLUSTER (not in a batch) and, if missing, UNIQ_KEY. A delayed
-message is stored as one of the gRPC protocol is. Not offered: transactional messages.
+message and a transactional one are stored as those of the gRPC protocol are.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from ..pop.dead_letter import GroupTopics
     from ..runtime import Runtime
     from ..sending.sender import Sender
+    from ..transactions.service import Transactions
     from .locks import QueueLocks
 
-_TRANSACTION_BITS = 12
 #: Compressed body, multiple tags, kind of compression: the others are the broker's.
 _KEPT_BITS = 0x703
 #: Messages of one batch: about 50 ms of the event loop.
@@ -67,9 +67,11 @@ BATCH_MAX = 4_096
 _BATCHED = struct.Struct(">iiiii")
 _PROPERTIES_SIZE = struct.Struct(">h")
 _UNIQUE = "UNIQ_KEY"
+#: Marks a transactional message.
+_PREPARED = "TRAN_MSG"
 #: Properties that only the broker writes; a client's are dropped.
 _DROPPED = (
-    *("POP_CK", "TRAN_MSG", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#"),
+    *("POP_CK", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#"),
     *(REAL_TOPIC, REAL_QUEUE, OUT_MS, DELETE_KEY),
     *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
 )
@@ -105,6 +107,7 @@ class ClassicSends:
         metadata: Metadata,
         sender: Sender,
         delayed: DelayedMessages,
+        transactions: Transactions,
         group_topics: GroupTopics,
         locks: QueueLocks,
         max_message_size: int,
@@ -114,6 +117,7 @@ class ClassicSends:
         self._metadata = metadata
         self._sender = sender
         self._delayed = delayed
+        self._transactions = transactions
         self._group_topics = group_topics
         self._locks = locks
         self._max_body = max_message_size
@@ -168,11 +172,6 @@ class ClassicSends:
 
     def _topic(self, header: SendMessage, batch: bool) -> Topic:
         """Return the topic that the message goes to. Raises WireError, RemotingError."""
-        if header.sys_flag & _TRANSACTION_BITS:
-            raise RemotingError(
-                Reply.REQUEST_CODE_NOT_SUPPORTED,
-                "transactional messages are not supported over the remoting protocol",
-            )
         name = header.topic
         check_topic(name)
         if is_retry_topic(name):
@@ -233,9 +232,17 @@ class ClassicSends:
             for name in REQUESTED:
                 properties.pop(name, None)
             properties[DELAY] = "-1"
+        is_half = properties.get(_PREPARED, "").lower() == "true"
+        if is_half:
+            # As in RocketMQ: a transactional message is not delayed.
+            for name in (DELAY, *REQUESTED):
+                properties.pop(name, None)
         message.properties = _encoded(in_bucket_order(properties, SENT_BUCKETS))
         handle = ""
-        if is_delayed(message.properties):
+        if is_half:
+            message = self._transactions.half(message, properties)
+            ready.message_type = v2.TRANSACTION
+        elif is_delayed(message.properties):
             message = self._delayed.record(message, properties)
             handle = self._recall_handle(message, ready.topic, unique)
             ready.message_type = v2.DELAY
@@ -254,6 +261,8 @@ class ClassicSends:
                 unique, text = own[_UNIQUE].encode(), _encoded(own)
             if is_delayed(text):
                 raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+            if property_value(text, _PREPARED.encode()):
+                raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot be transactional")
             _check_size(text)
             ready.messages.append(replace(common, body=body, flag=flag, properties=text))
             ready.ids.append(unique)

@@ -15,6 +15,7 @@ of an hour its fifteen checks would be used up after seven minutes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...front.service import OutboundFull
@@ -53,6 +54,11 @@ _BETWEEN_SLICES_S = 0.01
 _ROUND_MAX_NS = 60_000_000_000
 
 
+#: Asks a producer for the outcome of a half message, whose newest copy it gets; returns whether
+#: there was one to ask.
+Asker = Callable[[HalfMessage, "Record"], bool]
+
+
 class CheckRounds:
     """The check rounds of one leader."""
 
@@ -68,7 +74,10 @@ class CheckRounds:
         reader: TransactionReader,
         ops: OpWriter,
         stats: TransactionStats,
+        askers: Sequence[Asker] = (),
     ) -> None:
+        """`askers` reach the producers of other protocols."""
+        self._askers = askers
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._broker_name = runtime.config.broker_name
@@ -217,14 +226,20 @@ class CheckRounds:
             self._ask(half, record)
 
     def _ask(self, half: HalfMessage, record: Record) -> None:
+        """Ask one live producer, of whatever protocol."""
+        if any(ask(half, record) for ask in self._askers) or self._ask_client(half, record):
+            self._stats.asked += 1
+        else:
+            self._stats.unreachable += 1
+
+    def _ask_client(self, half: HalfMessage, record: Record) -> bool:
         """Ask the next live producer of the topic; skip those whose stream is full."""
         ident = str(TransactionId(self._broker_name, half.origin, half.key))
         for client in self._clients.producers(half.topic, self._clock.steady_ns()):
             command = recover_command(half, record, ident, client)
             if _send(client, command):
-                self._stats.asked += 1
-                return
-        self._stats.unreachable += 1
+                return True
+        return False
 
 
 def _send(client: Client, command: v2.TelemetryCommand) -> bool:

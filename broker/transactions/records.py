@@ -38,6 +38,7 @@ _CHECKS = "TRANSACTION_CHECK_TIMES"
 _IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 _COPY_OF = "TRAN_PREPARED_QUEUE_OFFSET"
 _KEY = "UNIQ_KEY"
+_BORN_HOST, _GROUP = b"__BORNHOST", b"PGROUP"
 _TRANSACTION_ID = "__transactionId__"
 _TRANSACTION_BITS = 0xC
 _COMMITTED = 0x8
@@ -104,6 +105,16 @@ def half_properties(properties: bytes) -> HalfProperties:
         immunity_s * 1000 if immunity_s >= 0 else None,
         number(_COPY_OF, -1),
     )
+
+
+def producer_group(properties: bytes) -> str:
+    """Return the producer group of a half message of a classic client; else empty.
+
+    The gRPC protocol has no producer group; its messages name the host where they were born.
+    """
+    if property_value(properties, _BORN_HOST):
+        return ""
+    return property_value(properties, _GROUP).decode("utf-8", "replace")
 
 
 def half_message(message: Message, properties: Mapping[str, str]) -> Message:

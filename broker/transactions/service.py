@@ -15,6 +15,7 @@ the message's immunity time counts; the reference answers it OK and drops it. Th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from ...store.format.properties import decode_properties, is_delayed
 from ...store.format.results import PutStatus
 from ..messages.validation import check_topic, require_client_id
 from ..sending.answer import FAILURES, ReceiptExtras, failure_status
-from .checks import CheckRounds
+from .checks import Asker, CheckRounds
 from .core import CheckRules, HalfMessage, Outcome, TransactionTable
 from .half_messages import HalfMessages, queue_of
 from .ops import OpWriter
@@ -39,6 +40,7 @@ from .records import (
     half_message,
     half_properties,
     parse_id,
+    producer_group,
 )
 from .recovery import Recovery
 from .stats import CountsFile, TransactionStats
@@ -64,6 +66,18 @@ _OUTCOMES = {v2.COMMIT: Outcome.COMMITTED, v2.ROLLBACK: Outcome.ROLLED_BACK}
 # EndTransaction calls that wait for the recovery after a start, which takes seconds at most.
 _WAITING_MAX = 10_000
 _FILE = "transactionMetrics"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a transaction, as a producer reports it."""
+
+    ident: TransactionId
+    #: None: unknown.
+    outcome: Outcome | None
+    #: If given, they must be those of the half message.
+    topic: str = ""
+    group: str = ""
 
 
 class Transactions:
@@ -113,6 +127,8 @@ class Transactions:
             runtime.clock.wall_ms,
             runtime.config.transaction_metric_flush_interval,
         )
+        #: Other protocols that reach producers, asked before the clients of this one.
+        self.askers: list[Asker] = []
         self._leads = False
         self._waiting = 0
         self._reset()
@@ -187,6 +203,7 @@ class Transactions:
             reader=self.reader,
             ops=self.ops,
             stats=self.stats,
+            askers=self.askers,
         )
 
     def _counts(self) -> dict[str, int]:
@@ -207,21 +224,24 @@ class Transactions:
         ctx: RequestContext,
     ) -> tuple[Message, ReceiptExtras | None]:
         """Return the half message to store instead of `message`. Raises WireError."""
-        if self._config.reject_transaction_message:
-            raise WireError(v2.FORBIDDEN, "this broker does not accept transactions")
         if draft.lite_topic or draft.priority is not None:
             raise WireError(
                 v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 "a transactional message has neither a lite topic nor a priority",
             )
-        self._system_topics.ensure(HALF_TOPIC)
-        self._system_topics.ensure(OP_TOPIC)
+        half = self.half(message, properties)
         client = self._clients.seen(ctx, self._clock.steady_ns())
         client.client_type = client.client_type or v2.PRODUCER
         self._clients.sends(client, topic.name)
-        return half_message(message, properties), ReceiptExtras(
-            on_stored=partial(self._transaction_id, draft.message_id)
-        )
+        return half, ReceiptExtras(on_stored=partial(self._transaction_id, draft.message_id))
+
+    def half(self, message: Message, properties: dict[str, str]) -> Message:
+        """Return the half message to store instead of `message`. Raises WireError."""
+        if self._config.reject_transaction_message:
+            raise WireError(v2.FORBIDDEN, "this broker does not accept transactions")
+        self._system_topics.ensure(HALF_TOPIC)
+        self._system_topics.ensure(OP_TOPIC)
+        return half_message(message, properties)
 
     def _transaction_id(self, key: str, result: AppendResult) -> str:
         return str(TransactionId(self._config.broker_name, result.queue_offset, key))
@@ -241,15 +261,23 @@ class Transactions:
             raise WireError(
                 v2.INVALID_TRANSACTION_ID, f"the transaction belongs to broker {ident.broker}"
             )
-        if self.recovery is None:
-            return self._end(request, ident, self._find(ident))
-        # After a start there may be much to read: leave it to the recovery, which reads in slices.
-        half = self.table.find(ident.offset, ident.key)
-        if half is None or not half.certain:
-            return self._end_later(request, ident)
-        return self._end(request, ident, half)
+        return self.end(End(ident, _OUTCOMES.get(request.resolution), topic=request.topic.name))
 
-    async def _end_later(self, request: v2.EndTransactionRequest, ident: TransactionId) -> Any:
+    def end(self, end: End) -> Any:
+        """End a transaction of this broker; return an EndTransactionResponse, or a future of one.
+
+        Raises WireError.
+        """
+        self._check_leads()
+        if self.recovery is None:
+            return self._end(end, self._find(end.ident))
+        # After a start there may be much to read: leave it to the recovery, which reads in slices.
+        half = self.table.find(end.ident.offset, end.ident.key)
+        if half is None or not half.certain:
+            return self._end_later(end)
+        return self._end(end, half)
+
+    async def _end_later(self, end: End) -> Any:
         """Wait for the recovery: until then it is unknown whether the half message is open."""
         if self._waiting >= _WAITING_MAX:
             raise WireError(v2.TOO_MANY_REQUESTS, "the broker starts: too many transactions wait")
@@ -260,7 +288,7 @@ class Transactions:
         finally:
             self._waiting -= 1
         self._check_leads()
-        answer = self._end(request, ident, self._find(ident))
+        answer = self._end(end, self._find(end.ident))
         return await answer if type(answer) is ReplyFuture else answer
 
     def _check_leads(self) -> None:
@@ -288,15 +316,14 @@ class Transactions:
                 )
         return half
 
-    def _end(
-        self, request: v2.EndTransactionRequest, ident: TransactionId, half: HalfMessage | None
-    ) -> Any:
-        topic = request.topic.name
-        outcome = _OUTCOMES.get(request.resolution)
+    def _end(self, end: End, half: HalfMessage | None) -> Any:
+        outcome = end.outcome
         if half is None:
-            return self._repeated(self._past_outcome(ident, topic), outcome)
-        if half.topic != topic:
-            raise _unknown(f"the transaction is not one of topic {topic}")
+            return self._repeated(self._past_outcome(end), outcome)
+        if half.topic != (end.topic or half.topic):
+            raise _unknown(f"the transaction is not one of topic {end.topic}")
+        if end.group and not self._is_of_group(half, end.group):
+            raise _unknown(f"the transaction is not one of producer group {end.group}")
         if half.outcome is not Outcome.OPEN:
             return self._repeated(half.outcome, outcome)
         if outcome is None:
@@ -308,20 +335,25 @@ class Transactions:
         self.stats.ended(half, outcome, self._clock.wall_ms())
         return self._when_durable()
 
+    def _is_of_group(self, half: HalfMessage, group: str) -> bool:
+        record = self.halves.record(half)
+        return record is None or producer_group(record.properties) == group
+
     def _repeated(self, known: Outcome | None, reported: Outcome | None) -> Any:
         """Answer for a transaction that has ended; `known` is None if its outcome was dropped."""
         if known is None or reported is None or known is reported:
             return self._when_durable()
         raise WireError(v2.INVALID_TRANSACTION_ID, f"the transaction is {known.value} already")
 
-    def _past_outcome(self, ident: TransactionId, topic: str) -> Outcome | None:
+    def _past_outcome(self, end: End) -> Outcome | None:
         """Return the outcome of a transaction that has ended. Raises WireError if none existed."""
+        ident = end.ident
         records: list[Record] = []
         if 0 <= ident.offset < self.table.first_half:
             records, _ = read_records(self._store, HALF_TOPIC, QUEUE, ident.offset, 1)
         if records and records[0].queue_offset == ident.offset:
             properties = half_properties(records[0].properties)
-            if (properties.key, properties.topic) == (ident.key, topic):
+            if (properties.key, end.topic or properties.topic) == (ident.key, properties.topic):
                 return self.table.outcome_of(ident.offset)
         raise _unknown("there is no such transaction")
 

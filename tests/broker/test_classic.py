@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,21 @@ from cometmq.proto import v2
 from cometmq.proto.tls_config import TlsConfig
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
-from cometmq.remoting.command import Command
 from cometmq.store.format.properties import decode_properties
-from cometmq.store.format.record import Record, decode
+from cometmq.tests.broker.classic_wire import (
+    GROUP,
+    NOW_MS,
+    TOPIC,
+    classic,
+    heartbeat,
+    message,
+    port_of,
+    pulled,
+    pulling,
+    records,
+)
 from cometmq.tests.broker.live import (
-    Live,
     create_group,
-    create_topic,
     follower_of,
     running,
     settings,
@@ -32,87 +38,6 @@ from cometmq.tests.broker.live import (
     until,
 )
 from cometmq.tests.remoting.client import RemotingClient
-
-TOPIC, GROUP = "orders", "shop"
-NOW_MS = 1_795_389_060_489
-
-
-def port_of(live: Live) -> int:
-    return int(live.bound.remoting.rpartition(":")[2])
-
-
-@asynccontextmanager
-async def classic(tmp_path: Path, **broker: Any) -> AsyncIterator[tuple[Live, RemotingClient]]:
-    async with running(settings(tmp_path, remoting_listen_port=-1, **broker)) as live:
-        async with live.client() as wire:
-            await create_topic(wire, TOPIC, queues=2)
-        async with RemotingClient(port_of(live)) as client:
-            yield live, client
-
-
-def message(
-    body: bytes = b"hello", properties: str = "TAGS\x01TagA\x02UNIQ_KEY\x01id1\x02", **more: Any
-) -> Command:
-    fields = {
-        **{"a": "producers", "b": TOPIC, "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": NOW_MS},
-        **{"h": 7, "i": properties, "j": 0, "k": "false", "m": "false", "n": "broker-a", **more},
-    }
-    return Command(
-        Request.SEND_MESSAGE_V2, {name: str(value) for name, value in fields.items()}, body
-    )
-
-
-def pulling(**more: Any) -> Command:
-    fields = {
-        **{"consumerGroup": GROUP, "topic": TOPIC, "queueId": 1, "queueOffset": 0},
-        **{"maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0},
-        **{"subVersion": 0, "subscription": "*", "expressionType": "TAG", **more},
-    }
-    return Command(Request.PULL_MESSAGE, {name: str(value) for name, value in fields.items()})
-
-
-def heartbeat(
-    client_id: str = "c1", group: str = GROUP, version: int = 1, **subscriptions: str
-) -> bytes:
-    entries = [
-        {
-            "topic": topic,
-            "subString": text,
-            "subVersion": version,
-            "expressionType": "TAG",
-            "tagsSet": [],
-            "codeSet": [],
-        }
-        for topic, text in (subscriptions or {TOPIC: "*"}).items()
-    ]
-    consumer = {
-        "groupName": group,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "subscriptionDataSet": entries,
-    }
-    document = {
-        "clientID": client_id,
-        "consumerDataSet": [consumer],
-        "producerDataSet": [{"groupName": "CLIENT_INNER_PRODUCER"}],
-    }
-    return json.dumps(document).encode()
-
-
-def records(body: bytes) -> list[Record]:
-    found = []
-    while body:
-        record = decode(body)
-        found.append(record)
-        body = body[record.size :]
-    return found
-
-
-async def pulled(client: RemotingClient, **more: Any) -> list[Record]:
-    answer = await client.post(pulling(**more))
-    assert answer.code == Reply.SUCCESS, answer
-    return records(answer.body)
 
 
 async def test_a_sent_message_is_pulled_as_its_record(tmp_path: Path) -> None:
@@ -195,7 +120,6 @@ async def test_a_batch_is_stored_message_by_message(tmp_path: Path) -> None:
         ({"b": "TBW102"}, Reply.INVALID_PARAMETER, "system topic"),
         ({"e": 2}, Reply.INVALID_PARAMETER, "queueId"),
         ({"e": "x"}, Reply.SYSTEM_ERROR, "For input string"),
-        ({"f": 4}, Reply.REQUEST_CODE_NOT_SUPPORTED, "transactional"),
         ({"i": "TIMER_DELAY_SEC\x01999999999\x02"}, Reply.MESSAGE_ILLEGAL, ""),
         ({"i": "a\x01" + "x" * 32_767 + "\x02"}, Reply.MESSAGE_ILLEGAL, "properties"),
         ({"b": "%RETRY%unknown"}, Reply.SUBSCRIPTION_GROUP_NOT_EXIST, "unknown"),
@@ -226,7 +150,7 @@ async def test_queue_and_unique_key_are_chosen_if_the_client_has_none(tmp_path: 
 
 async def test_properties_of_the_broker_are_not_taken_from_clients(tmp_path: Path) -> None:
     async with classic(tmp_path) as (_, client):
-        text = "REAL_TOPIC\x01x\x02POP_CK\x01y\x02TRAN_MSG\x01true\x02own\x01z\x02"
+        text = "REAL_TOPIC\x01x\x02POP_CK\x01y\x02own\x01z\x02"
         await client.post(message(properties=text))
         (record,) = await pulled(client)
         names = {"own", "UNIQ_KEY", "MSG_REGION", "TRACE_ON", "CLUSTER"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
-from cometmq.tests.broker.test_classic import GROUP, TOPIC, classic, heartbeat, message, pulling
+from cometmq.tests.broker.classic_wire import GROUP, TOPIC, classic, heartbeat, message, pulling
 
 ROUNDS, AT_ONCE = 30, 50
 CODES = (
