@@ -30,6 +30,7 @@ from ..ha.rejoin import pending
 from ..ha.upkeep import Upkeep
 from ..proto.addresses import bracketed
 from ..proto.node_links import NodeLinks
+from ..proto.setting_keys import entries
 from ..store.config.store_config import StoreConfig
 from .assembly import assemble, set_store_host
 from .classic.port import ClassicPort
@@ -43,7 +44,6 @@ from .role import RoleSwitch
 from .routing.isolation import Isolation
 from .routing.membership import Membership
 from .routing.registrar import Registrar
-from .settings import entries
 from .trace.spans import stop_exporting
 
 logger = logging.getLogger(__name__)

@@ -1,19 +1,12 @@
-"""Checks across configuration classes, and the list that `config show` prints.
+"""Checks across configuration classes.
 
-A contradiction raises ValueError before anything is opened; secrets are never listed.
+A contradiction raises ValueError before anything is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import Field, fields
-from typing import Any
-
 from ..ha.config import HaConfig
 from .config import BrokerConfig
-
-_SECRET_WORDS = ("token", "password", "secret")
-_HIDDEN = "(hidden)"
 
 
 def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
@@ -56,29 +49,3 @@ def _check_static_role(broker: BrokerConfig, ha: HaConfig) -> None:
             "A slave must find its master: set namesrvAddr, or haMasterAddress to the master's "
             "haListenPort."
         )
-
-
-def key_of(field: Field[Any]) -> str:
-    """Return the key of a field in `broker.conf`."""
-    if "key" in field.metadata:
-        return str(field.metadata["key"])
-    head, *rest = field.name.split("_")
-    return "".join([head, *(part.capitalize() for part in rest)])
-
-
-def entries(
-    configurations: Iterable[Any], origins: Mapping[str, str]
-) -> dict[str, tuple[str, str]]:
-    """Return every key with its value and origin."""
-    found: dict[str, tuple[str, str]] = {}
-    for configuration in configurations:
-        for field in fields(configuration):
-            key = key_of(field)
-            value = getattr(configuration, field.name)
-            default = "default" if value == field.default else "set"
-            hidden = "secret" in field.metadata
-            if hidden or key.lower().endswith(_SECRET_WORDS):
-                value = _HIDDEN if value else ""
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[key] = (text, origins.get(key, default))
-    return found

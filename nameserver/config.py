@@ -34,6 +34,11 @@ class NameserverConfig:
         "-1: chosen by the OS. Plaintext; not together with authenticationEnabled or "
         "tlsMode=enforcing.",
     )
+    order_message_enable: bool = _setting(
+        False,
+        "Put the ordered queues that tools store (key-value namespace ORDER_TOPIC_CONFIG) into the "
+        "routes of classic clients.",
+    )
     cluster_token: str = _setting(
         "",
         "Secret that brokers must present to register; empty: only brokers on this machine.",

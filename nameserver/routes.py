@@ -111,6 +111,19 @@ class RouteTable:
         group.leader_epoch = decision.epoch
         self.version += 1
 
+    def allow_writes(self, name: str, *, allowed: bool) -> int:
+        """Direct producers to a group, or to other groups; return the number of its topics.
+
+        It holds until the nameserver stops, or all replicas of the group are forgotten.
+        """
+        group = self._groups.get(name)
+        if group is None:
+            return 0
+        if group.writes_allowed != allowed:
+            group.writes_allowed = allowed
+            self.version += 1
+        return len(group.topics())
+
     def unregister(self, replica: Replica, sequence: int) -> bool:
         """Mark a replica that stops as dead; returns False for an outdated call."""
         group = self._groups.get(replica.group)

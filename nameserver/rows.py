@@ -114,6 +114,8 @@ class Group:
     members: dict[int, Member] = field(default_factory=dict)
     leader_epoch: int = 0
     decision: "Decision | None" = None  #: of this group's controller; None: its roles are fixed
+    #: False: an operator directs producers to other groups, by this nameserver only.
+    writes_allowed: bool = True
 
     def leader(self) -> Member | None:
         """The leading member, dead or alive."""
@@ -134,6 +136,8 @@ class Group:
             return "an operator drains the group"
         if decision is not None and decision.hold:
             return decision.hold
+        if not self.writes_allowed:
+            return "an operator removed the write permission at this nameserver"
         leader = self.leader()
         if leader is None or not leader.alive:
             return "the group has no live leader"

@@ -28,8 +28,11 @@ from ..proto.errors import RpcFailure, WireError
 from ..proto.node_links import NodeLinks
 from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
+from ..proto.setting_keys import entries
 from ..proto.tls_config import TlsConfig
 from ..remoting.server import RemotingServer, check_remoting
+from .classic.admin import ClassicAdmin
+from .classic.kv import KvConfig
 from .classic.routes import ClassicRoutes
 from .config import NameserverConfig
 from .controller_host import make_controller_host
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from ..front.context import RequestContext
+    from ..remoting.connection import Handler
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +99,8 @@ class NameserverServer:
         )
         make_door = choose_door(door.accepting(_TABLE_BYTES), links)
         self._door = make_door(self._services(), self._clock)
-        classic = ClassicRoutes(lambda: self._table, self._clock.steady_ns)
-        self._remoting = RemotingServer(classic.handlers(), door, self._clock)
+        self._kv = KvConfig(config.namesrv_data_dir)
+        self._remoting = RemotingServer(self._classic_handlers(), door, self._clock)
         #: Port of the remoting protocol, once started; 0: off.
         self.remoting_port = 0
         self._scan_task: asyncio.Task[None] | None = None
@@ -108,10 +112,14 @@ class NameserverServer:
         self.metrics_address = ""
 
     async def start(self) -> str:
-        """Open the port; returns HOST:PORT. Raises PortInUseError, DirectoryLockedError."""
+        """Open the port; returns HOST:PORT.
+
+        Raises PortInUseError, DirectoryLockedError, OSError, ValueError.
+        """
         self._known_names = self._known.open()
         self._table = self._new_table()
         try:
+            self._kv.open()
             if self._controller_host is not None:
                 self._controller_host.open()
             port = await self._door.start(self._config.bind_address, self._config.listen_port)
@@ -198,6 +206,15 @@ class NameserverServer:
         except BaseException:
             await self._door.drain(0)
             raise
+
+    def _classic_handlers(self) -> "dict[int, Handler]":
+        def table() -> RouteTable:
+            return self._table
+
+        ordered = self._kv if self._config.order_message_enable else None
+        routes = ClassicRoutes(table, self._clock.steady_ns, ordered)
+        admin = ClassicAdmin(table, self._kv, entries((self._config,), {}))
+        return {**routes.handlers(), **admin.handlers()}
 
     def _new_table(self) -> RouteTable:
         config = self._config

@@ -24,21 +24,30 @@ if TYPE_CHECKING:
     from ...remoting.connection import Connection, Handler
     from ..routes import RouteTable
     from ..rows import Group
+    from .kv import KvConfig
 
 #: First version (4.9.4) that reads maps from numbers as standard JSON, with text keys.
 _STANDARD_JSON_FROM = 401
 _PERM_READ, _PERM_WRITE = 4, 2
 _RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]{1,248}")
+_ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 _FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class ClassicRoutes:
     """Handlers of the requests of clients and tools."""
 
-    def __init__(self, table: Callable[[], RouteTable], steady_ns: Callable[[], int]) -> None:
-        """`table` returns the current tables: a start makes new ones."""
+    def __init__(
+        self,
+        table: Callable[[], RouteTable],
+        steady_ns: Callable[[], int],
+        ordered: KvConfig | None,
+    ) -> None:
+        """`table` returns the current tables: a start makes new ones. `ordered` has the queues of
+        ordered topics; None: routes do not name them."""
         self._table = table
         self._steady_ns = steady_ns
+        self._ordered = ordered
 
     def handlers(self) -> dict[int, Handler]:
         """Return the table of request codes."""
@@ -66,6 +75,7 @@ class ClassicRoutes:
             remark = f"No topic route info in name server for the topic: {header.topic}\n{_FAQ}"
             return reply(Reply.TOPIC_NOT_EXIST, remark)
         document = {
+            **self._order(header.topic),
             "brokerDatas": [_broker(group) for group, _ in routes],
             "filterServerTable": {},
             "queueDatas": [_queues(group, topic) for group, topic in routes],
@@ -73,6 +83,10 @@ class ClassicRoutes:
         if header.standard_json_only or command.version >= _STANDARD_JSON_FROM:
             return reply(Reply.SUCCESS, body=json.dumps(document, separators=(",", ":")).encode())
         return reply(Reply.SUCCESS, body=dumps(document))
+
+    def _order(self, topic: str) -> dict[str, Any]:
+        queues = None if self._ordered is None else self._ordered.get(_ORDER_NAMESPACE, topic)
+        return {} if queues is None else {"orderTopicConf": queues}
 
     def clusters(self, command: Command, _: Connection) -> Command:
         """Answer GET_BROKER_CLUSTER_INFO."""

@@ -151,8 +151,14 @@ async def test_topics_are_listed() -> None:
 
 async def test_other_codes_are_not_supported() -> None:
     async with serving() as (client, _):
+        answer = await client.call(9_999)
+        assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
         answer = await client.call(103)
-        assert (answer.code, answer.remark) == (3, " request type 103 not supported")
+        assert (answer.code, answer.remark) == (
+            3,
+            " request type 103 not supported: brokers register over gRPC (cometmq.v1.NameServer), "
+            "not over remoting",
+        )
 
 
 async def test_a_nameserver_that_waits_for_its_brokers_says_so(tmp_path: Any) -> None:
