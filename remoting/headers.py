@@ -81,7 +81,7 @@ def _plan(header: Any, letters: bool) -> list[tuple[str, str, Callable[[str], An
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """SEND_MESSAGE by name; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE by letter."""
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE by name; their V2 and SEND_BATCH_MESSAGE by letter."""
 
     producer_group: str = _text("producerGroup", letter="a")
     topic: str = _text("topic", letter="b")
@@ -224,6 +224,15 @@ class EndTransaction:
     #: The unique id.
     message_id: str = _text("msgId")
     from_check: bool = _bool("fromTransactionCheck", False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecallMessage:
+    """RECALL_MESSAGE."""
+
+    topic: str = _text("topic")
+    handle: str = _text("recallHandle")
+    producer_group: str = _text("producerGroup", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from .members import Members
 from .offsets import ClassicOffsets
 from .pull import ClassicPulls
 from .queries import ClassicQueries
+from .recalls import ClassicRecalls
+from .replies import ClassicReplies
 from .send import ClassicSends
 from .send_back import SendBacks
 from .transactions import ClassicTransactions
@@ -126,6 +128,8 @@ def _handlers(
         **send_backs.handlers(),
         **transactions.handlers(),
         **calls.handlers(),
+        **ClassicReplies(runtime, broker.sender, producers).handlers(),
+        **ClassicRecalls(broker.recalls, config.region_id).handlers(),
         **ClassicQueries(store, broker.pump).handlers(),
     }
     leadership = broker.leadership

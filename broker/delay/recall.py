@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...store.config.store_config import StoreConfig
-    from ..metadata.tables import Metadata
+    from ..metadata.tables import Metadata, Topic
     from ..runtime import Runtime
     from ..sending.durability import DurabilityGate
     from ..sending.sender import Sender
@@ -68,10 +68,24 @@ class Recalls:
 
     def recall(
         self, request: v2.RecallMessageRequest, ctx: RequestContext
-    ) -> v2.RecallMessageResponse | asyncio.Future[v2.RecallMessageResponse]:
+    ) -> asyncio.Future[v2.RecallMessageResponse]:
         """Handle RecallMessage. Raises WireError."""
         require_client_id(ctx)
-        handle = self._checked(request)
+        name = request.topic.name
+        topic = self._topic(name)
+        if topic.message_type not in (v2.DELAY, MIXED):
+            raise WireError(
+                v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                "the topic does not accept delayed messages",
+            )
+        return self.cancel(name, request.recall_handle, ctx)
+
+    def cancel(
+        self, name: str, text: str, ctx: RequestContext
+    ) -> asyncio.Future[v2.RecallMessageResponse]:
+        """Cancel the message of topic `name` that the handle `text` names. Raises WireError."""
+        self._topic(name)
+        handle = self._handle(name, text)
         self._check_time(handle)
         precision_ms = self._store_config.timer_precision_ms
         slot_ms = rounded(handle.recall_ms, precision_ms)
@@ -92,21 +106,19 @@ class Recalls:
         self._durability.wait(result.end, durable)
         return answer
 
-    def _checked(self, request: v2.RecallMessageRequest) -> RecallHandle:
-        """Return the handle of a valid request. Raises WireError."""
-        name = request.topic.name
+    def _topic(self, name: str) -> Topic:
+        """Return the topic if messages can be recalled. Raises WireError."""
         if not self._config.recall_message_enable:
             raise WireError(v2.FORBIDDEN, "recalls are disabled: recallMessageEnable")
         check_topic(name)
         topic = self._metadata.topic(name)
         if topic is None:
             raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
-        if topic.message_type not in (v2.DELAY, MIXED):
-            raise WireError(
-                v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                "the topic does not accept delayed messages",
-            )
-        handle = decode_recall_handle(request.recall_handle)
+        return topic
+
+    def _handle(self, name: str, text: str) -> RecallHandle:
+        """Return the handle of a message of the topic on this broker. Raises WireError."""
+        handle = decode_recall_handle(text)
         if handle is None:
             raise WireError(v2.BAD_REQUEST, "the recall handle is malformed")
         if handle.topic != name:

@@ -3,8 +3,9 @@
 Source: docs/formats/remoting.md, sections 8 and 9. Broker id 0 is the leader of a group, whatever
 its configured id. Only a live leader with a remoting port is listed: producers and consumers that
 find no id 0 ask again, and an address stays only while the leader answers there. The retry topic of
-any group has a route, one queue on each broker, because heartbeats create it there. Codes that are
-not in the table are answered with REQUEST_CODE_NOT_SUPPORTED.
+any group has a route, one queue on each broker, because heartbeats create it there; so has the
+topic of a cluster's replies, which the brokers pass on and do not store. Codes that are not in the
+table are answered with REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _STANDARD_JSON_FROM = 401
 _PERM_READ, _PERM_WRITE = 4, 2
 _RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]{1,248}")
 _ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+_REPLY_SUFFIX = "_REPLY_TOPIC"
 _FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -67,8 +69,11 @@ class ClassicRoutes:
         if not routes and _RETRY_TOPIC.fullmatch(header.topic):
             # A consumer asks before its first heartbeat creates the topic, and would ask again half
             # a minute later: then the first retries wait for that long.
-            retry = Topic(header.topic, 1, 1, _PERM_READ | _PERM_WRITE, 0)
-            routes = [(group, retry) for group in table.groups() if _leader(group)]
+            routes = _everywhere(header.topic, table.groups())
+        if not routes and header.topic.endswith(_REPLY_SUFFIX):
+            cluster = header.topic.removesuffix(_REPLY_SUFFIX)
+            own = (group for group in table.groups() if group.cluster == cluster)
+            routes = _everywhere(header.topic, own)
         if not routes:
             if not table.ready(self._steady_ns()):
                 return reply(Reply.SYSTEM_ERROR, "name server not ready")
@@ -116,6 +121,12 @@ class ClassicRoutes:
             address = address or _leader(group)
         document: dict[str, Any] = {"brokerAddr": address} if address else {}
         return _document({**document, "topicList": list(names)})
+
+
+def _everywhere(name: str, groups: Iterable[Group]) -> list[tuple[Group, Topic]]:
+    """Return the route of a topic with one queue at each leader."""
+    topic = Topic(name, 1, 1, _PERM_READ | _PERM_WRITE, 0)
+    return [(group, topic) for group in groups if _leader(group)]
 
 
 def _leader(group: Group) -> str:

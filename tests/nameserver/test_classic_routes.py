@@ -137,6 +137,13 @@ async def test_a_retry_topic_has_a_route_before_it_exists() -> None:
         assert (await route(client, "%RETRY%shop")).code == Reply.TOPIC_NOT_EXIST
 
 
+async def test_the_topic_of_a_clusters_replies_has_a_route() -> None:
+    async with serving(registration()) as (client, _):
+        document = loads((await route(client, "DefaultCluster_REPLY_TOPIC")).body)
+        assert [each["brokerName"] for each in document["queueDatas"]] == ["broker-a"]
+        assert (await route(client, "other_REPLY_TOPIC")).code == Reply.TOPIC_NOT_EXIST
+
+
 async def test_topics_are_listed() -> None:
     rows = (registration(), registration("broker-b", topics=("orders", "other")))
     async with serving(*rows) as (client, _):
