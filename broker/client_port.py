@@ -29,9 +29,11 @@ from .clients.relay import Relay
 from .clients.sessions import Sessions
 from .clients.telemetry import TelemetryService
 from .delay.timer_list import TimerList
+from .maintenance.store_view import StoreView
 from .pull.cold_reads import ColdReads
 from .routing.request_router import RequestRouter
 from .routing.routes import Routes
+from .transactions.listing import TransactionList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -185,6 +187,8 @@ class ClientPort:
             maintenance=broker.maintenance,
             queries=queries,
             timers=TimerList(broker.timers, broker.store, self._config.broker_name),
+            transactions=TransactionList(broker.transactions, self._config),
+            store=StoreView(broker.store, broker.replication, self._clock),
             users=broker.users,
             quotas=broker.quota_admin,
         )

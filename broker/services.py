@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from .clients.telemetry import TelemetryService
     from .delay.timer_list import TimerList
     from .maintenance.store_maintenance import StoreMaintenance
+    from .maintenance.store_view import StoreView
     from .parts import Broker
     from .routing.routes import Routes
+    from .transactions.listing import TransactionList
 
 _ADMIN = "cometmq.v1.Admin"
 #: Bytes of a SendMessage beside the body: 16 KiB of properties, topic, group and ids.
@@ -86,6 +88,8 @@ def administration(
     maintenance: StoreMaintenance,
     queries: MessageQueries,
     timers: TimerList,
+    transactions: TransactionList,
+    store: StoreView,
     users: UserAdmin,
     quotas: QuotaAdmin,
 ) -> list[Method]:
@@ -107,6 +111,8 @@ def administration(
             "GetConfig": admin.get_config,
             "QueryMessages": queries.query_messages,
             "ListTimers": timers.list_timers,
+            "ListTransactions": transactions.list_transactions,
+            "DescribeStore": store.describe,
             "SetArchiveWatermark": maintenance.set_archive_watermark,
             "GetArchiveWatermark": maintenance.get_archive_watermark,
             "PutUser": users.put,

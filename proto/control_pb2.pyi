@@ -1965,6 +1965,435 @@ class ListTimersResponse(_message.Message):
 Global___ListTimersResponse: _TypeAlias = ListTimersResponse  # noqa: Y015
 
 @_typing.final
+class ListTransactionsRequest(_message.Message):
+    """Lists transactions without an outcome, the oldest first. The leader answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    topic: _builtins.str
+    """of the messages; empty: every topic"""
+    count: _builtins.int
+    """most transactions; 0: the broker's limit, 256"""
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "count", b"count", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransactionsRequest: _TypeAlias = ListTransactionsRequest  # noqa: Y015
+
+@_typing.final
+class OpenTransaction(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_ID_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    NEXT_CHECK_MS_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    message_id: _builtins.str
+    transaction_id: _builtins.str
+    """for EndTransaction"""
+    since_ms: _builtins.int
+    """stored, in ms since 1970"""
+    checks: _builtins.int
+    """so far"""
+    next_check_ms: _builtins.int
+    """the earliest time of the next check"""
+    size: _builtins.int
+    """of the record"""
+    tag: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        transaction_id: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+        checks: _builtins.int = ...,
+        next_check_ms: _builtins.int = ...,
+        size: _builtins.int = ...,
+        tag: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "keys", b"keys", "message_id", b"message_id", "next_check_ms", b"next_check_ms", "since_ms", b"since_ms", "size", b"size", "tag", b"tag", "topic", b"topic", "transaction_id", b"transaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenTransaction: _TypeAlias = OpenTransaction  # noqa: Y015
+
+@_typing.final
+class ListTransactionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    RECOVERING_FIELD_NUMBER: _builtins.int
+    CHECK_MAX_FIELD_NUMBER: _builtins.int
+    CHECK_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    open: _builtins.int
+    """transactions without an outcome, of all topics"""
+    left_out: _builtins.bool
+    """there are more that match"""
+    recovering: _builtins.bool
+    """the broker has just started and still reads transactions"""
+    check_max: _builtins.int
+    """checks after which a transaction is given up"""
+    check_interval_ms: _builtins.int
+    """between two check rounds"""
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenTransaction]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        transactions: _abc.Iterable[Global___OpenTransaction] | None = ...,
+        open: _builtins.int = ...,
+        left_out: _builtins.bool = ...,
+        recovering: _builtins.bool = ...,
+        check_max: _builtins.int = ...,
+        check_interval_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_interval_ms", b"check_interval_ms", "check_max", b"check_max", "code", b"code", "left_out", b"left_out", "message", b"message", "open", b"open", "recovering", b"recovering", "transactions", b"transactions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransactionsResponse: _TypeAlias = ListTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class DescribeStoreRequest(_message.Message):
+    """Describes the store of the broker that answers: the leader of the group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeStoreRequest: _TypeAlias = DescribeStoreRequest  # noqa: Y015
+
+@_typing.final
+class SegmentStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MODIFIED_MS_FIELD_NUMBER: _builtins.int
+    EXPIRES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    end: _builtins.int
+    modified_ms: _builtins.int
+    """last write, by the clock of the file system"""
+    expires: _builtins.bool
+    """the next retention round deletes it"""
+    reason: _builtins.str
+    """a word: last, young, hour, archive, replica, held, batch, behind, ..."""
+    explanation: _builtins.str
+    """a sentence"""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        modified_ms: _builtins.int = ...,
+        expires: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        explanation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "expires", b"expires", "explanation", b"explanation", "modified_ms", b"modified_ms", "reason", b"reason", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SegmentStatus: _TypeAlias = SegmentStatus  # noqa: Y015
+
+@_typing.final
+class DiskStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    USABLE_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    total: _builtins.int
+    usable: _builtins.int
+    """free for the broker"""
+    use: _builtins.int
+    """percent; -1: unknown"""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        total: _builtins.int = ...,
+        usable: _builtins.int = ...,
+        use: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "total", b"total", "usable", b"usable", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskStatus: _TypeAlias = DiskStatus  # noqa: Y015
+
+@_typing.final
+class ScrubStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    REPAIRED_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    DIFFERENT_FIELD_NUMBER: _builtins.int
+    interval_ms: _builtins.int
+    """between two rounds; 0: on request only"""
+    rounds: _builtins.int
+    """since the start, as the other numbers"""
+    blocks: _builtins.int
+    """compared with their digests"""
+    damaged: _builtins.int
+    repaired: _builtins.int
+    lost: _builtins.int
+    """damaged, and no replica has the right bytes"""
+    different: _builtins.int
+    """another replica has other bytes"""
+    def __init__(
+        self,
+        *,
+        interval_ms: _builtins.int = ...,
+        rounds: _builtins.int = ...,
+        blocks: _builtins.int = ...,
+        damaged: _builtins.int = ...,
+        repaired: _builtins.int = ...,
+        lost: _builtins.int = ...,
+        different: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "damaged", b"damaged", "different", b"different", "interval_ms", b"interval_ms", "lost", b"lost", "repaired", b"repaired", "rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScrubStatus: _TypeAlias = ScrubStatus  # noqa: Y015
+
+@_typing.final
+class DamagedMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    offset: _builtins.int
+    file: _builtins.str
+    """of the store directory; empty if unknown"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        file: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DamagedMessage: _TypeAlias = DamagedMessage  # noqa: Y015
+
+@_typing.final
+class DescribeStoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RecordMismatchesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    FLUSHED_FIELD_NUMBER: _builtins.int
+    DISPATCHED_FIELD_NUMBER: _builtins.int
+    SEGMENT_SIZE_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
+    DISKS_FIELD_NUMBER: _builtins.int
+    WARNING_PERCENT_FIELD_NUMBER: _builtins.int
+    FORCED_PERCENT_FIELD_NUMBER: _builtins.int
+    EXPIRED_PERCENT_FIELD_NUMBER: _builtins.int
+    RESERVED_MS_FIELD_NUMBER: _builtins.int
+    PUT_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    RECOVERY_FIELD_NUMBER: _builtins.int
+    STOPPED_CLEANLY_FIELD_NUMBER: _builtins.int
+    SCRUB_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    DAMAGED_COUNT_FIELD_NUMBER: _builtins.int
+    QUEUE_UNITS_REPAIRED_FIELD_NUMBER: _builtins.int
+    INDEX_FILES_DAMAGED_FIELD_NUMBER: _builtins.int
+    RECORD_MISMATCHES_FIELD_NUMBER: _builtins.int
+    ARCHIVE_GATE_FIELD_NUMBER: _builtins.int
+    ARCHIVE_WATERMARK_FIELD_NUMBER: _builtins.int
+    PRESSURE_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    directory: _builtins.str
+    log_start: _builtins.int
+    log_end: _builtins.int
+    flushed: _builtins.int
+    dispatched: _builtins.int
+    segment_size: _builtins.int
+    segment_count: _builtins.int
+    warning_percent: _builtins.int
+    """of disk use: writes are refused above it"""
+    forced_percent: _builtins.int
+    """segments are deleted regardless of age above it"""
+    expired_percent: _builtins.int
+    """expired segments are deleted at any hour above it"""
+    reserved_ms: _builtins.int
+    """fileReservedTime"""
+    stopped_cleanly: _builtins.bool
+    """before the last start"""
+    damaged_count: _builtins.int
+    """at most 1000 are counted"""
+    queue_units_repaired: _builtins.int
+    index_files_damaged: _builtins.int
+    archive_gate: _builtins.bool
+    archive_watermark: _builtins.int
+    pressure: _builtins.str
+    """as in StoreStatus"""
+    refusal: _builtins.str
+    """why writes are refused; empty: accepted"""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentStatus]:
+        """oldest first; of more than 512, the ends of the log"""
+
+    @_builtins.property
+    def disks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskStatus]: ...
+    @_builtins.property
+    def put_bytes_per_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """over 10 s, 60 s and 600 s"""
+
+    @_builtins.property
+    def recovery(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """sentences of the last start"""
+
+    @_builtins.property
+    def scrub(self) -> Global___ScrubStatus: ...
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___DamagedMessage]:
+        """at most 200"""
+
+    @_builtins.property
+    def record_mismatches(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """reads of damaged records, by part"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        directory: _builtins.str = ...,
+        log_start: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        flushed: _builtins.int = ...,
+        dispatched: _builtins.int = ...,
+        segment_size: _builtins.int = ...,
+        segments: _abc.Iterable[Global___SegmentStatus] | None = ...,
+        segment_count: _builtins.int = ...,
+        disks: _abc.Iterable[Global___DiskStatus] | None = ...,
+        warning_percent: _builtins.int = ...,
+        forced_percent: _builtins.int = ...,
+        expired_percent: _builtins.int = ...,
+        reserved_ms: _builtins.int = ...,
+        put_bytes_per_s: _abc.Iterable[_builtins.float] | None = ...,
+        recovery: _abc.Iterable[_builtins.str] | None = ...,
+        stopped_cleanly: _builtins.bool = ...,
+        scrub: Global___ScrubStatus | None = ...,
+        damaged: _abc.Iterable[Global___DamagedMessage] | None = ...,
+        damaged_count: _builtins.int = ...,
+        queue_units_repaired: _builtins.int = ...,
+        index_files_damaged: _builtins.int = ...,
+        record_mismatches: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        archive_gate: _builtins.bool = ...,
+        archive_watermark: _builtins.int = ...,
+        pressure: _builtins.str = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["scrub", b"scrub"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_gate", b"archive_gate", "archive_watermark", b"archive_watermark", "code", b"code", "damaged", b"damaged", "damaged_count", b"damaged_count", "directory", b"directory", "disks", b"disks", "dispatched", b"dispatched", "expired_percent", b"expired_percent", "flushed", b"flushed", "forced_percent", b"forced_percent", "index_files_damaged", b"index_files_damaged", "log_end", b"log_end", "log_start", b"log_start", "message", b"message", "pressure", b"pressure", "put_bytes_per_s", b"put_bytes_per_s", "queue_units_repaired", b"queue_units_repaired", "record_mismatches", b"record_mismatches", "recovery", b"recovery", "refusal", b"refusal", "reserved_ms", b"reserved_ms", "scrub", b"scrub", "segment_count", b"segment_count", "segment_size", b"segment_size", "segments", b"segments", "stopped_cleanly", b"stopped_cleanly", "warning_percent", b"warning_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeStoreResponse: _TypeAlias = DescribeStoreResponse  # noqa: Y015
+
+@_typing.final
 class GetConfigRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -88,6 +88,8 @@ class MessageStore:
         self.on_flushed: Callable[[int], None] | None = None
         #: With the transient pool: called with the new `log_end` on the thread that committed.
         self.on_committed: Callable[[int], None] | None = None
+        #: What `open` found; None before.
+        self.recovery_report: RecoveryReport | None = None
         self._close_listeners: list[Callable[[], None]] = []
         self.meter = Meter()
         self.log = CommitLog.of(config, self.disk)
@@ -157,7 +159,7 @@ class MessageStore:
         try:
             self._lock.acquire()
             self._opened = True
-            report = self._recover()
+            report = self.recovery_report = self._recover()
         except (IsADirectoryError, NotADirectoryError) as error:
             self._release()
             raise UnsupportedLayoutError(

@@ -137,6 +137,8 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.GET_CONFIG: _cluster(Action.GET),
     paths.QUERY_MESSAGES: _cluster(Action.SUB),
     paths.LIST_TIMERS: _cluster(Action.SUB),
+    paths.LIST_TRANSACTIONS: _cluster(Action.SUB),
+    paths.DESCRIBE_STORE: _cluster(Action.GET),
     paths.READ_LOG: _cluster(Action.SUB),
     paths.LOCATE_LOG: _cluster(Action.SUB),
     paths.SET_ARCHIVE_WATERMARK: _cluster(Action.UPDATE),

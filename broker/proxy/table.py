@@ -44,6 +44,8 @@ def table(
                 maintenance=nowhere,
                 queries=nowhere,
                 timers=nowhere,
+                transactions=nowhere,
+                store=nowhere,
                 users=nowhere,
                 quotas=nowhere,
             ),

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
+from itertools import islice
 
 #: Outcomes remembered to distinguish a repeated end from a contradicting one: clients whose
 #: response was lost repeat within seconds.
@@ -119,6 +120,10 @@ class TransactionTable:
 
     def __iter__(self) -> Iterator[HalfMessage]:
         return iter(list(self._open.values()))
+
+    def first(self, count: int) -> list[HalfMessage]:
+        """Return at most `count` half messages of the table, those untouched longest first."""
+        return list(islice(self._open.values(), count))
 
     def waiting(self) -> dict[str, int]:
         """Open half messages by topic; 0 for topics that had some."""

@@ -11,6 +11,7 @@ the message's immunity time counts; the reference answers it OK and drops it. Th
     records.py        the records, pure           checks.py   check rounds
     half_messages.py  records and outcomes        ops.py      writes op records
     recovery.py       the table after a start     stats.py    metrics and their file
+    listing.py        the list for tools
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ class Transactions:
         text = request.transaction_id
         if not text or text.isspace():
             raise WireError(v2.INVALID_TRANSACTION_ID, "the transaction id is blank")
-        self._check_leads()
+        self.check_leads()
         ident = parse_id(text)
         if ident.broker not in ("", self._config.broker_name):
             raise WireError(
@@ -268,7 +269,7 @@ class Transactions:
 
         Raises WireError.
         """
-        self._check_leads()
+        self.check_leads()
         if self.recovery is None:
             return self._end(end, self._find(end.ident))
         # After a start there may be much to read: leave it to the recovery, which reads in slices.
@@ -287,11 +288,12 @@ class Transactions:
                 await self.recovery.finished.wait()
         finally:
             self._waiting -= 1
-        self._check_leads()
+        self.check_leads()
         answer = self._end(end, self._find(end.ident))
         return await answer if type(answer) is ReplyFuture else answer
 
-    def _check_leads(self) -> None:
+    def check_leads(self) -> None:
+        """Raise WireError if this replica does not lead."""
         if not self._leads:
             raise WireError(
                 v2.HA_NOT_AVAILABLE, "this replica follows: its leader ends transactions"

@@ -32,7 +32,14 @@ def served() -> set[str]:
     rows = [
         *services.messaging(part, part, part, part),
         *services.administration(
-            admin=part, maintenance=part, queries=part, timers=part, users=part, quotas=part
+            admin=part,
+            maintenance=part,
+            queries=part,
+            timers=part,
+            transactions=part,
+            store=part,
+            users=part,
+            quotas=part,
         ),
         *services.reading(part),
         *services.testing(part),
@@ -135,6 +142,8 @@ def test_settings_need_every_topic_that_they_list() -> None:
         (paths.LOCATE_LOG, Action.SUB),
         (paths.QUERY_MESSAGES, Action.SUB),
         (paths.LIST_TIMERS, Action.SUB),
+        (paths.LIST_TRANSACTIONS, Action.SUB),
+        (paths.DESCRIBE_STORE, Action.GET),
         (paths.DELETE_TOPIC, Action.DELETE),
         (paths.SET_ARCHIVE_WATERMARK, Action.UPDATE),
     ],
