@@ -24,6 +24,7 @@ from .pages.dead_letters import DeadLetterPages
 from .pages.groups import GroupPages
 from .pages.high_availability import HighAvailabilityPages
 from .pages.messages import MessagePages
+from .pages.timers import TimerPages
 from .pages.topics import TopicPages
 from .search import MessageSearch
 from .security import HEADERS, Guard
@@ -80,6 +81,7 @@ def make_app(
             *GroupPages(cluster, views, wall_ms).routes(),
             *MessagePages(cluster, views, search).routes(),
             *DeadLetterPages(cluster, views, search).routes(),
+            *TimerPages(cluster, views, wall_ms).routes(),
             *HighAvailabilityPages(cluster, controllers, views).routes(),
             *ClientPages(cluster, views).routes(),
             *ConfigurationPages(cluster, views).routes(),

@@ -28,6 +28,7 @@ SECTIONS = (
     ("/groups", "Groups"),
     ("/messages", "Messages"),
     ("/dead-letters", "Dead letters"),
+    ("/timers", "Timers"),
     ("/ha", "High availability"),
     ("/clients", "Clients"),
     ("/configuration", "Configuration"),

@@ -1,4 +1,4 @@
-// The console's own script: the theme, the curves of the overview, and the notice of a lost
+// The console's own script: the theme, the curves, and the notice of a lost
 // connection. It runs before the page is drawn, so that the theme does not flicker.
 (() => {
   "use strict";
@@ -13,9 +13,10 @@
   // Curves: the first event has all points, later ones add one.
   const WINDOW = 720;
   const charts = [];
+  const fixed = [];
   let columns = null;
 
-  function options(width, series) {
+  function options(width, series, seconds = 0) {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const short = (value) => {
       if (value === null || value === undefined) return "";
@@ -24,7 +25,9 @@
         value /= 1000;
       }
     };
-    const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
+    // A curve of days has dates, one of hours has no seconds.
+    const [first, last] = seconds > 172800 ? [5, 16] : seconds > 7200 ? [11, 16] : [11, 19];
+    const time = (at) => new Date(at * 1000).toISOString().slice(first, last).replace("T", " ");
     return {
       width, height: 180, legend: { show: false }, cursor: { show: false },
       padding: [10, 28, 0, 0],
@@ -46,6 +49,18 @@
       if (!place || !columns || !window.uPlot) continue;
       const data = [columns[0], ...drawn.columns.map((index) => columns[index])];
       charts.push({ place, drawn, plot: new uPlot(options(place.clientWidth, drawn.series), data, place) });
+    }
+    drawFixed();
+  }
+
+  // Curves whose points are in the page.
+  function drawFixed() {
+    for (const chart of fixed.splice(0)) chart.plot.destroy();
+    for (const place of document.querySelectorAll(".chart[data-columns]")) {
+      const data = JSON.parse(place.dataset.columns);
+      if (!window.uPlot || data[0].length < 2) continue;
+      const drawn = options(place.clientWidth, [{ colour: "--accent" }], data[0].at(-1) - data[0][0]);
+      fixed.push({ place, plot: new uPlot(drawn, data, place) });
     }
   }
 
@@ -70,6 +85,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     label();
+    drawFixed();
     // On a narrow screen the sections are scrolled sideways.
     document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     document.getElementById("theme")?.addEventListener("click", () => {
@@ -93,7 +109,7 @@
     for (const button of document.querySelectorAll("button[data-once]")) button.disabled = false;
   });
   addEventListener("resize", () => {
-    for (const { place, plot } of charts) plot.setSize({ width: place.clientWidth, height: 180 });
+    for (const { place, plot } of [...charts, ...fixed]) plot.setSize({ width: place.clientWidth, height: 180 });
   });
   document.addEventListener("htmx:sseBeforeMessage", (event) => {
     if (event.detail.type !== "curves") return;

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import unescape
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.parse import urlencode
@@ -108,3 +109,8 @@ def serve(folder: Path, endpoint: str, *options: str) -> Iterator[Served]:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def told(text: str) -> str:
+    """Return the text of a page without its markup."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text)))

@@ -15,6 +15,8 @@ PAGES = (
     *(
         "/message/copy?topic=seen&queue=0&offset=0",
         "/dead-letters",
+        "/timers",
+        "/timers?window=7+days",
         "/ha",
         "/clients",
         "/configuration",

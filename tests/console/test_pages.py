@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import cometmq
 from cometmq.cli.connection import Connection
 from cometmq.console.paging import PAGE_ROWS
 from cometmq.proto import paths, v2
-from cometmq.tests.console.served import Served, serve
+from cometmq.tests.console.served import Served, serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 PAGES = (
@@ -25,24 +24,12 @@ PAGES = (
     "/groups/new",
     "/messages",
     "/dead-letters",
+    "/timers",
     "/ha",
     "/clients",
     "/configuration",
 )
 BODY = '{"note": "<script>alert(1)</script>", "lines": "a\\nb"}'
-
-
-@pytest.fixture(scope="module")
-def console(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve a console that may change the cluster."""
-    folder = tmp_path_factory.mktemp("console")
-    with serve(folder, shared_cluster.endpoints, "--allow-changes") as found:
-        yield found
-
-
-def told(text: str) -> str:
-    """Return the text of a page without its markup."""
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text)))
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/nothing", "/topics/nothing", "/static/nothing"])

@@ -1,0 +1,107 @@
+"""The pages for operators: timers and transactions, against a real cluster."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from cometmq.cli.connection import Connection
+from cometmq.console.pages.timers import bounds_of, merged, per_second
+from cometmq.proto import paths, v1, v2
+from cometmq.tests.broker.transacting import half
+from cometmq.tests.console.served import Served, told
+from cometmq.tests.harness.cluster import Cluster, wait_until
+
+HOUR_MS = 3_600_000
+
+
+def test_the_curve_has_the_messages_of_each_step_a_second() -> None:
+    ends, bounds = bounds_of(1_000, 600_000)
+    assert (len(ends), ends[0], ends[-1]) == (120, 6_000, 601_000)
+    assert set(ends) < set(bounds)
+    assert len(bounds) <= 256
+    assert per_second(0, [5_000, 10_000], [10, 15]) == [[5, 10], [2, 1]]
+
+
+def test_a_page_of_timers_ends_where_a_group_has_listed_everything() -> None:
+    def answer(next_ms: int, *due_ms: int) -> v1.ListTimersResponse:
+        timers = [v1.WaitingMessage(due_ms=each) for each in due_ms]
+        return v1.ListTimersResponse(timers=timers, next_begin_ms=next_ms)
+
+    page = merged([("a", answer(4_000, 1_500, 3_500)), ("b", answer(0, 2_500, 9_000))])
+    assert [(broker, one.due_ms) for broker, one in page.rows] == [
+        ("a", 1_500),
+        ("b", 2_500),
+        ("a", 3_500),
+    ]
+    assert page.next_ms == 4_000
+    assert len(merged([("b", answer(0, 2_500, 9_000))]).rows) == 2
+
+
+def hrefs(page: str, path: str) -> list[str]:
+    """Return the links of a page to a path."""
+    return [unescape(one) for one in re.findall(rf'href="({path}[^"]*)"', page)]
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """Return the hidden fields of the form of a plan."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)
+    return {name: unescape(value) for name, value in found}
+
+
+def test_delayed_messages_are_listed_searched_and_recalled(console: Served) -> None:
+    fields = {"name": "reminders", "kind": "delay", "queues": "1", "permission": "rw"}
+    assert console.act("/topics/new", fields).status == 303
+    for n in range(3):
+        sent = {"body": "x", "keys": f"remind-{n}", "delay_s": str(3_600 * (n + 1))}
+        assert console.act("/topics/reminders/send", sent).status == 200
+    asked = "/timers?topic=reminders"
+    wait_until("all wait", lambda: "3 messages, the next" in told(console.get(asked)))
+    assert "remind-2" in console.get(f"{asked}&q=REMIND-2")
+    assert "remind-1" not in console.get(f"{asked}&q=remind-2")
+    assert "remind-0" not in console.get(f"{asked}&begin=%2B90m")
+    assert "None matches" in told(console.get(f"{asked}&q=nothing"))
+    assert console.ask("GET", "/timers?begin=soon").status == 400
+    curve = console.get("/timers?window=1+day")
+    assert 'data-columns="[[' in curve
+
+    recall = hrefs(console.get(f"{asked}&q=remind-1"), "/timers/recall")
+    plan = console.get(recall[0])
+    assert "A recall cannot be undone" in told(plan)
+    done = console.act("/timers/recall", fields_of(plan))
+    assert done.headers["location"] == "/timers?done=recalled"
+    wait_until("it is gone", lambda: "remind-1" not in console.get(asked))
+    assert console.act("/timers/recall", {"topic": "reminders"}).status == 400
+
+
+def test_transactions_are_listed_with_checks_and_decided(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    fields = {"name": "payments", "kind": "transaction", "queues": "1", "permission": "rw"}
+    assert console.act("/topics/new", fields).status == 303
+    messages = [half("payments", f"PAY{n}", immunity_s=3_600) for n in range(2)]
+    with Connection(shared_cluster.endpoints) as connection:
+        for message in messages:
+            request = v2.SendMessageRequest(messages=[message])
+            connection.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse)
+    wait_until("both are listed", lambda: "PAY1" in console.get("/timers"))
+    page = console.get("/timers")
+    assert "PAY0 0 of 15 in 60 min at the earliest" in told(page)
+    links = [one for one in hrefs(page, "/timers/decide") if ":PAY" in unquoted(one)]
+    commit = next(one for one in links if "PAY0" in one and one.endswith("to=commit"))
+    plan = console.get(commit)
+    assert "The outcome is final" in told(plan)
+    assert "Its message is stored in topic payments" in told(plan)
+    done = console.act("/timers/decide", fields_of(plan))
+    assert done.headers["location"] == "/timers?done=commit"
+    wait_until("it is in its topic", lambda: "Messages 1" in told(console.get("/topics/payments")))
+    rollback = next(one for one in links if "PAY1" in one and one.endswith("to=rollback"))
+    assert console.act("/timers/decide", fields_of(console.get(rollback))).status == 303
+    wait_until("none is open", lambda: "PAY" not in console.get("/timers"))
+    assert "Messages 1" in told(console.get("/topics/payments"))
+    assert console.ask("GET", "/timers/decide?topic=payments&id=x&to=odd").status == 400
+
+
+def unquoted(link: str) -> str:
+    """Return a link as a person reads it."""
+    return link.replace("%3A", ":")
