@@ -8,7 +8,7 @@ import pytest
 from cometmq.tests.damage.judge import GOOD
 from cometmq.tests.damage.run import run
 
-#: One seed costs about a second.
+#: One seed costs a fifth of a second of CPU time.
 SEEDS = 200
 SLOW_SEEDS = 5000
 
