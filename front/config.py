@@ -33,7 +33,8 @@ class DoorConfig:
     front_max_metadata_size: int = _setting(16 * 1024, "largest metadata of a request", "bytes")
     front_max_concurrent_streams: int = _setting(
         100_000,
-        "streams on one connection: a push consumer holds one for each queue",
+        "streams on one connection: a push consumer holds one for each queue; grpcio door: at most "
+        "8192",
     )
     front_max_concurrent_calls: int = _setting(
         200_000,

@@ -35,6 +35,10 @@ from .statistics import DoorStatistics
 
 logger = logging.getLogger(__name__)
 
+#: Streams on one connection that gRPC's core holds for the event loop, whatever
+#: frontMaxConcurrentStreams allows. Calls that the client has reset count until the event loop took
+#: them, at 0.1 ms each: the bound of what one connection can put in front of others.
+STREAMS_MAX = 8_192
 # Size of the cache of decoded peer addresses; when it is full it is cleared.
 _PEERS_MAX = 10_000
 
@@ -205,7 +209,9 @@ def _options(config: DoorConfig, request_bytes_max: int, connections: int) -> li
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", config.front_max_metadata_size),
         ("grpc.absolute_max_metadata_size", config.front_max_metadata_size),
-        ("grpc.max_concurrent_streams", config.front_max_concurrent_streams),
+        ("grpc.max_concurrent_streams", min(config.front_max_concurrent_streams, STREAMS_MAX)),
+        # Refuses further streams while the calls that are held exceed the number above.
+        ("grpc.http.overload_protection", 1),
         ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", config.front_handshake_timeout),
         ("grpc.max_connection_idle_ms", config.front_max_connection_idle),

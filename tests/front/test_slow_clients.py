@@ -6,6 +6,8 @@ has no budget for unfinished requests (docs/compatibility.md).
 
 import asyncio
 import importlib.util
+import os
+import socket
 import struct
 from contextlib import suppress
 from typing import Any
@@ -14,13 +16,23 @@ import pytest
 
 from cometmq.front.config import DoorConfig
 from cometmq.front.slow_clients import SlowClients
-from cometmq.tests.front.raw_http2 import RST_STREAM, RawConnection, frame, message
+from cometmq.tests.front.raw_http2 import (
+    END_HEADERS,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    RawConnection,
+    frame,
+    headers,
+    message,
+)
 
 ECHO = "/test.Conformance/Echo"
 ITEMS = "/test.Conformance/Items"
 TALK = "/test.Conformance/Talk"
 WINDOW_UPDATE = 8
 CHUNK = 16_000
+CANCEL = struct.pack(">I", 8)
 
 native_only = pytest.mark.parametrize("door_name", ["native"])
 if importlib.util.find_spec("cometmq_native") is None:
@@ -249,3 +261,41 @@ async def test_a_client_that_resets_its_calls_is_disconnected(bench: Any, eventu
         await asyncio.wait_for(reading, 20)
         assert await b.client.unary("Echo", b"unharmed") == b"unharmed"
         raw.abort()
+
+
+@pytest.mark.parametrize("door_name", ["grpcio"])
+async def test_calls_of_a_connection_that_wait_for_the_loop_have_a_limit(
+    bench: Any, eventually: Any
+) -> None:
+    async with await bench(front_max_concurrent_streams=50) as b:
+        found = b.door.service
+        calls: list[str] = []
+
+        def count(details: Any) -> Any:
+            calls.append(details.method)
+            return found(details)
+
+        b.door.service = count
+        raw = await RawConnection.open(b.port)
+        await raw.echo(1)
+        flood = [
+            frame(HEADERS, END_HEADERS, stream, headers(ECHO))
+            + frame(RST_STREAM, 0, stream, CANCEL)
+            for stream in range(3, 2_003, 2)
+        ]
+        _write_while_the_loop_stands_still(raw, b"".join(flood))
+        assert await b.client.unary("Echo", b"unharmed") == b"unharmed"
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+        assert 2 < len(calls) <= 2 + 2 * 50
+        raw.abort()
+
+
+def _write_while_the_loop_stands_still(raw: RawConnection, data: bytes) -> None:
+    """Write, and wait until gRPC's threads have read all of it: they answer the ping behind it."""
+    plain = raw.writer.get_extra_info("socket")
+    with socket.socket(fileno=os.dup(plain.fileno())) as connection:
+        connection.settimeout(20)
+        connection.sendall(data + frame(PING, 0, 0, b"all read"))
+        answers = b""
+        while b"all read" not in answers:
+            answers += connection.recv(65_536)

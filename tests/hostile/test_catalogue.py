@@ -19,16 +19,10 @@ DOORS = ("grpcio", "native") if NATIVE_DOOR else ("grpcio",)
 #: the figures.
 STALL_MAX_MS = 5_000.0
 
-#: Attacks that a door does not withstand. gRPC's core passes each call to the event loop, also one
-#: that was reset: 8,000 of them, at 0.25 ms each, delay the neighbour by seconds. Options of the
-#: core (grpc.server.max_pending_requests, the experiment rstpit) have no effect. The door closes
-#: the connections, but most calls are queued before.
-OPEN = {("grpcio", "rapid_reset")}
 CASES = [
     pytest.param(door, attack, id=f"{door}-{attack.name}")
     for door in DOORS
     for attack in CATALOGUE
-    if (door, attack.name) not in OPEN
 ]
 
 
