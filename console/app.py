@@ -24,6 +24,7 @@ from .pages.dead_letters import DeadLetterPages
 from .pages.groups import GroupPages
 from .pages.high_availability import HighAvailabilityPages
 from .pages.messages import MessagePages
+from .pages.store import StorePages
 from .pages.timers import TimerPages
 from .pages.topics import TopicPages
 from .search import MessageSearch
@@ -83,6 +84,7 @@ def make_app(
             *DeadLetterPages(cluster, views, search).routes(),
             *TimerPages(cluster, views, wall_ms).routes(),
             *HighAvailabilityPages(cluster, controllers, views).routes(),
+            *StorePages(cluster, views, wall_ms).routes(),
             *ClientPages(cluster, views).routes(),
             *ConfigurationPages(cluster, views).routes(),
             Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),

@@ -30,6 +30,7 @@ SECTIONS = (
     ("/dead-letters", "Dead letters"),
     ("/timers", "Timers"),
     ("/ha", "High availability"),
+    ("/store", "Store"),
     ("/clients", "Clients"),
     ("/configuration", "Configuration"),
 )

@@ -18,6 +18,7 @@ PAGES = (
         "/timers",
         "/timers?window=7+days",
         "/ha",
+        "/store",
         "/clients",
         "/configuration",
     ),

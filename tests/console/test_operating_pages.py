@@ -1,4 +1,4 @@
-"""The pages for operators: timers and transactions, against a real cluster."""
+"""The pages for operators: timers, transactions, store, against a real cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from html import unescape
 
 from cometmq.cli.connection import Connection
+from cometmq.console.forecast import forecast, growth
 from cometmq.console.pages.timers import bounds_of, merged, per_second
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.transacting import half
@@ -105,3 +106,48 @@ def test_transactions_are_listed_with_checks_and_decided(
 def unquoted(link: str) -> str:
     """Return a link as a person reads it."""
     return link.replace("%3A", ":")
+
+
+def store_of(*, used: int, rate: float, log: int) -> v1.DescribeStoreResponse:
+    """Return a store on a disk of 1,000 GB with a retention of 10 hours."""
+    free = (1000 - used) * 10**9
+    disk = v1.DiskStatus(path="/d", total=1000 * 10**9, usable=free, use=used // 10)
+    return v1.DescribeStoreResponse(
+        log_end=log * 10**9,
+        disks=[disk],
+        put_bytes_per_s=[rate, rate, rate],
+        forced_percent=80,
+        reserved_ms=10 * HOUR_MS,
+    )
+
+
+def test_the_forecast_is_retention_or_the_time_until_the_disk_is_full() -> None:
+    fits = forecast(store_of(used=400, rate=10**7, log=100))
+    assert not fits.is_bad
+    assert "keeps the disk at about 66 %" in fits.sentence  # 400 + 360 - 100 GB
+    full = forecast(store_of(used=400, rate=10**8, log=100))
+    assert full.is_bad
+    assert "80 % full in 1 h" in full.sentence  # 400 GB at 0.1 GB/s
+    idle = forecast(store_of(used=900, rate=0.0, log=100))
+    assert "Nothing is written" in idle.sentence
+    assert "unknown" in forecast(v1.DescribeStoreResponse()).sentence
+
+
+def test_without_recent_writes_the_rate_is_that_of_the_whole_log() -> None:
+    store = store_of(used=400, rate=0.0, log=100)
+    for hour in (1, 2, 3):
+        end = hour * 36 * 10**9
+        store.segments.add(end=end, modified_ms=hour * HOUR_MS)
+    store.log_end = 108 * 10**9
+    assert forecast(store).rate == 10**7
+    curve = growth(store.segments, store.log_end, 4 * HOUR_MS)
+    assert curve == [[3_600, 7_200, 14_400], [36e9, 72e9, 108e9]]
+
+
+def test_the_store_shows_segments_with_reasons_disk_scrub_and_recovery(console: Served) -> None:
+    page = told(console.get("/store"))
+    assert "written to it is the last one: messages are written to it" in page
+    assert "was stopped properly" in page
+    assert "Every message that was read since the start has an intact record." in page
+    assert "writes are refused" in page
+    assert console.ask("GET", "/store?broker=nothing").status == 404

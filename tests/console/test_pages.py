@@ -26,6 +26,7 @@ PAGES = (
     "/dead-letters",
     "/timers",
     "/ha",
+    "/store",
     "/clients",
     "/configuration",
 )

@@ -1,0 +1,83 @@
+"""Store: the segments of a log with the reason why each is kept, growth, disk, scrub, damage.
+
+The figures are those of the leader of a broker group, whose store takes the writes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from ...cli.errors import CliError
+from ...proto import paths, v1
+from ..cluster import Cluster, problems
+from ..forecast import forecast, growth
+from ..paging import page_of
+from ..views import Views, link
+
+#: What a reason of retention means for a segment.
+REASONS = {
+    "last": ("written to", "ok"),
+    "young": ("kept: young", ""),
+    "hour": ("expired, waits for its hour", "warning"),
+    "not written out": ("not written out", ""),
+    "archive": ("kept for the archive", "warning"),
+    "replica": ("kept for a follower", "warning"),
+    "held": ("held by a reader", "warning"),
+    "batch": ("deleted in a later round", "warning"),
+    "behind": ("behind an older one", "warning"),
+    "expired": ("deleted next", "bad"),
+    "disk": ("deleted for space", "bad"),
+}
+
+
+class StorePages:
+    """The section of the store."""
+
+    def __init__(self, cluster: Cluster, views: Views, wall_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._views = views
+        self._wall_ms = wall_ms
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of this section."""
+        return [self._views.show("/store", self.store)]
+
+    def store(self, request: Request) -> Response:
+        """Show the store of one broker group: that of the URL, or the first that answers."""
+        query = request.query_params
+        wanted = query.get("broker", "")
+        among = (wanted,) if wanted else None
+        outcomes = self._cluster.groups(among).each(
+            paths.DESCRIBE_STORE, v1.DescribeStoreRequest(), v1.DescribeStoreResponse
+        )
+        found = next((one for one in outcomes if one.answer is not None), None)
+        if found is None and outcomes and outcomes[0].error is not None:
+            raise CliError(str(outcomes[0].error), outcomes[0].error.code)
+        assert found is not None and found.answer is not None
+        return self._views.page(
+            *(request, "store.html"),
+            title="Store",
+            problems=problems(outcomes),
+            broker=found.broker,
+            brokers={name: link("/store", broker=name) for name in self._cluster.names() if name},
+            **store_values(found.answer, self._wall_ms(), query.get("page", "")),
+        )
+
+
+def store_values(store: v1.DescribeStoreResponse, now_ms: int, page: str) -> dict[str, Any]:
+    """Return what the page shows of a store; the newest segments are first."""
+    newest = list(reversed(store.segments))
+    return {
+        "store": store,
+        "now_ms": now_ms,
+        "page": page_of(newest, "", page, lambda one: one.reason),
+        "reasons": REASONS,
+        "counts": Counter(one.reason for one in store.segments).most_common(),
+        "columns": growth(store.segments, store.log_end, now_ms),
+        "forecast": forecast(store),
+        "mismatches": sorted(store.record_mismatches.items()),
+    }
