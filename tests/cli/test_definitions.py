@@ -166,7 +166,7 @@ def test_a_new_user_without_a_secret_key_is_reported(groups: TwoGroups, tmp_path
 def test_a_document_with_an_error_is_refused_with_its_place(
     change: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=".") as raised:
+    with pytest.raises(ValueError, match=r".") as raised:
         definitions_of({"version": 1, **change})
     assert reason in str(raised.value)
 
