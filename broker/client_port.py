@@ -235,6 +235,7 @@ class ClientPort:
                 changes=broker.changes,
                 progress=broker.progress,
                 removal=broker.removal,
+                deliveries=broker.pop.deliveries,
             ),
             offsets=OffsetAdmin(
                 clock=broker.runtime.clock,

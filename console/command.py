@@ -44,6 +44,13 @@ _PORT = 8082
     help="Offer changes: send, create, delete, reset, redrive, switch over.",
 )
 @click.option(
+    "--trace-url",
+    default="",
+    metavar="URL",
+    help="Page of a trace in your tracing system, with the place {trace_id}; messages with a "
+    "`traceparent` link to it.",
+)
+@click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="JSON file with the address, written when the console is serving.",
@@ -63,6 +70,7 @@ def console(
     host: str,
     hosts: tuple[str, ...],
     allow_changes: bool,
+    trace_url: str,
     ready_file: Path | None,
     namesrv: str,
     endpoint: str,
@@ -81,6 +89,10 @@ def console(
             "by which browsers reach it with --allow-host, and put a proxy with a login in front."
         )
         raise CliError(text, Exit.USAGE)
+    if trace_url and (
+        not trace_url.startswith(("http://", "https://")) or "{trace_id}" not in trace_url
+    ):
+        raise CliError("--trace-url must be an http(s) URL with {trace_id}.", Exit.USAGE)
     try:
         from .controllers import Controllers
         from .server import serve
@@ -94,6 +106,7 @@ def console(
             port=port,
             hosts=hosts,
             allow_changes=allow_changes,
+            trace_url=trace_url,
             ready_file=ready_file,
             controllers=Controllers(namesrv, click.get_current_context()),
         )

@@ -37,12 +37,14 @@ def serve(
     port: int,
     hosts: Sequence[str],
     allow_changes: bool,
+    trace_url: str,
     ready_file: Path | None,
     controllers: Controllers,
 ) -> None:
     """Serve until a signal. Raises CliError if the port or the ready file cannot be used."""
     clock = Clock()
-    views = Views(connection.endpoint, secrets.token_urlsafe(32), allow_changes=allow_changes)
+    token = secrets.token_urlsafe(32)
+    views = Views(connection.endpoint, token, allow_changes=allow_changes, trace_url=trace_url)
     cluster = Cluster(connection, clock.wall_ms)
     app, watch = make_app(cluster, controllers, views, clock.wall_ms, hosts)
     with _listener(host, port) as listener:

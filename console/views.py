@@ -89,8 +89,11 @@ class Plan:
 class Views:
     """Renders pages and checks forms."""
 
-    def __init__(self, endpoint: str, token: str, *, allow_changes: bool) -> None:
-        """`token` is a secret of this process, which every form carries."""
+    def __init__(
+        self, endpoint: str, token: str, *, allow_changes: bool, trace_url: str = ""
+    ) -> None:
+        """`token` is a secret of this process, which every form carries; `trace_url` has the place
+        `{trace_id}`."""
         self.allow_changes = allow_changes
         self._token = token
         # Message bodies and names come from clients: every value is escaped.
@@ -114,6 +117,7 @@ class Views:
             "sections": SECTIONS,
             "version": __version__,
             "endpoint": endpoint,
+            "trace_url": trace_url,
             "allow_changes": allow_changes,
             "counted": words.counted,
             "link": link,

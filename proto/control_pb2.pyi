@@ -1040,24 +1040,86 @@ class DescribeGroupRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    DELIVERIES_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic: _builtins.str
     """empty: every topic that the group consumes"""
     broker: _builtins.str
+    deliveries: _builtins.int
+    """list so many messages in flight, at most 500; 0: none"""
+    queue_id: _builtins.int
+    """list only the delivery of this message of `topic` or of its retry topics"""
+    offset: _builtins.int
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         topic: _builtins.str = ...,
         broker: _builtins.str = ...,
+        deliveries: _builtins.int = ...,
+        queue_id: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_queue_id", b"_queue_id", "offset", b"offset", "queue_id", b"queue_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_queue_id", b"_queue_id", "broker", b"broker", "deliveries", b"deliveries", "name", b"name", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
+    _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_id) -> _WhichOneofReturnType__queue_id | None: ...
+
+Global___DescribeGroupRequest: _TypeAlias = DescribeGroupRequest  # noqa: Y015
+
+@_typing.final
+class GroupDelivery(_message.Message):
+    """A message that was delivered and is not acknowledged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DELIVERED_MS_FIELD_NUMBER: _builtins.int
+    VISIBLE_MS_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """the topic, or a retry topic"""
+    queue_id: _builtins.int
+    offset: _builtins.int
+    attempt: _builtins.int
+    """of this record; a retry topic has a record for each attempt"""
+    delivered_ms: _builtins.int
+    """0: by another replica"""
+    visible_ms: _builtins.int
+    """invisible to other consumers until this time"""
+    client_id: _builtins.str
+    """the push consumer that holds it; empty: a simple consumer"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        delivered_ms: _builtins.int = ...,
+        visible_ms: _builtins.int = ...,
+        client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "name", b"name", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "client_id", b"client_id", "delivered_ms", b"delivered_ms", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "visible_ms", b"visible_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DescribeGroupRequest: _TypeAlias = DescribeGroupRequest  # noqa: Y015
+Global___GroupDelivery: _TypeAlias = GroupDelivery  # noqa: Y015
 
 @_typing.final
 class GroupQueueStatus(_message.Message):
@@ -1176,6 +1238,7 @@ class DescribeGroupResponse(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    DELIVERIES_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     lag: _builtins.int
@@ -1190,6 +1253,10 @@ class DescribeGroupResponse(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___GroupProgress: ...
+    @_builtins.property
+    def deliveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupDelivery]:
+        """those held longest first"""
+
     def __init__(
         self,
         *,
@@ -1201,10 +1268,11 @@ class DescribeGroupResponse(_message.Message):
         in_flight: _builtins.int = ...,
         clients: _abc.Iterable[Global___GroupClient] | None = ...,
         progress: Global___GroupProgress | None = ...,
+        deliveries: _abc.Iterable[Global___GroupDelivery] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "group", b"group", "in_flight", b"in_flight", "lag", b"lag", "message", b"message", "progress", b"progress", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "deliveries", b"deliveries", "group", b"group", "in_flight", b"in_flight", "lag", b"lag", "message", b"message", "progress", b"progress", "queues", b"queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

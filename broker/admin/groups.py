@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from functools import partial
+from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
@@ -19,11 +21,14 @@ from ...proto.errors import WireError
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
+from ..pop.retry import queue_topics
 from .attributes import GROUP_RULES, changed
 from .pages import page_of
 from .removal import topics_of_group
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
     from ..metadata.log import MetaLog
@@ -39,6 +44,8 @@ _RETRY_QUEUES_MAX = 1_024
 _DELAYS_MAX = 100
 _MULTIPLIER_MAX = 100
 _NS_PER_MS = 1_000_000
+#: Messages in flight of one answer, and those that a call looks at: 20 ms of the event loop.
+_DELIVERIES_MAX, _DELIVERIES_EXAMINED_MAX = 500, 10_000
 
 
 class GroupAdmin:
@@ -53,13 +60,16 @@ class GroupAdmin:
         changes: MetadataChanges,
         progress: ConsumerProgress,
         removal: Removal,
+        deliveries: Callable[[str], Iterable[v1.GroupDelivery]],
     ) -> None:
+        """`deliveries` returns the messages of a group that are in flight."""
         self._clock = runtime.clock
         self._metadata = metadata
         self._meta_log = meta_log
         self._changes = changes
         self._progress = progress
         self._removal = removal
+        self._deliveries = deliveries
 
     def create(
         self, request: v1.CreateGroupRequest, ctx: RequestContext
@@ -181,7 +191,21 @@ class GroupAdmin:
             in_flight=progress.in_flight,
             clients=clients,
             progress=progress,
+            deliveries=self._held(request) if request.deliveries > 0 else (),
         )
+
+    def _held(self, request: v1.DescribeGroupRequest) -> list[v1.GroupDelivery]:
+        """Return the deliveries that the request lists, those held longest first."""
+        topics = queue_topics(request.topic, request.name) if request.topic else ()
+        found = (
+            one
+            for one in islice(self._deliveries(request.name), _DELIVERIES_EXAMINED_MAX)
+            if (not topics or one.topic in topics)
+            and (not request.HasField("queue_id") or one.queue_id == request.queue_id)
+            and (not request.HasField("offset") or one.offset == request.offset)
+        )
+        most = min(request.deliveries, _DELIVERIES_MAX)
+        return nsmallest(most, found, key=lambda one: (one.delivered_ms, one.offset))
 
 
 def _wanted(request: v1.CreateGroupRequest, known: Group | None) -> Group:

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from ...proto import v2
+from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.wire import STATUS_OK, status, timestamp
 from ..messages.wire import field as wire_field
@@ -25,6 +25,7 @@ from .clients import Receivers
 from .delivery import UNDELIVERED_MS, Delivery, Key
 from .fifo.ordered_group import OrderedGroup
 from .group import PopGroup
+from .held import deliveries_of
 from .polls import NOT_FOUND, Polls
 from .request import PopRequest, checked, consuming_group, poll_time_ms
 from .retry import is_retry_topic
@@ -32,6 +33,8 @@ from .timer import PopTimer
 from .turn import PopTurn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...front.context import RequestContext
     from ..clients.registry import ClientRegistry
     from ..journal.api import Journal
@@ -256,6 +259,12 @@ class PopService:
         for sub, queue in self._subs.queues_of(topic, group, queue_id):
             return queue.next_read, sub.core.in_flight(queue.key)
         return None
+
+    def deliveries(self, group: str) -> Iterator[v1.GroupDelivery]:
+        """Return the messages of a group in flight, on all topics."""
+        for sub in self._subs:
+            if sub.core.group == group:
+                yield from deliveries_of(sub.core)
 
     def restore_order(self, core: OrderedGroup) -> None:
         """Restore the lock of a FIFO state that another part owns."""

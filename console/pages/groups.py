@@ -3,6 +3,7 @@
 The lag counts messages that are not consumed yet, with those in flight and in retry topics.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ _EDGES = {
     "earliest": v1.ResetOffsetsRequest.EARLIEST,
     "latest": v1.ResetOffsetsRequest.LATEST,
 }
+#: Messages in flight that the page of a group lists, of each broker group.
+_DELIVERIES = 100
 
 
 @dataclass(slots=True)
@@ -138,8 +141,12 @@ class GroupPages:
     def group(self, request: Request) -> Response:
         """Show one group; its queues in pages, those with the largest lag first."""
         name, query = request.path_params["name"], request.query_params
-        outcomes = self._describe(name)
+        outcomes = self._describe(name, deliveries=_DELIVERIES)
         found = [answer for _, answer in answers(outcomes)]
+        held = sorted(
+            ((broker, one) for broker, answer in answers(outcomes) for one in answer.deliveries),
+            key=lambda pair: pair[1].delivered_ms,
+        )
         row = GroupRow(name, found[0].group.orderly, not found[0].group.consume_enable)
         for answer in found:
             row.add(answer.progress)
@@ -157,13 +164,17 @@ class GroupPages:
             topics=distinct(queue.topic for queue in queues if not queue.retry),
             missing=[(queue, each) for queue in queues for each in queue.missing],
             clients=clients_of(found),
+            held=held,
+            holding=Counter(one.client_id for _, one in held if one.client_id),
+            held_max=_DELIVERIES,
+            now_ms=self._wall_ms(),
             shown_topic=query.get("topic", ""),
             problems=problems(outcomes),
             notice=_NOTICES.get(query.get("done", ""), ""),
         )
 
-    def _describe(self, name: str) -> list[Outcome[v1.DescribeGroupResponse]]:
-        request = v1.DescribeGroupRequest(name=name)
+    def _describe(self, name: str, deliveries: int = 0) -> list[Outcome[v1.DescribeGroupResponse]]:
+        request = v1.DescribeGroupRequest(name=name, deliveries=deliveries)
         return self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
 
     def new(self, request: Request) -> Response:

@@ -11,7 +11,6 @@ from starlette.routing import BaseRoute
 from ...cli.errors import CliError
 from ...cli.message.sending import Draft, send_over
 from ...cli.message.story import Found as StoredMessage
-from ...cli.message.story import states
 from ...client.message import read_message
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
@@ -20,11 +19,10 @@ from ..browse import Queue
 from ..cluster import Cluster
 from ..inputs import bad
 from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
+from ..story import Stories, Story, trace_id
 from ..views import Form, Views, link
 from .topics import consumers_of, draft_of, kind_of, lines
 
-# Consumer groups whose state a message's page shows: each costs some calls.
-_GROUPS_MAX = 20
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
 
@@ -147,7 +145,7 @@ class MessagePages:
         """Show one message."""
         queue, offset, message = self._read(request.query_params)
         body = bodies.plain(message)
-        story, note = self._story(queue, message)
+        located = self._located(queue, offset, message.system_properties.message_id)
         origin = message.system_properties.dead_letter_queue
         return self._views.page(
             *(request, "message.html"),
@@ -177,9 +175,9 @@ class MessagePages:
                 queue=queue.queue_id,
                 offset=max(0, offset - ROWS // 2),
             ),
-            located=self._located(queue, offset, message.system_properties.message_id),
-            story=story,
-            story_note=note,
+            located=located,
+            story=self._story(queue, message, located),
+            trace_id=trace_id(message.user_properties.items()),
         )
 
     def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
@@ -197,18 +195,12 @@ class MessagePages:
                 return found
         return None
 
-    def _story(self, queue: Queue, message: v2.Message) -> tuple[list[dict[str, Any]], str]:
-        """Return the state of the message in each consumer group, or why it is not known."""
-        groups = self._cluster.groups()
-        broker = queue.broker if queue.broker in groups.names else groups.names[0]
+    def _story(self, queue: Queue, message: v2.Message, located: v1.FoundMessage | None) -> Story:
+        names = self._cluster.names()
+        broker = queue.broker if queue.broker in names else names[0]
         found = StoredMessage(broker, read_message(message, broker))
-        names = consumers_of(self._cluster, queue.topic)
-        try:
-            rows = states(groups, found, names[:_GROUPS_MAX])
-        except CliError as error:
-            return [], str(error)
-        left = len(names) - _GROUPS_MAX
-        return rows, f"{left} more groups consume the topic." if left > 0 else ""
+        consumers = consumers_of(self._cluster, queue.topic)
+        return Stories(self._cluster).read(found, consumers, located)
 
     def body(self, request: Request) -> Response:
         """Return the body as a file."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from html import unescape
 
+import cometmq
+from cometmq.broker.trace.records import Consumed, Delivered
 from cometmq.cli.connection import Connection
 from cometmq.console.forecast import forecast, growth
 from cometmq.console.pages.timers import bounds_of, merged, per_second
+from cometmq.console.story import of_group, replicated, timeline, trace_id, traced
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.transacting import half
 from cometmq.tests.console.served import Served, told
@@ -151,3 +154,72 @@ def test_the_store_shows_segments_with_reasons_disk_scrub_and_recovery(console: 
     assert "Every message that was read since the start has an intact record." in page
     assert "writes are refused" in page
     assert console.ask("GET", "/store?broker=nothing").status == 404
+
+
+def test_trace_records_have_the_times_of_deliveries_and_acknowledgements() -> None:
+    before = Delivered(2_000, "r", "readers", "q", "M1", 0, "").encode()
+    again = Delivered(9_000, "r", "readers", "q", "M1", 1, "").encode()
+    after = Consumed(9_500, "readers", "q", "M1", 500).encode()
+    other = Delivered(1, "r", "others", "q", "M2", 0, "").encode()
+    bodies = [(after + other).encode(), (again + before).encode(), b"\x02SubBefore\x01x\x02\xff"]
+    found = traced(bodies, "M1")
+    assert [(one.at_ms, one.retries) for one in found] == [(2_000, 0), (9_000, 1), (9_500, None)]
+    state = "consumed, filtered out or skipped"
+    row = {"group": "readers", "state": state, "attempts": None, "at_ms": 0}
+    events = timeline(of_group(row, [], found))
+    assert [one.title for one in events] == [
+        "Delivered to readers",
+        "Delivered to readers",
+        "Acknowledged by readers",
+    ]
+    assert events[2].detail == "after 500 ms"
+
+
+def test_a_record_is_replicated_when_every_in_sync_replica_has_it() -> None:
+    def member(broker_id: int, log_end: int, confirm: int = 0) -> v1.MemberStatus:
+        one = v1.MemberStatus(log_end=log_end, in_sync=True, confirm=confirm)
+        one.role = v1.FOLLOWER if broker_id else v1.LEADER
+        one.replica.broker_id = broker_id
+        return one
+
+    done = replicated([member(0, 100, 100), member(1, 100)], 90, 7)
+    assert (done.level, done.order_ms) == ("ok", 7)
+    assert done.detail == "2 of 2 replicas: broker 0 (leader), broker 1 (follower)"
+    behind = replicated([member(0, 100, 80), member(1, 80)], 90, 7)
+    assert behind.level == "warning"
+    assert "not confirmed" in behind.detail
+
+
+def test_the_trace_id_is_that_of_traceparent() -> None:
+    ident = "0af7651916cd43dd8448eb211c80319c"
+    assert trace_id([("traceparent", f"00-{ident}-b7ad6b7169203331-01")]) == ident
+    for wrong in ("", "00", "00-xyz-1-01", f"00-{ident[:-1]}Z-b7ad6b7169203331-01"):
+        assert trace_id([("traceparent", wrong)]) == ""
+
+
+def test_a_message_has_a_timeline_from_send_to_its_consumers(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("told", queues=1)
+    shared_cluster.create_group("tellers")
+    ident = "0af7651916cd43dd8448eb211c80319c"
+    parent = f"traceparent=00-{ident}-b7ad6b7169203331-01"
+    assert console.act("/topics/told/send", {"body": "x", "properties": parent}).status == 200
+    page = "/message?topic=told&queue=0&offset=0"
+    with cometmq.sync.SimpleConsumer(
+        shared_cluster.endpoints, group="tellers", topics="told"
+    ) as consumer:
+        held = wait_until("it is received", lambda: consumer.receive(invisible_for=600, wait=1))
+        wait_until("it is in flight", lambda: "In flight in tellers" in told(console.get(page)))
+        text = told(console.get(page))
+        first, *others = ("Sent by the producer", "Stored", "Replicated", "In flight in tellers")
+        places = [text.index(title) for title in (first, *others)]
+        assert places == sorted(places)
+        assert "2 of 2 replicas: broker 0 (leader), broker 1 (follower)" in text
+        assert "invisible to other consumers until" in text
+        assert f"/messages?topic=told&amp;contains={ident}" in console.get(page)
+        group = told(console.get("/groups/tellers"))
+        assert "told, queue 0, offset 0" in group
+        assert "min left" in group
+        consumer.ack(held[0])
+        wait_until("it is passed", lambda: "Passed by tellers" in told(console.get(page)))

@@ -1,0 +1,49 @@
+"""Messages in flight as tools see them: which message, since when, until when, with which client.
+
+Simple consumers are not named: a delivery names only the push consumer for which it is renewed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...proto import v1
+from .fifo.ordered_group import OrderedGroup
+
+if TYPE_CHECKING:
+    from .reader import Core
+
+
+def deliveries_of(core: Core) -> Iterator[v1.GroupDelivery]:
+    """Return the deliveries of a group on a topic that are not acknowledged."""
+    if isinstance(core, OrderedGroup):
+        yield from _ordered(core)
+        return
+    for queue in core.queues.values():
+        for one in queue.unacked.values():
+            yield v1.GroupDelivery(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                offset=one.offset,
+                attempt=one.attempt,
+                delivered_ms=one.since_ms,
+                visible_ms=one.visible_ms,
+                client_id=one.owner,
+            )
+
+
+def _ordered(core: OrderedGroup) -> Iterator[v1.GroupDelivery]:
+    for queue in core.queues.values():
+        batch = queue.batch
+        for offset in batch.unacked() if batch is not None else ():
+            assert batch is not None
+            yield v1.GroupDelivery(
+                topic=core.topic,
+                queue_id=queue.queue_id,
+                offset=offset,
+                attempt=batch.attempts.get(offset, 1),
+                delivered_ms=batch.since_ms,
+                visible_ms=batch.visible.get(offset, batch.visible_ms),
+                client_id=batch.owner,
+            )
