@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -166,9 +167,8 @@ def test_a_new_user_without_a_secret_key_is_reported(groups: TwoGroups, tmp_path
 def test_a_document_with_an_error_is_refused_with_its_place(
     change: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=r".") as raised:
+    with pytest.raises(ValueError, match=re.escape(reason)):
         definitions_of({"version": 1, **change})
-    assert reason in str(raised.value)
 
 
 def test_a_file_that_is_no_document_is_refused(groups: TwoGroups, tmp_path: Path) -> None:
