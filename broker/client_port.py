@@ -180,7 +180,12 @@ class ClientPort:
         )
         queries = MessageQueries(broker.store, broker.pump)
         reads = LogReads(
-            self._config.broker_name, self._clock, broker.store, broker.cluster, broker.pump
+            self._config.broker_name,
+            self._clock,
+            broker.store,
+            broker.cluster,
+            broker.pump,
+            offsets=broker.offsets,
         )
         administration = services.administration(
             admin=self._admin(),

@@ -93,7 +93,7 @@ def administration(
     users: UserAdmin,
     quotas: QuotaAdmin,
 ) -> list[Method]:
-    """Return the methods of `cometmq.v1.Admin`, apart from reading the commit log."""
+    """Return the methods of `cometmq.v1.Admin`, apart from `reading`."""
     return methods_of(
         _ADMIN,
         {
@@ -129,11 +129,18 @@ def administration(
 
 
 def reading(reads: LogReads) -> list[Method]:
-    """Return the methods of `cometmq.v1.Admin` that read the commit log.
+    """Return the methods of `cometmq.v1.Admin` that read the commit log and the consumer offsets.
 
     Apart from `administration`, because they share no part with it.
     """
-    return methods_of(_ADMIN, {"ReadLog": reads.read_log, "LocateLog": reads.locate_log})
+    return methods_of(
+        _ADMIN,
+        {
+            "ReadLog": reads.read_log,
+            "LocateLog": reads.locate_log,
+            "ReadOffsets": reads.read_offsets,
+        },
+    )
 
 
 def testing(tests: FaultService) -> list[Method]:

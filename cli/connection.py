@@ -146,6 +146,23 @@ class Connection:
             response_deserializer=answer.FromString,  # type: ignore[attr-defined]
         )
 
+    def stream(
+        self, path: str, request: Any, answer: type[R], timeout_s: float = TIMEOUT_S
+    ) -> Iterator[R]:
+        """Yield the answers of a streaming method; check the status of each. Raises CliError."""
+        import grpc
+
+        method: Callable[..., Any] = self.channel.unary_stream(
+            path,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,  # type: ignore[attr-defined]
+        )
+        try:
+            for each in method(request, timeout=timeout_s, metadata=self.metadata):
+                yield checked(each)
+        except grpc.RpcError as error:
+            raise failure(error, self.endpoint) from None
+
     def pages(
         self,
         path: str,

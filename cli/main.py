@@ -35,6 +35,7 @@ COMMANDS: Table = {
         "Receive the messages of a group, print and acknowledge them.",
     ),
     "cluster": ("cluster.command", "cluster", "Describe the broker groups and their members."),
+    "backup": ("backup.command", "backup", "Save a running cluster, check and restore a backup."),
     "context": ("context.command", "context", "Name clusters that commands can address."),
     "user": ("user", "user", "Create, change, delete and list users."),
     "acl": ("acl", "acl", "Create, delete and list the policies of users."),

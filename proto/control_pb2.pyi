@@ -2675,6 +2675,94 @@ class LocateLogRequest(_message.Message):
 Global___LocateLogRequest: _TypeAlias = LocateLogRequest  # noqa: Y015
 
 @_typing.final
+class ReadOffsetsRequest(_message.Message):
+    """Returns the consumer offsets of all groups, also of the broker's own ones. They rely on the log
+    below `log_end`: a copy of them is complete with a copy of the log up to there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    """the broker name; empty: this one"""
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadOffsetsRequest: _TypeAlias = ReadOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class OffsetsPart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    SEGMENT_SIZE_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    log_end: _builtins.int
+    """the largest of all parts counts"""
+    segment_size: _builtins.int
+    """of the log, in bytes"""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerOffset]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        offsets: _abc.Iterable[Global___ConsumerOffset] | None = ...,
+        log_end: _builtins.int = ...,
+        segment_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "log_end", b"log_end", "message", b"message", "offsets", b"offsets", "segment_size", b"segment_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetsPart: _TypeAlias = OffsetsPart  # noqa: Y015
+
+@_typing.final
+class ConsumerOffset(_message.Message):
+    """The group has consumed every message of the queue below `offset`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    queue_id: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerOffset: _TypeAlias = ConsumerOffset  # noqa: Y015
+
+@_typing.final
 class QueueOffset(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -31,8 +31,8 @@ LEFT_OUT = {
         transaction_restart transactions trouble_that_passes
     """,
     "cli": """
-        admin_commands auth_commands broker_groups commands contexts definitions ha installation
-        local_cluster proxy store_commands store_retention up up_controller up_groups
+        admin_commands auth_commands backup broker_groups commands contexts definitions ha
+        installation local_cluster proxy store_commands store_retention up up_controller up_groups
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
     "console": "browser node_death operating_pages pages",

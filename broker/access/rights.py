@@ -140,6 +140,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.LIST_TRANSACTIONS: _cluster(Action.SUB),
     paths.DESCRIBE_STORE: _cluster(Action.GET),
     paths.READ_LOG: _cluster(Action.SUB),
+    paths.READ_OFFSETS: _cluster(Action.SUB),
     paths.LOCATE_LOG: _cluster(Action.SUB),
     paths.SET_ARCHIVE_WATERMARK: _cluster(Action.UPDATE),
     paths.GET_ARCHIVE_WATERMARK: _cluster(Action.GET),

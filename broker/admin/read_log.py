@@ -1,5 +1,5 @@
-"""`cometmq.v1.Admin`, ReadLog and LocateLog: raw ranges of the commit log, for readers that decode
-them.
+"""`cometmq.v1.Admin`, ReadLog, LocateLog and ReadOffsets: raw ranges of the commit log and consumer
+offsets, for readers that decode or copy them.
 
 Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable
 limit (`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
+    from ..offsets.consumer_offsets import ConsumerOffsets
     from ..routing.cluster_view import ClusterView
 
 _FRAME_BYTES: Final = 1 << 20
@@ -32,11 +33,13 @@ _FRAME_BYTES: Final = 1 << 20
 _FRAME_BYTES_MAX: Final = 4 << 20
 #: Queues in one answer of LocateLog: about 3 MB.
 _QUEUES_MAX: Final = 50_000
+#: Offsets in one answer of ReadOffsets: about 300 KB, and 10 ms to encode.
+_OFFSETS_MAX: Final = 4_000
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
 class LogReads:
-    """Handlers of ReadLog and LocateLog."""
+    """Handlers of ReadLog, LocateLog and ReadOffsets."""
 
     def __init__(
         self,
@@ -45,12 +48,15 @@ class LogReads:
         store: MessageStore,
         cluster: ClusterView,
         pump: DispatchPump,
+        *,
+        offsets: ConsumerOffsets,
     ) -> None:
         self._broker_name = broker_name
         self._clock = clock
         self._store = store
         self._cluster = cluster
         self._pump = pump
+        self._offsets = offsets
 
     async def read_log(
         self, request: v1.ReadLogRequest, ctx: RequestContext
@@ -107,7 +113,27 @@ class LogReads:
             await slices.pause()
         return answer
 
+    async def read_offsets(
+        self, request: v1.ReadOffsetsRequest, ctx: RequestContext
+    ) -> AsyncIterator[v1.OffsetsPart]:
+        """Stream the consumer offsets. Each was in the table at some time of the call."""
+        self._check_broker(request.broker)
+        part = v1.OffsetsPart()
+        for topic, group in self._offsets.pairs():
+            for queue_id, offset in self._offsets.queues(topic, group):
+                part.offsets.add(group=group, topic=topic, queue_id=queue_id, offset=offset)
+                if len(part.offsets) >= _OFFSETS_MAX:
+                    yield self._part(part)
+                    part = v1.OffsetsPart()
+                    await asyncio.sleep(0)
+        yield self._part(part)
+
     # Inside.
+
+    def _part(self, part: v1.OffsetsPart) -> v1.OffsetsPart:
+        part.code, part.message, part.log_end = v2.OK, "OK", self._store.log_end
+        part.segment_size = self._store.config.mapped_file_size_commit_log
+        return part
 
     def _check_broker(self, name: str) -> None:
         own = self._broker_name

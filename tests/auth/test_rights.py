@@ -139,6 +139,7 @@ def test_settings_need_every_topic_that_they_list() -> None:
     ("path", "action"),
     [
         (paths.READ_LOG, Action.SUB),
+        (paths.READ_OFFSETS, Action.SUB),
         (paths.LOCATE_LOG, Action.SUB),
         (paths.QUERY_MESSAGES, Action.SUB),
         (paths.LIST_TIMERS, Action.SUB),

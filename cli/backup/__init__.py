@@ -1,0 +1,1 @@
+"""`cometmq backup`: a cluster saved in a directory, checked and restored."""
