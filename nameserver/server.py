@@ -213,7 +213,12 @@ class NameserverServer:
 
         ordered = self._kv if self._config.order_message_enable else None
         routes = ClassicRoutes(table, self._clock.steady_ns, ordered)
-        admin = ClassicAdmin(table, self._kv, entries((self._config,), {}))
+        admin = ClassicAdmin(
+            table,
+            self._kv,
+            entries((self._config,), {}),
+            local_changes=bool(self._config.cluster_token),
+        )
         return {**routes.handlers(), **admin.handlers()}
 
     def _new_table(self) -> RouteTable:

@@ -1,15 +1,17 @@
 """Remoting requests of tools to the nameserver: key-value entries, write permission, settings.
 
 Source: docs/formats/remoting.md, section 8. Brokers of this system register by gRPC: the codes of
-RocketMQ's brokers and of its controller are refused with the reason.
+RocketMQ's brokers and of its controller are refused with the reason. The protocol carries no
+cluster token: with `clusterToken` changes are accepted from this machine alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...proto.addresses import host_of, is_loopback
 from ...remoting import properties
 from ...remoting.admin_codes import Admin
 from ...remoting.admin_headers import BrokerName, KvEntry, KvKey, KvNamespace, TopicName
@@ -50,28 +52,48 @@ class ClassicAdmin:
         table: Callable[[], RouteTable],
         kv: KvConfig,
         settings: Mapping[str, tuple[str, str]],
+        *,
+        local_changes: bool,
     ) -> None:
-        """`table` returns the current tables; `settings` maps keys to value and origin."""
+        """`table` returns the current tables; `settings` maps keys to value and origin.
+
+        `local_changes`: refuse changes of other machines.
+        """
         self._table = table
         self._kv = kv
         self._settings = settings
+        self._local_changes = local_changes
 
     def handlers(self) -> dict[int, Handler]:
         """Return the table of request codes."""
         return {
-            Admin.PUT_KV_CONFIG: self.put,
+            Admin.PUT_KV_CONFIG: self._changing(self.put),
             Admin.GET_KV_CONFIG: self.get,
-            Admin.DELETE_KV_CONFIG: self.delete,
+            Admin.DELETE_KV_CONFIG: self._changing(self.delete),
             Admin.GET_KVLIST_BY_NAMESPACE: self.namespace,
             Admin.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            Admin.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
-            Admin.ADD_WRITE_PERM_OF_BROKER: self.add_write,
+            Admin.WIPE_WRITE_PERM_OF_BROKER: self._changing(self.wipe_write),
+            Admin.ADD_WRITE_PERM_OF_BROKER: self._changing(self.add_write),
             Admin.GET_NAMESRV_CONFIG: self.config,
             Admin.GET_UNIT_TOPIC_LIST: self.no_topics,
             Admin.GET_HAS_UNIT_SUB_TOPIC_LIST: self.no_topics,
             Admin.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.no_topics,
             **refusing(_REFUSED),
         }
+
+    def _changing(self, handler: Handler) -> Handler:
+        """Return the handler of a change: it refuses other machines if the settings say so."""
+
+        def check(command: Command, peer: Connection) -> Any:
+            if self._local_changes and not is_loopback(host_of(peer.peer)):
+                raise RemotingError(
+                    Reply.NO_PERMISSION,
+                    "this nameserver has a clusterToken, which remoting requests do not carry: "
+                    "send this request from the nameserver's machine",
+                )
+            return handler(command, peer)
+
+        return check
 
     def put(self, command: Command, _: Connection) -> asyncio.Task[Command]:
         """Answer PUT_KV_CONFIG."""

@@ -16,6 +16,8 @@ from pathlib import Path
 ENTRIES_MAX = 10_000
 NAME_CHARS_MAX = 255
 VALUE_CHARS_MAX = 4_096
+#: Of all entries: each change writes them. An ordered topic has about 100 characters.
+TABLE_CHARS_MAX = 1 << 20
 _FILE = "kv-config.json"
 
 Table = dict[str, dict[str, str]]
@@ -65,6 +67,8 @@ class KvConfig:
             is_new = self.get(namespace, key) is None
             if is_new and sum(map(len, self._table.values())) >= ENTRIES_MAX:
                 raise KvRefusedError(f"there are {ENTRIES_MAX} entries already")
+            if self._chars() + len(namespace) + len(key) + len(value) > TABLE_CHARS_MAX:
+                raise KvRefusedError(f"all entries have at most {TABLE_CHARS_MAX} characters")
             await self._replace(namespace, {**self.namespace(namespace), key: value})
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -73,6 +77,14 @@ class KvConfig:
             kept = dict(self.namespace(namespace))
             if kept.pop(key, None) is not None:
                 await self._replace(namespace, kept)
+
+    def _chars(self) -> int:
+        """Return the size of all entries, with their namespaces."""
+        return sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, entries in self._table.items()
+            for key, value in entries.items()
+        )
 
     async def _replace(self, namespace: str, entries: dict[str, str]) -> None:
         table = {name: each for name, each in self._table.items() if name != namespace}

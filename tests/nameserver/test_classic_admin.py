@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.front.clock import Clock
+from cometmq.front.config import DoorConfig
 from cometmq.nameserver.classic import kv
+from cometmq.nameserver.classic.admin import ClassicAdmin
+from cometmq.nameserver.routes import RouteTable
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply
+from cometmq.remoting.command import Command
+from cometmq.remoting.connection import Connection, RemotingError, Shared
 from cometmq.tests.nameserver.test_classic_routes import registration, route, serving
 from cometmq.tests.remoting.client import RemotingClient
 
@@ -51,6 +57,43 @@ async def test_entries_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await put(client) == Reply.SUCCESS
         assert await put(client, "broker-a:5") == Reply.SUCCESS
         assert await put(client, key="other") == Reply.INVALID_PARAMETER
+
+
+async def test_the_size_of_all_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv, "TABLE_CHARS_MAX", 100)
+    async with serving() as (client, _):
+        assert await put(client, "v" * 50) == Reply.SUCCESS
+        assert await put(client, "v" * 50, key="other") == Reply.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1:5", "[::1]:5", "10.1.2.3:5", ""])
+@pytest.mark.parametrize("token", [True, False])
+async def test_with_a_cluster_token_changes_come_from_this_machine_only(
+    peer: str, token: bool
+) -> None:
+    clock = Clock()
+    connection = Connection(Shared({}, DoorConfig(), clock))
+    connection.peer = peer
+    routes = RouteTable(expiry_ns=1, retention_ns=1, first_version=1)
+    admin = ClassicAdmin(lambda: routes, kv.KvConfig(""), {}, local_changes=token)
+    handlers = admin.handlers()
+    refused = token and peer in ("10.1.2.3:5", "")
+    for code in (Admin.WIPE_WRITE_PERM_OF_BROKER, Admin.ADD_WRITE_PERM_OF_BROKER):
+        command = Command(code, {"brokerName": "broker-a"})
+        if refused:
+            with pytest.raises(RemotingError, match="clusterToken") as raised:
+                handlers[code](command, connection)
+            assert raised.value.code == Reply.NO_PERMISSION
+        else:
+            assert handlers[code](command, connection).code == Reply.SUCCESS
+    for code in (Admin.PUT_KV_CONFIG, Admin.DELETE_KV_CONFIG):
+        command = Command(code, {**ORDERED, "value": "v"})
+        if refused:
+            with pytest.raises(RemotingError, match="clusterToken"):
+                handlers[code](command, connection)
+        else:
+            assert (await handlers[code](command, connection)).code == Reply.SUCCESS
+    assert handlers[Admin.GET_NAMESRV_CONFIG](Command(0), connection).code == Reply.SUCCESS
 
 
 async def test_an_entry_that_cannot_be_stored_does_not_count(tmp_path: Path) -> None:
