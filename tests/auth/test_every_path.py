@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import grpc
 import pytest
 
 from cometmq.broker.access.rights import NODE_SERVICES, RIGHTS
+from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.server import ProxyServer
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.nameserver.config import NameserverConfig
@@ -92,6 +95,74 @@ async def test_every_path_of_a_broker_is_refused(tmp_path: Path, door: str) -> N
             await refused_as_a_call(channel, others, grpc.StatusCode.UNIMPLEMENTED)
     finally:
         await server.stop(1.0)
+
+
+async def test_every_path_of_a_proxy_is_refused(tmp_path: Path) -> None:
+    """The proxy is a node of the cluster, but a stranger's request stays one of a stranger."""
+    config = NameserverConfig(bind_address="127.0.0.1", listen_port=0, cluster_token="the-token")
+    namesrv = NameserverServer(config)
+    address = await namesrv.start()
+    chosen = settings(
+        tmp_path,
+        authentication_enabled=True,
+        authorization_enabled=True,
+        init_authentication_user=FIRST,
+        namesrv_addr=address,
+    )
+    ha = replace(chosen.ha, cluster_token="the-token")
+    broker = BrokerServer(chosen.broker, chosen.store, ha, DoorConfig(front_door="grpcio"))
+    await broker.start()
+    proxy_config = ProxyConfig(
+        bind_address="127.0.0.1",
+        grpc_server_port=0,
+        metrics_prom_exporter_port=0,
+        namesrv_addr=address,
+        cluster_token="the-token",
+        authentication_enabled=True,
+    )
+    proxy = ProxyServer(proxy_config, DoorConfig(front_door="grpcio"))
+    bound = await proxy.start()
+    try:
+        async with grpc.aio.insecure_channel(target(bound.client)) as channel:
+            health = channel.unary_unary(STANDARD[0])
+            await until_leader(channel)
+            for path in sorted(RIGHTS):
+                rpc = METHODS[path]
+                if path.startswith("/cometmq.v1.Test/") or path == paths.TELEMETRY:
+                    continue
+                answer = await first_answer(channel, rpc, rpc.request())
+                assert code_of(answer) == v2.UNAUTHORIZED, path
+            await refused_in_a_stream(channel)
+            names = {*NODE_SERVICES, "cometmq.v1.Test"}
+            await refused_as_a_call(channel, names, grpc.StatusCode.UNIMPLEMENTED)
+            assert await health(b"", timeout=10) == b"\x08\x01"
+    finally:
+        await proxy.stop(0.5)
+        await broker.stop(1.0)
+        await namesrv.stop(0.5)
+
+
+async def refused_in_a_stream(channel: grpc.aio.Channel) -> None:
+    """Check that Telemetry answers the settings with the status, and ends."""
+    command = v2.TelemetryCommand(settings=v2.Settings(client_type=v2.PRODUCER))
+    call = channel.stream_stream(
+        paths.TELEMETRY, response_deserializer=v2.TelemetryCommand.FromString
+    )(metadata=HEADERS, timeout=20)
+    await call.write(command.SerializeToString())
+    assert code_of(await call.read()) == v2.UNAUTHORIZED
+    assert await call.read() is grpc.aio.EOF
+
+
+async def until_leader(channel: grpc.aio.Channel) -> None:
+    """Wait until requests reach the broker's check."""
+    rpc = METHODS[paths.LIST_TOPICS]
+
+    async def refused() -> bool:
+        return code_of(await first_answer(channel, rpc, rpc.request())) == v2.UNAUTHORIZED
+
+    async with asyncio.timeout(30):
+        while not await refused():  # noqa: ASYNC110 - the state of another server
+            await asyncio.sleep(0.05)
 
 
 async def test_every_path_of_a_nameserver_is_refused(tmp_path: Path) -> None:

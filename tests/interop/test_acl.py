@@ -28,6 +28,7 @@ RUN_S = 240.0
 SECRET, OTHER_SECRET = "orders-secret", "another-secret"
 NATIVE = importlib.util.find_spec("cometmq_native") is not None
 Case = tuple[str, str, str, str, str]
+Client = Callable[[list[Case]], list[str]]
 
 
 def python_client(cases: list[Case]) -> list[str]:
@@ -38,7 +39,7 @@ def java_client(cases: list[Case]) -> list[str]:
     program = [*java()[:-1], "Acl"]
     jars, classes = CACHE / "java-jars", CACHE / "java-classes"
     build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Acl.java"], HERE / "java")
-    return [*program, str(not NATIVE).lower(), *(text for case in cases for text in case)]
+    return [*program, *(text for case in cases for text in case)]
 
 
 def go_client(cases: list[Case]) -> list[str]:
@@ -54,10 +55,12 @@ def node_client(cases: list[Case]) -> list[str]:
     return ["node", str(folder / "acl.js"), json.dumps(cases)]
 
 
-CLIENTS = (python_client, java_client, go_client, node_client)
+CLIENTS: tuple[Client, ...] = (python_client, java_client, go_client, node_client)
+#: Clients that use TLS unless they are told otherwise.
+TLS_FIRST = (java_client, go_client)
 
 
-def run(client: Callable[[list[Case]], list[str]], cases: list[Case], home: Path) -> list[str]:
+def run(client: Client, cases: list[Case], home: Path, authority: Path, *, tls: bool) -> list[str]:
     """Run the cases in the client's program; return what it printed for each."""
     CACHE.mkdir(parents=True, exist_ok=True)
     home.mkdir(exist_ok=True)
@@ -66,9 +69,11 @@ def run(client: Callable[[list[Case]], list[str]], cases: list[Case], home: Path
         "HOME": str(home),
         "JAVA_TOOL_OPTIONS": f"-Duser.home={home} -Xmx256m",
         "GRPC_VERBOSITY": "NONE",
+        # Of the Go client; the other programs read it, too.
+        "rocketmq.client.enableSsl": str(tls).lower(),
+        # Of the Python and Node.js clients' gRPC, which check the server's certificate.
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority),
     }
-    if not NATIVE:
-        env["rocketmq.client.enableSsl"] = "false"
     if client is go_client:
         env["HOME"] = os.environ.get("HOME", "/")
         command = client(cases)
@@ -92,13 +97,37 @@ def is_unauthorized(text: str) -> bool:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster with authentication, its topic and group, and users."""
-    made = Cluster(tmp_path_factory.mktemp("acl") / "data", "--auth", controller=True)
+    folder = tmp_path_factory.mktemp("acl")
+    make_certificate(folder / "ca")
+    settings = tls_settings(folder / "ca")
+    made = Cluster(folder / "data", "--auth", controller=True, env=settings)
     try:
         made.start().wait_in_sync()
         prepare(made)
         yield made
     finally:
         made.stop()
+
+
+def make_certificate(folder: Path) -> None:
+    """Make an authority and a certificate for 127.0.0.1."""
+    command = [*cometmq_command(), "auth", "dev-ca", "--directory", str(folder), "node"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def tls_settings(folder: Path) -> dict[str, str]:
+    """Return the settings for TLS beside plaintext on the client port."""
+    if not NATIVE:
+        return {}
+    return {
+        "COMETMQ_FRONT_TLS_CERTIFICATE": str(folder / "node.pem"),
+        "COMETMQ_FRONT_TLS_KEY": str(folder / "node.key"),
+    }
+
+
+def authority(cluster: Cluster) -> Path:
+    """Return the authority of the cluster's certificate."""
+    return cluster.data.parent / "ca" / "ca.pem"
 
 
 def prepare(cluster: Cluster) -> None:
@@ -133,7 +162,12 @@ def proxy(cluster: Cluster, folder: Path) -> Iterator[str]:
         *("--grpc-server-port", "0", "--metrics-prom-exporter-port", "0"),
         *("--bind-address", "127.0.0.1"),
     ]
-    env = {**os.environ, "COMETMQ_CLUSTER_TOKEN": token, "COMETMQ_AUTHENTICATION_ENABLED": "true"}
+    env = {
+        **os.environ,
+        **tls_settings(cluster.data.parent / "ca"),
+        "COMETMQ_CLUSTER_TOKEN": token,
+        "COMETMQ_AUTHENTICATION_ENABLED": "true",
+    }
     with (folder / "proxy.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
     try:
@@ -146,7 +180,7 @@ def proxy(cluster: Cluster, folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
 def test_a_client_does_what_its_user_may_do(
-    client: Callable[[list[Case]], list[str]], cluster: Cluster, tmp_path: Path
+    client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:
     group = f"orders-{client.__name__.removesuffix('_client')}"
     master, slave = cluster.address("master"), cluster.address("slave")
@@ -163,13 +197,35 @@ def test_a_client_does_what_its_user_may_do(
             (through, "orders", OTHER_SECRET, "orders", group),
             (through, "reader", SECRET, "orders", group),
         ]
-        seen = run(client, accepted + refused, tmp_path)
+        usual_tls = NATIVE and client in TLS_FIRST
+        seen = run(client, accepted + refused, tmp_path, authority(cluster), tls=usual_tls)
     assert seen[: len(accepted)] == ["signed"] * len(accepted)
     failures = seen[len(accepted) :]
     # Some clients report only that the stream of a refused Telemetry ended.
     for text in (*failures[:3], failures[4]):
         assert is_unauthorized(text), failures
     assert "signed" not in failures
+
+
+@pytest.mark.skipif(not NATIVE, reason="TLS and plaintext on one port need the native door")
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_a_client_is_checked_alike_over_its_other_transport(
+    client: Client, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Java and Go in plaintext, Python and Node.js over TLS with a verified certificate."""
+    slave = cluster.address("slave")
+    group = f"orders-{client.__name__.removesuffix('_client')}"
+    cases = [
+        (slave, "orders", SECRET, "orders", group),
+        (slave, "orders", OTHER_SECRET, "orders", group),
+        (slave, "off", SECRET, "orders", group),
+        (slave, "orders", SECRET, "secret", group),
+    ]
+    tls = client not in TLS_FIRST
+    seen = run(client, cases, tmp_path, authority(cluster), tls=tls)
+    assert seen[0] == "signed", seen
+    assert "signed" not in seen[1:]
+    assert all(map(is_unauthorized, seen[1:])), seen
 
 
 def test_the_next_leader_knows_users_and_policies(
@@ -188,7 +244,8 @@ def test_the_next_leader_knows_users_and_policies(
             (slave, "late", SECRET, "secret", group),
             (slave, "orders", OTHER_SECRET, "orders", group),
         ]
-        seen = run(client, cases, tmp_path)
+        tls = NATIVE and client in TLS_FIRST
+        seen = run(client, cases, tmp_path, authority(cluster), tls=tls)
         assert seen[0] == "signed"
         assert seen[1] != "signed"
         assert is_unauthorized(seen[2]), seen

@@ -3,10 +3,11 @@
     python_acl.py CASES
 
 CASES is a JSON list of [endpoint, access key, secret key, topic, group]. Prints a JSON list: the
-received body, or the error.
+received body, or the error. TLS with `rocketmq.client.enableSsl=true` in the environment.
 """
 
 import json
+import os
 import sys
 
 from rocketmq import (
@@ -18,17 +19,19 @@ from rocketmq import (
     SimpleConsumer,
 )
 
+TLS = os.environ["rocketmq.client.enableSsl"] == "true"  # noqa: SIM112 - the Go client's name
+
 
 def run(endpoint: str, access_key: str, secret_key: str, topic: str, group: str) -> str:
     configuration = ClientConfiguration(endpoint, Credentials(access_key, secret_key))
-    producer = Producer(configuration, (topic,))
+    producer = Producer(configuration, (topic,), tls_enable=TLS)
     producer.startup()
     message = Message()
     message.topic = topic
     message.body = b"signed"
     sent = producer.send(message).message_id
     producer.shutdown()
-    consumer = SimpleConsumer(configuration, group, {topic: FilterExpression()}, 5)
+    consumer = SimpleConsumer(configuration, group, {topic: FilterExpression()}, 5, tls_enable=TLS)
     consumer.startup()
     try:
         for _ in range(20):

@@ -15,15 +15,16 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 /**
  * The official Java client with credentials: sends a message and receives it, for each case.
  *
- * <p>Acl PLAINTEXT (ENDPOINT ACCESSKEY SECRETKEY TOPIC GROUP)...; prints a JSON list: the received body, or the error.
+ * <p>Acl (ENDPOINT ACCESSKEY SECRETKEY TOPIC GROUP)...; prints a JSON list: the received body, or the error. TLS with
+ * rocketmq.client.enableSsl=true in the environment.
  */
 public class Acl {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
 
     public static void main(String[] arguments) {
         List<String> seen = new ArrayList<>();
-        boolean tls = !Boolean.parseBoolean(arguments[0]);
-        for (int at = 1; at < arguments.length; at += 5) {
+        boolean tls = Boolean.parseBoolean(System.getenv("rocketmq.client.enableSsl"));
+        for (int at = 0; at < arguments.length; at += 5) {
             try {
                 seen.add(run(tls, arguments, at));
             } catch (Throwable error) {

@@ -3,13 +3,16 @@
 //   acl.js CASES
 //
 // CASES is a JSON list of [endpoint, access key, secret key, topic, group]. Prints a JSON list: the
-// received body, or the error.
+// received body, or the error. TLS with `rocketmq.client.enableSsl=true` in the environment.
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
+const sslEnabled = process.env['rocketmq.client.enableSsl'] === 'true';
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 
 async function run([endpoints, accessKey, accessSecret, topic, consumerGroup]) {
-  const options = { endpoints, namespace: '', logger: quiet, sessionCredentials: { accessKey, accessSecret } };
+  const options = {
+    endpoints, sslEnabled, namespace: '', logger: quiet, sessionCredentials: { accessKey, accessSecret },
+  };
   const producer = new Producer({ ...options, topics: [topic], maxAttempts: 1 });
   await producer.startup();
   const { messageId } = await producer.send({ topic, body: Buffer.from('signed') });
