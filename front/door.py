@@ -3,11 +3,11 @@
 Services do not depend on the door; only the banner and a metric's label show which one is open.
 """
 
-import importlib.util
 import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from ..proto import native
 from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
@@ -17,8 +17,6 @@ from .service import ServiceTable
 from .statistics import DoorStatistics
 
 logger = logging.getLogger(__name__)
-
-_NATIVE_MODULE = "cometmq_native"
 
 
 class Door(Protocol):
@@ -59,19 +57,19 @@ def choose_door(config: DoorConfig, links: NodeLinks | None = None) -> DoorMaker
     links = links or NodeLinks()
     if config.front_tls_certificate and links.tls.tls_mode == "disabled":
         raise CertificateError("frontTlsCertificate is set, but tlsMode=disabled: remove one.")
-    native = None if config.front_door == "grpcio" else _native_maker()
-    if config.front_door == "native" and native is None:
+    maker = None if config.front_door == "grpcio" else _native_maker()
+    if config.front_door == "native" and maker is None:
         raise DoorMissingError(
-            "frontDoor=native, but the package cometmq-native is not installed: "
-            "install it, or set frontDoor=auto"
+            "frontDoor=native, but the package cometmq-native is not installed, or "
+            "COMETMQ_NATIVE=off: install it, or set frontDoor=auto"
         )
-    if config.front_tls_certificate and native is None:
+    if config.front_tls_certificate and maker is None:
         raise DoorMissingError(
             "frontTlsCertificate is set, but the grpcio door supports plaintext only: install "
             "cometmq-native and set frontDoor=auto, or remove frontTlsCertificate"
         )
-    if native is not None:
-        return _bind(native, config, links)
+    if maker is not None:
+        return _bind(maker, config, links)
     _check_grpcio(links)
     if config.front_door == "auto":
         logger.info(
@@ -107,7 +105,7 @@ def _bind(maker: Callable[..., Door], config: DoorConfig, links: NodeLinks) -> D
 
 
 def _native_maker() -> DoorMaker | None:
-    if importlib.util.find_spec(_NATIVE_MODULE) is None:
+    if not native.is_available():
         return None
     from .native_door import NativeDoor
 

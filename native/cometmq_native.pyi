@@ -1,4 +1,5 @@
-"""The native half of the front door: bytes and streams over HTTP/2, in its own thread."""
+"""The native half of the front door, bytes and streams over HTTP/2 in its own thread; and
+conversions of stored records."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -79,6 +80,29 @@ class Server:
 
     def refuse_plaintext(self) -> None:
         """Close connections in plaintext from now on."""
+
+class WireMessages:
+    """Conversion of stored records to the messages of an answer."""
+
+    def __init__(self, hidden: Sequence[bytes], delay_levels_ms: Sequence[int]) -> None:
+        """`hidden`: properties that clients do not receive."""
+
+    def run(
+        self,
+        topic: bytes,
+        records: list[Any],
+        begin: int,
+        count: int,
+        room: int,
+        tags: frozenset[bytes] | None,
+        receipt: tuple[str, int, int, int] | None,
+        attempts: Sequence[int] | None,
+    ) -> tuple[list[bytes], list[int], int, int]:
+        """Convert records from index `begin` on: messages, their queue offsets, their bytes, the
+        index of the next record. The run ends after `count` messages, with the message that fills
+        `room` bytes, and before a record of an unusual form. `receipt`: the middle of the handles,
+        their start offset (-1: that of the first message), the invisible time, the attempts after
+        which a message is not delivered. `attempts`: the number of each record's delivery."""
 
 def self_signed(names: Sequence[str]) -> tuple[str, str]:
     """Generate a certificate and key (PEM) for development, valid for these names."""

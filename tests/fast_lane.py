@@ -28,7 +28,7 @@ LEFT_OUT = {
         telemetry_forward
         timer_core timer_failover timer_kill timer_service timer_stamp timer_trouble
         transaction_bounds transaction_checks transaction_core transaction_records
-        transaction_restart transactions trouble_that_passes
+        transaction_restart transactions trouble_that_passes wire_messages
     """,
     "cli": """
         admin_commands auth_commands backup broker_groups commands contexts definitions ha

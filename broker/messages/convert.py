@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SYS_COMPRESSED = 0x1
 SYS_COMPRESSION_MASK = 0x700
 
-_HIDDEN = frozenset(name.encode() for name in FORBIDDEN_PROPERTIES - DELIVERED_PROPERTIES)
+#: Properties that clients do not receive, encoded.
+HIDDEN_PROPERTIES = frozenset(name.encode() for name in FORBIDDEN_PROPERTIES - DELIVERED_PROPERTIES)
 _GZIP_FIELD = b"\x28\x02"
 _IDENTITY_FIELD = b"\x28\x01"
 #: body_digest (36 bytes): type MD5, checksum of 32 characters.
@@ -92,7 +93,7 @@ def sized_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> tuple
         [
             field(b"\x12", field(b"\x0a", name) + field(b"\x12", value))
             for name, value in properties.items()
-            if name not in _HIDDEN
+            if name not in HIDDEN_PROPERTIES
         ]
     )
     content = b"".join(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ...proto import v2
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
+from ..messages.runs import Receipts
 from .delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
 from .fifo.order import by_priority, falls_in, in_turn, priority_factor, with_retries
 from .fifo.ordered_group import OrderedGroup, OrderedQueue
@@ -286,59 +287,78 @@ def _convert(
 ) -> tuple[list[int], int]:
     """Add up to `count` new messages to the answer; return their offsets and the next read
     offset."""
-    offsets: list[int] = []
     if result.status is not GetStatus.FOUND:
-        return offsets, result.next_offset
-    request = turn.request
-    tags, most = request.tags, request.group.max_attempts
+        return [], result.next_offset
     unacked, skips, moving = queue.unacked, queue.skips, queue.moving
-    shared = queue.key[0] == RETRY_V1
+    records = [
+        stored
+        for stored in result.records
+        if (offset := stored.queue_offset) not in unacked
+        and offset not in skips
+        and offset not in moving
+    ]
+    if queue.key[0] == RETRY_V1:
+        records = [s for s in records if is_of_group(decode_delivery(s.data), core.group)]
     middle = turn.handle_middle(queue.key, turn.now_ms, turn.terms.revive_queue)
-    for stored in result.records:
-        offset = stored.queue_offset
-        if offset in unacked or offset in skips or offset in moving:
-            continue
-        record = decode_delivery(stored.data)
-        if tags is not None and not matches(record, tags):
-            continue
-        if shared and not is_of_group(record, core.group):
-            continue
-        if record.reconsume_times >= most and turn.dead_letter(
-            queue.topic, stored, record.reconsume_times
-        ):
-            continue
-        start = offsets[0] if offsets else offset
-        turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", 1)
-        offsets.append(offset)
-        if len(offsets) == count or turn.size >= ANSWER_BYTES_MAX:
-            return offsets, offset + 1
-    return offsets, result.next_offset
+    offsets, full = _fill(turn, queue.topic, records, room=count, middle=middle)
+    return offsets, offsets[-1] + 1 if full else result.next_offset
 
 
 def _convert_ordered(
     core: OrderedGroup, queue: OrderedQueue, result: GetResult, turn: PopTurn
 ) -> tuple[list[int], int]:
     """Add the batch of a FIFO queue to the answer; return its offsets and the next read offset."""
-    offsets: list[int] = []
     if result.status is not GetStatus.FOUND:
-        return offsets, result.next_offset
+        return [], result.next_offset
     request = turn.request
-    pop_ms = core.pop_ms(queue, turn.now_ms)
-    middle = turn.handle_middle(queue.key, pop_ms, FIFO_REVIVE_QUEUE)
-    for stored in result.records:
-        offset = stored.queue_offset
-        if not core.wanted(queue, offset):
-            continue
-        record = decode_delivery(stored.data)
-        if not matches(record, request.tags):
-            continue
-        attempt = core.attempt(queue, offset, request.attempt_id)
-        given = record.reconsume_times + attempt - 1
-        if given >= request.group.max_attempts and turn.dead_letter(core.topic, stored, given):
-            continue
-        start = offsets[0] if offsets else offset
-        turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", attempt)
-        offsets.append(offset)
-        if turn.full:
-            return offsets, offset + 1
-    return offsets, result.next_offset
+    records = [stored for stored in result.records if core.wanted(queue, stored.queue_offset)]
+    attempts = [core.attempt(queue, s.queue_offset, request.attempt_id) for s in records]
+    middle = turn.handle_middle(queue.key, core.pop_ms(queue, turn.now_ms), FIFO_REVIVE_QUEUE)
+    room = request.batch - len(turn.items)
+    offsets, full = _fill(turn, core.topic, records, room=room, middle=middle, attempts=attempts)
+    return offsets, offsets[-1] + 1 if full else result.next_offset
+
+
+def _fill(
+    turn: PopTurn,
+    topic: str,
+    records: list[StoredRecord],
+    *,
+    room: int,
+    middle: str,
+    attempts: list[int] | None = None,
+) -> tuple[list[int], bool]:
+    """Add up to `room` messages to the answer; return their offsets, and whether it is full."""
+    request = turn.request
+    offsets: list[int] = []
+    at = 0
+    while at < len(records):
+        start = offsets[0] if offsets else -1
+        receipts = Receipts(middle, start, request.invisible_ms, request.group.max_attempts)
+        begin = at
+        added, at = turn.add_run(records, begin, room - len(offsets), receipts, attempts)
+        offsets += added
+        if at == begin:
+            at += 1
+            attempt = 1 if attempts is None else attempts[begin]
+            if _add_one(turn, topic, records[begin], attempt, receipts):
+                offsets.append(records[begin].queue_offset)
+        if offsets and (len(offsets) == room or turn.size >= ANSWER_BYTES_MAX):
+            return offsets, True
+    return offsets, False
+
+
+def _add_one(
+    turn: PopTurn, topic: str, stored: StoredRecord, attempt: int, receipts: Receipts
+) -> bool:
+    """Add a message to the answer unless it is filtered or moved to the dead-letter topic."""
+    record = decode_delivery(stored.data)
+    if not matches(record, turn.request.tags):
+        return False
+    given = record.reconsume_times + attempt - 1
+    if given >= receipts.attempts_max and turn.dead_letter(topic, stored, given):
+        return False
+    offset = stored.queue_offset
+    start = offset if receipts.start < 0 else receipts.start
+    turn.add(record, f"{start}{receipts.middle}{offset} {stored.physical_offset}", attempt)
+    return True

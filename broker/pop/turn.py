@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ...proto.errors import WireError
 from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, sized_item
+from ..messages.runs import RUNS, Receipts, Room
 from ..messages.validation import MAX_BATCH
 from .dead_letter import Origin, is_dead_letter_topic
 from .delivery import Key, PopOptions
@@ -141,6 +142,35 @@ class PopTurn:
         trace = self.context.trace
         if trace is not None:
             trace.received(request.group.name, handle, record, attempt, request.topic.name)
+
+    def add_run(
+        self,
+        records: list[StoredRecord],
+        begin: int,
+        room: int,
+        receipts: Receipts,
+        attempts: Sequence[int] | None = None,
+    ) -> tuple[list[int], int]:
+        """Add up to `room` messages of a common form, from index `begin` on.
+
+        Return their offsets, and the index of the first record that was neither added nor filtered.
+        """
+        request = self.request
+        if self.context.trace is not None:
+            return [], begin  # a trace reads each record
+        limits = Room(room, ANSWER_BYTES_MAX - self.size)
+        run = RUNS.run(
+            request.topic_bytes,
+            records,
+            begin,
+            limits,
+            wanted=request.tags,
+            receipts=receipts,
+            attempts=attempts,
+        )
+        self.items += run.items
+        self.size += run.size
+        return run.offsets, run.end
 
     def give(self, key: Key, offsets: Sequence[int], pop_ms: int) -> None:
         """Note deliveries that the pop state has marked, so that they can be taken back."""

@@ -22,6 +22,7 @@ from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.convert import sized_item, topic_field
 from ..messages.filters import Filter, parse_filter
+from ..messages.runs import RUNS, Room
 from ..messages.validation import (
     MAX_BATCH,
     TOOLS_GROUP,
@@ -398,18 +399,22 @@ class _MessageForm:
         """Return the matching messages: at most a batch, and ending with the one that reaches the
         limit of an answer, which counts decompressed bodies.
         """
+        records = result.records if result.status is GetStatus.FOUND else []
         items: list[bytes] = []
-        size = 0
-        following = result.next_offset
-        for stored in result.records if result.status is GetStatus.FOUND else ():
-            if len(items) == pull.batch or size >= ANSWER_BYTES_MAX:
-                following = stored.queue_offset
-                break
-            record = decode_delivery(stored.data)
-            if matches(record, pull.tags):
-                item, filled = sized_item(self.topic_bytes, record, None)
-                items.append(item)
-                size += filled
+        size = at = 0
+        while at < len(records) and len(items) < pull.batch and size < ANSWER_BYTES_MAX:
+            room = Room(pull.batch - len(items), ANSWER_BYTES_MAX - size)
+            run = RUNS.run(self.topic_bytes, records, at, room, wanted=pull.tags)
+            items += run.items
+            size += run.size
+            if run.end == at:
+                record = decode_delivery(records[at].data)
+                if matches(record, pull.tags):
+                    item, filled = sized_item(self.topic_bytes, record, None)
+                    items.append(item)
+                    size += filled
+            at = max(run.end, at + 1)
+        following = records[at].queue_offset if at < len(records) else result.next_offset
         return [_OK_ITEM, *items, _next_offset(following)] if items else None
 
     def empty(self, pull: Pull, sentence: str) -> list[bytes]:

@@ -19,14 +19,11 @@ from weakref import WeakKeyDictionary
 import grpc
 import grpc.aio
 
+from ...proto import native
 from ...proto.channels import cancel_requests
 from .addresses import Target
 
-NativeClient: Any
-try:
-    from cometmq_native import Client as NativeClient
-except ImportError:  # not installed, or a version without the client
-    NativeClient = None
+NativeClient: Any = native.part("Client")
 
 Metadata = Sequence[tuple[str, str]]
 CallFuture: TypeAlias = "asyncio.Future[tuple[int, str, list[bytes]]]"

@@ -1,7 +1,7 @@
 //! The native front door of CometMQ: HTTP/2 for gRPC in its own thread, handlers in Python.
 //!
-//! The crate handles bytes and streams, paths and headers, but no message types and no services.
-//! The Python half (`cometmq.front.native_door`) takes requests in batches in its event loop and
+//! The door handles bytes and streams, paths and headers, but no message types and no services; the
+//! conversions of stored records are functions of bytes, whose callers decide. The Python half (`cometmq.front.native_door`) takes requests in batches in its event loop and
 //! answers through the call objects. Measurements and rules: docs/formats/front-door.md, sections
 //! 1, 2 and 4.
 //!
@@ -19,6 +19,8 @@
 //! | `authority` | clients with several addresses for one target |
 //! | `tls` | TLS and plaintext on one port |
 //! | `options` | limits and counters |
+//! | `wire_messages` | stored records to messages of an answer |
+//! | `stored_record`, `wire_fields`, `md5` | the formats that this needs |
 
 mod authority;
 mod body;
@@ -29,12 +31,16 @@ mod chance;
 mod client;
 mod frame;
 mod inbox;
+mod md5;
 mod metadata;
 mod options;
 mod server;
 mod service;
 mod status;
+mod stored_record;
 mod tls;
+mod wire_fields;
+mod wire_messages;
 
 /// The Python module.
 #[pyo3::pymodule]
@@ -48,6 +54,8 @@ mod cometmq_native {
     use crate::client::Client;
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::wire_messages::WireMessages;
 
     /// A certificate and key (PEM) for development, valid for these names.
     #[pyfunction]

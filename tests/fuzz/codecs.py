@@ -10,6 +10,7 @@ from cometmq.broker.delay.recall_handle import decode_recall_handle
 from cometmq.broker.journal import revive_codec
 from cometmq.broker.messages.convert import Receipt, delivery_of, message_item, topic_field
 from cometmq.broker.messages.decompress import decompressed
+from cometmq.broker.messages.runs import RUNS, Room
 from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
@@ -26,6 +27,7 @@ from cometmq.store.format.properties import (
     waits,
 )
 from cometmq.store.format.record import decode, decode_delivery, encode_record
+from cometmq.store.format.results import StoredRecord
 from cometmq.tests.fuzz.target import Check, target
 
 NOW_MS = 1_700_000_000_000
@@ -79,7 +81,8 @@ def properties(_directory: Path) -> Iterator[Check]:
 
 @target
 def delivery(_directory: Path) -> Iterator[Check]:
-    """Any stored record is delivered as a message that clients can parse."""
+    """Any stored record is delivered as a message that clients can parse; what the native crate
+    converts has the same bytes."""
 
     def check(data: bytes) -> None:
         try:
@@ -91,6 +94,9 @@ def delivery(_directory: Path) -> Iterator[Check]:
             parsed = v2.ReceiveMessageResponse.FromString(item)
             assert parsed.message.system_properties.queue_offset == found.queue_offset
             parsed.message.system_properties.born_timestamp.ToMilliseconds()
+        stored = StoredRecord(found.queue_offset, 7, data[: found.size], 0)
+        run = RUNS.run(_TOPIC, [stored], 0, Room(1, 1), wanted=None)
+        assert run.items in ([], [message_item(_TOPIC, decode_delivery(stored.data), None)])
 
     yield check
 
