@@ -27,6 +27,7 @@ from .pages.messages import MessagePages
 from .pages.store import StorePages
 from .pages.timers import TimerPages
 from .pages.topics import TopicPages
+from .pages.users import UserPages
 from .search import MessageSearch
 from .security import HEADERS, Guard
 from .views import Views
@@ -86,6 +87,7 @@ def make_app(
             *HighAvailabilityPages(cluster, controllers, views).routes(),
             *StorePages(cluster, views, wall_ms).routes(),
             *ClientPages(cluster, views).routes(),
+            *UserPages(cluster, views, wall_ms).routes(),
             *ConfigurationPages(cluster, views).routes(),
             Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),
         ],

@@ -32,10 +32,11 @@ SECTIONS = (
     ("/ha", "High availability"),
     ("/store", "Store"),
     ("/clients", "Clients"),
+    ("/users", "Users"),
     ("/configuration", "Configuration"),
 )
 # Pages outside the path of their section.
-_SECTION_OF = {"message": "/messages"}
+_SECTION_OF = {"message": "/messages", "audit": "/users"}
 _STATUS = {Exit.NOT_FOUND: 404, Exit.USAGE: 400}
 _TITLES = {
     400: "Not a valid request",

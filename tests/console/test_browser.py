@@ -20,6 +20,11 @@ PAGES = (
         "/ha",
         "/store",
         "/clients",
+        "/users",
+        "/users/seer",
+        "/users/seer?action=Pub&resource=Topic:x",
+        "/users/seer/delete",
+        "/audit",
         "/configuration",
     ),
 )
@@ -30,6 +35,9 @@ def test_pages_have_no_errors_fit_every_width_and_pass_axe(
 ) -> None:
     shared_cluster.create_topic("seen", queues=1)
     shared_cluster.create_group("lookers")
+    endpoint = ("--endpoint", shared_cluster.endpoints)
+    shared_cluster.run("user", "create", "seer", "--super", *endpoint)
+    shared_cluster.run("user", "create", "looker", *endpoint)
     hostile = "<img src=x onerror=alert(1)>" * 20
     shared_cluster.run("message", "send", "seen", hostile, "--endpoint", shared_cluster.endpoints)
     with serve(tmp_path, shared_cluster.endpoints, "--allow-changes") as console, chromium() as one:

@@ -28,6 +28,8 @@ PAGES = (
     "/ha",
     "/store",
     "/clients",
+    "/users",
+    "/audit",
     "/configuration",
 )
 BODY = '{"note": "<script>alert(1)</script>", "lines": "a\\nb"}'
