@@ -3,8 +3,9 @@
 The access point calls `locate` for every call of a client (a forwarded call is never forwarded
 again) and `unreachable` when the owner does not answer. Rules (docs/formats/ha.md, rule R10): the
 group is the one that the request names (a queue's broker, a receipt handle), else a group that has
-the topic, this one first; its leader owns the request. Without a leader a follower serves reads
-from its own log, and writes are held until a leader exists or the deadline is near.
+the topic, this one first (for sends, one in which the topic is writable); its leader owns the
+request. Without a leader a follower serves reads from its own log, and writes are held until a
+leader exists or the deadline is near.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...proto.errors import WireError
 from ...proto.methods import rpc_methods
 from ..access.rights import CHANGES
 from ..delay.recall_handle import decode_recall_handle
+from ..metadata.tables import PERM_WRITE
 from ..pop.handles import decode_handle
 from ..pull.cold_reads import COLD_READS
 from ..transactions.records import parse_id
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ..leadership import Leadership
     from ..lite.fanout import LiteFanout
-    from ..metadata.tables import Metadata
+    from ..metadata.tables import Metadata, Topic
     from ..pull.cold_reads import ColdReads
     from .cluster_view import ClusterView, GroupView, MemberView
 
@@ -243,12 +245,24 @@ class RequestRouter:
         if name:
             return None if name == view.own_group else view.group(name)
         topic = TOPIC_OF[path](request) if path in TOPIC_OF else ""
-        if not topic or self._metadata.topic(topic) is not None:
+        if not topic:
             return None
+        known = self._metadata.topic(topic)
+        if known is not None:
+            is_send = path == paths.SEND_MESSAGE
+            return self._writable_elsewhere(known) if is_send and not known.writable else None
         if topic in view.own().topics:
             return None
         others = view.others_with(topic)
         return others[0] if others else None
+
+    def _writable_elsewhere(self, topic: Topic) -> GroupView | None:
+        """Return a group that takes messages of a topic while this one does not: it is drained, and
+        the producer has an earlier route."""
+        for group in self._cluster.others_with(topic.name):
+            if group.topics[topic.name].perm & PERM_WRITE:
+                return group
+        return None
 
     def _owner_of_other(self, group: GroupView, path: str) -> str | None:
         leader = group.leader()

@@ -12,6 +12,7 @@ from ..options import endpoint_option, output_option
 from ..output import print_table, show_document, show_fields
 from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
 from .definition_files import apply, export, mend_all
+from .draining import drain
 from .reconcile import Difference, differences
 
 
@@ -22,6 +23,7 @@ def cluster() -> None:
 
 cluster.add_command(export)
 cluster.add_command(apply)
+cluster.add_command(drain)
 
 
 @cluster.command()

@@ -4,8 +4,8 @@ Compared are topics, consumer groups, users with their policies, and quotas; not
 on demand (system, retry and dead-letter topics). An object that one group has is wanted in all:
 nothing is deleted, except policies and attributes of objects that differ. If settings differ, those
 of the source count, by default the first group by name that has the object; a topic keeps its
-highest numbers of queues, because it cannot lose queues in one step. Secret keys cannot be read, so
-a missing user is reported with the command that creates it.
+highest numbers of queues, because it cannot lose queues in one step. A drained group stays drained.
+Secret keys cannot be read, so a missing user is reported with the command that creates it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +25,9 @@ from .broker_groups import BrokerGroups, Outcome
 
 #: Path, request, class of the answer.
 Call = tuple[str, Any, type[Any]]
+
+#: The bit of `TopicConfig.perm` for producers.
+PERM_WRITE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +107,38 @@ def differences(
 def compared(kind: Kind, present: Mapping[str, Sequence[Any]], source: str) -> list[Difference]:
     """Return the differences between the objects of the groups."""
     objects: dict[str, dict[str, Any]] = {}
-    for broker in sorted(present, key=lambda name: (name != source, name)):
+    drained = drained_groups(present) if kind is TOPICS else frozenset[str]()
+    for broker in sorted(present, key=lambda name: (name in drained, name != source, name)):
         for each in present[broker]:
             objects.setdefault(kind.key(each), {})[broker] = each
     found = []
     for name, having in sorted(objects.items()):
-        wanted = kind.wanted(list(having.values()))
+        usual = kind.wanted(list(having.values()))
         for broker in sorted(present):
             known = having.get(broker)
+            wanted = _read_only(usual) if broker in drained else usual
             if known is not None and kind.facts(known) == kind.facts(wanted):
                 continue
             calls = tuple(kind.calls(wanted, known))
             action = "create" if known is None else "change"
             text = "" if known is None else changed(kind.facts(known), kind.facts(wanted))
             found.append(Difference(broker, kind.name, name, action, text, calls))
+    return found
+
+
+def drained_groups(topics: Mapping[str, Sequence[v1.TopicConfig]]) -> frozenset[str]:
+    """Return the groups that `cometmq cluster drain` drains: no topic takes messages there, but
+    some do in another group. Their permissions are no differences."""
+    writing = {
+        broker for broker, found in topics.items() if any(t.perm & PERM_WRITE for t in found)
+    }
+    return frozenset(topics) - writing if writing else frozenset()
+
+
+def _read_only(topic: v1.TopicConfig) -> v1.TopicConfig:
+    found = v1.TopicConfig()
+    found.CopyFrom(topic)
+    found.perm &= ~PERM_WRITE
     return found
 
 

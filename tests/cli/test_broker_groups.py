@@ -190,6 +190,55 @@ def test_differences_are_shown_and_reconciled(groups: TwoGroups) -> None:
     groups.run("quota", "delete", "Topic:*")
 
 
+def counts(groups: TwoGroups, topic: str) -> dict[str, int]:
+    """The messages of a topic by broker group."""
+    found = dict.fromkeys(NAMES, 0)
+    for queue in groups.json("topic", "describe", topic)["queues"]:
+        found[queue["broker"]] += queue["messages"]
+    return found
+
+
+def test_producers_leave_a_drained_group_and_return(groups: TwoGroups) -> None:
+    groups.run("topic", "create", "moving", "--queues", "2")
+    wait_until("the route has both groups", lambda: routed(groups.first, "moving") == NAMES)
+
+    def send(first: int) -> None:
+        for number in range(first, first + MESSAGES // 2):
+            producer.send("moving", str(number).encode())
+
+    with cometmq.sync.Producer(groups.first) as producer:
+        send(0)
+        before = counts(groups, "moving")
+        assert all(before.values())
+        groups.run("group", "create", "leaving")
+        groups.run("offset", "reset", "leaving", "moving", "earliest", "--broker", "broker-a")
+        plan = groups.json("cluster", "drain", "broker-b", "--dry-run")["changes"]
+        assert {"broker": "broker-b", "topic": "moving", "permission": "read"} in plan
+        wait_until("broker-a knows broker-b", groups.both_are_known)
+        partial = groups.run("cluster", "drain", "broker-b", code=Exit.UNHEALTHY)
+        assert f"broker-b is not empty: {before['broker-b']} of leaving" in partial.stdout
+        send(MESSAGES // 2)  # with the route from before, too
+        after = counts(groups, "moving")
+        assert after["broker-b"] == before["broker-b"]
+        assert sum(after.values()) == MESSAGES
+    assert "moving" not in groups.out("cluster", "reconcile", "--dry-run")
+    consumed(groups.proxy.endpoint, "moving", "leaving")
+    told = groups.out("cluster", "drain", "broker-b", "--wait", endpoint=groups.second.endpoint)
+    assert told == "broker-b is empty: no group has a lag, and no delayed message waits.\n"
+    assert groups.json("cluster", "drain", "broker-b")["empty"]
+    refused = groups.run("cluster", "drain", "broker-a", code=Exit.FAILED)
+    assert "No other group takes messages of " in refused.stderr
+    groups.run("cluster", "drain", "broker-c", code=Exit.USAGE)
+    groups.run("cluster", "drain", "broker-b", "--undo")
+    permissions = {
+        (row["topic"], row["permission"], tuple(row["brokers"]))
+        for row in groups.json("topic", "list")
+    }
+    assert ("moving", "read, write", tuple(NAMES)) in permissions
+    groups.run("topic", "delete", "moving", "--accept-loss")
+    groups.run("group", "delete", "leaving")
+
+
 def test_the_printed_command_completes_what_a_group_that_was_down_missed(
     groups: TwoGroups,
 ) -> None:
