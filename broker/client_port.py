@@ -55,6 +55,7 @@ class ClientPort:
     #: Set by `open`.
     access: AccessPoint
     door: SuspendableDoor
+    admin: Admin
 
     def __init__(
         self,
@@ -162,6 +163,7 @@ class ClientPort:
 
     def _methods(self, relay: Relay) -> list[Method]:
         broker, faults = self._broker, self._faults
+        self.admin = self._admin()
         routes = Routes(self._config, broker.metadata, broker.cluster, broker.auto_topics)
         sessions = Sessions(
             clock=self._clock,
@@ -188,7 +190,7 @@ class ClientPort:
             offsets=broker.offsets,
         )
         administration = services.administration(
-            admin=self._admin(),
+            admin=self.admin,
             maintenance=broker.maintenance,
             queries=queries,
             timers=TimerList(broker.timers, broker.store, self._config.broker_name),

@@ -445,8 +445,14 @@ class BrokerLifecycle:
         """Serve classic clients if there is a port for them; return its address, or empty."""
         if not self._config.remoting_listen_port:
             return ""
+        assert self._client_port is not None, "the client port is not open"
         classic = self._classic_port = ClassicPort(
-            broker, self._config, self._door_config, self._store_config.max_message_size
+            broker,
+            self._config,
+            self._door_config,
+            max_message_size=self._store_config.max_message_size,
+            admin=self._client_port.admin,
+            settings=self._settings,
         )
         return await classic.open(self._stack)
 

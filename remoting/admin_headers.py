@@ -61,7 +61,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST, GET_SUBSCRIPTIONGROUP_CONFIG and others."""
+    """GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST."""
 
     group: str = _text("consumerGroup")
     topic: str = _text("topic", "")
@@ -71,7 +71,7 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """DELETE_SUBSCRIPTIONGROUP, QUERY_TOPICS_BY_CONSUMER."""
+    """DELETE_SUBSCRIPTIONGROUP."""
 
     group: str = _text("groupName")
     clean_offset: bool = _bool("cleanOffset", False)
@@ -79,7 +79,7 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class GroupOfTopic:
-    """QUERY_TOPICS_BY_CONSUMER, QUERY_CONSUME_TIME_SPAN."""
+    """QUERY_TOPICS_BY_CONSUMER, QUERY_CONSUME_TIME_SPAN, GET_SUBSCRIPTIONGROUP_CONFIG."""
 
     group: str = _text("group")
     topic: str = _text("topic", "")

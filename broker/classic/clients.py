@@ -8,7 +8,6 @@ members use the gRPC protocol is refused: both protocols together would deliver 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import ConsumerGroup, UnregisterClient, read
 from ..messages.validation import check_group
 from ..metadata.tables import is_system_group
-from .members import Members, Subscription, TooManyMembersError
+from .bodies import items_of, json_object, malformed, name_of, value_of
+from .members import About, Members, Subscription, TooManyMembersError
 from .pull import filter_of
 
 if TYPE_CHECKING:
@@ -33,15 +33,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A heartbeat or a list of queues: 1,000 subscriptions take about 200 KiB.
-_BODY_BYTES_MAX = 512 << 10
-_ITEMS_MAX = 1_000
 #: Groups of one heartbeat, each of which may be created with its retry topic.
 _GROUPS_MAX = 100
-_NAME_MAX = 255
 #: Changes of a group within this time are one notice to each member.
 _NOTICE_S = 0.005
 _EXPIRY_CHECK_S = 10.0
+#: Characters kept of what a client tells of itself.
+_LABEL_MAX = 64
 
 
 class ClassicClients:
@@ -94,19 +92,24 @@ class ClassicClients:
 
     def heartbeat(self, command: Command, peer: Connection) -> Command:
         """Answer HEART_BEAT."""
-        found = _object(command.body)
-        client_id = _name(found, "clientID")
+        found = json_object(command.body)
+        client_id = name_of(found, "clientID")
         light = found.get("withoutSub") is True
-        for group in _items(found, "producerDataSet", _GROUPS_MAX):
-            self._enter(self._producers, _name(group, "groupName"), client_id, peer, ())
-        for group in _items(found, "consumerDataSet", _GROUPS_MAX):
-            self._heard(group, client_id, peer, light)
+        for group in items_of(found, "producerDataSet", _GROUPS_MAX):
+            about = About(command.language[:_LABEL_MAX], command.version)
+            self._enter(
+                self._producers, name_of(group, "groupName"), client_id, peer, (), about=about
+            )
+        for group in items_of(found, "consumerDataSet", _GROUPS_MAX):
+            self._heard(group, client_id, peer, light, _about(command, group))
         # Clients send their whole subscription every time: this server asks for it.
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         return reply(Reply.SUCCESS, fields=fields)
 
-    def _heard(self, found: Any, client_id: str, peer: Connection, light: bool) -> None:
-        name = _name(found, "groupName")
+    def _heard(
+        self, found: Any, client_id: str, peer: Connection, light: bool, about: About
+    ) -> None:
+        name = name_of(found, "groupName")
         if is_system_group(name):
             return
         check_group(name)
@@ -124,7 +127,7 @@ class ClassicClients:
         except WireError:
             return  # as in RocketMQ: its pulls are refused
         self._group_topics.ensure(f"%RETRY%{name}")
-        if self._enter(self._members, name, client_id, peer, subscriptions):
+        if self._enter(self._members, name, client_id, peer, subscriptions, about=about):
             self._tell(name)
 
     def _enter(
@@ -134,6 +137,8 @@ class ClassicClients:
         client_id: str,
         peer: Connection,
         subscriptions: Iterable[Subscription] | None,
+        *,
+        about: About,
     ) -> bool:
         """Enter a member; return whether the group has changed. Raises RemotingError."""
         if peer not in self._known:
@@ -141,7 +146,7 @@ class ClassicClients:
             peer.on_close(self._left)
         now_ns = self._clock.steady_ns()
         try:
-            return members.heartbeat(group, client_id, peer, subscriptions, now_ns)
+            return members.heartbeat(group, client_id, peer, subscriptions, now_ns, about=about)
         except TooManyMembersError as error:
             raise RemotingError(Reply.SYSTEM_BUSY, str(error)) from None
 
@@ -180,27 +185,27 @@ class ClassicClients:
 
     def check(self, command: Command, _: Connection) -> Command:
         """Answer CHECK_CLIENT_CONFIG, sent at the start for SQL subscriptions. Raises WireError."""
-        found = _object(command.body).get("subscriptionData")
+        found = json_object(command.body).get("subscriptionData")
         subscription = _subscription(found)
         filter_of(subscription.expression, subscription.kind)
         return reply(Reply.SUCCESS)
 
     def _queues(self, command: Command) -> tuple[str, str, list[QueueKey]]:
         """Return group, client id and those of the queues that exist. Raises RemotingError."""
-        found = _object(command.body)
-        group = _name(found, "consumerGroup")
+        found = json_object(command.body)
+        group = name_of(found, "consumerGroup")
         queues = []
-        for item in _items(found, "mqSet"):
+        for item in items_of(found, "mqSet"):
             try:
                 queue = queue_key(item)
             except BareJsonError as error:
-                raise _malformed(str(error)) from None
+                raise malformed(str(error)) from None
             topic = self._metadata.topic(queue.topic)
             if topic is not None and 0 <= queue.queue_id < topic.read_queues:
                 queues.append(queue)
         if self._metadata.group(group) is None:
             queues = []
-        return group, _name(found, "clientId"), queues
+        return group, name_of(found, "clientId"), queues
 
     def _left(self, peer: Connection) -> None:
         self._known.discard(peer)
@@ -233,40 +238,19 @@ class ClassicClients:
                 peer.notify(Command(Request.NOTIFY_CONSUMER_IDS_CHANGED, fields))
 
 
-def _object(body: bytes) -> dict[Any, Any]:
-    """Return the JSON object of a body. Raises RemotingError."""
-    if len(body) > _BODY_BYTES_MAX:
-        raise _malformed(f"it is over {_BODY_BYTES_MAX} bytes")
-    try:
-        # These documents have no bare keys. RecursionError: too many levels.
-        found = json.loads(body.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise _malformed(str(error)) from None
-    if not isinstance(found, dict):
-        raise _malformed("it is not a JSON object")
-    return found
-
-
-def _items(found: Any, name: str, limit: int = _ITEMS_MAX) -> list[Any]:
-    items = found.get(name) if isinstance(found, dict) else None
-    if items is None:
-        return []
-    if not isinstance(items, list) or len(items) > limit:
-        raise _malformed(f"{name} is not a list of at most {limit} items")
-    return items
-
-
-def _name(found: Any, name: str) -> str:
-    text = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(text, str) or not 0 < len(text) <= _NAME_MAX:
-        raise _malformed(f"{name} is not a text of 1 to {_NAME_MAX} characters")
-    return text
+def _about(command: Command, group: Any) -> About:
+    """Return what a heartbeat tells of a consumer. Raises RemotingError."""
+    labels = (
+        value_of(group, name, str, "")[:_LABEL_MAX]
+        for name in ("consumeType", "messageModel", "consumeFromWhere")
+    )
+    return About(command.language[:_LABEL_MAX], command.version, *labels)
 
 
 def _subscriptions(group: Any) -> list[Subscription]:
     """Return the subscriptions of a group. Raises RemotingError."""
     found = []
-    for item in _items(group, "subscriptionDataSet"):
+    for item in items_of(group, "subscriptionDataSet"):
         each = _subscription(item)
         try:
             filter_of(each.expression, each.kind)
@@ -280,13 +264,9 @@ def _subscriptions(group: Any) -> list[Subscription]:
 def _subscription(item: Any) -> Subscription:
     """Return the subscription that a JSON object holds. Raises RemotingError."""
     if not isinstance(item, dict):
-        raise _malformed("a subscription is not an object")
+        raise malformed("a subscription is not an object")
     expression, version = item.get("subString"), item.get("subVersion", 0)
     kind = item.get("expressionType") or "TAG"
     if not (isinstance(expression, str) and isinstance(kind, str)) or type(version) is not int:
-        raise _malformed("subString, subVersion or expressionType of a subscription is invalid")
-    return Subscription(_name(item, "topic"), expression, kind, version)
-
-
-def _malformed(reason: str) -> RemotingError:
-    return RemotingError(Reply.SYSTEM_ERROR, f"the body cannot be read: {reason}")
+        raise malformed("subString, subVersion or expressionType of a subscription is invalid")
+    return Subscription(name_of(item, "topic"), expression, kind, version)

@@ -34,10 +34,34 @@ class Subscription:
     version_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a client tells of itself, for tools."""
+
+    language: str = ""
+    #: RocketMQ's number of its version.
+    version: int = 0
+    #: Of a consumer: `CONSUME_PASSIVELY`, `CLUSTERING`, `CONSUME_FROM_LAST_OFFSET` and others.
+    consume_type: str = ""
+    message_model: str = ""
+    from_where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow(Generic[Channel]):
+    """One member, for tools."""
+
+    client_id: str
+    channel: Channel
+    about: About
+    heard_ns: int
+
+
 @dataclass(slots=True)
 class _Member(Generic[Channel]):
     channel: Channel
     heard_ns: int
+    about: About
 
 
 @dataclass(slots=True)
@@ -69,6 +93,8 @@ class Members(Generic[Channel]):
         channel: Channel,
         subscriptions: Iterable[Subscription] | None,
         now_ns: int,
+        *,
+        about: About | None = None,
     ) -> bool:
         """Enter a heartbeat; return whether the group must be told of a change.
 
@@ -85,7 +111,9 @@ class Members(Generic[Channel]):
             self._count += 1
         elif changed:
             self._unlink(member.channel, group, client_id)
-        found.members[client_id] = _Member(channel, now_ns)
+        if about is None:
+            about = member.about if member is not None else About()
+        found.members[client_id] = _Member(channel, now_ns, about)
         self._of_channel.setdefault(channel, set()).add((group, client_id))
         self._of_client.setdefault(client_id, {})[group] = None
         if subscriptions is not None:
@@ -160,6 +188,24 @@ class Members(Generic[Channel]):
             return None
         self._turns[group] += 1
         return channels[self._turns[group] % len(channels)]
+
+    def rows(self, group: str) -> list[MemberRow[Channel]]:
+        """Return the members of a group."""
+        found = self._groups.get(group)
+        members = found.members.items() if found is not None else ()
+        return [
+            MemberRow(client_id, member.channel, member.about, member.heard_ns)
+            for client_id, member in members
+        ]
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that have members."""
+        return list(self._groups)
+
+    def subscriptions(self, group: str) -> list[Subscription]:
+        """Return everything that the group reads."""
+        found = self._groups.get(group)
+        return list(found.subscriptions.values()) if found is not None else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return what the group reads of a topic; None if it has not subscribed."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...proto.addresses import host_port
 from ...remoting.connection import Connection
 from ...remoting.server import RemotingServer
+from .admin.handlers import admin_handlers
 from .calls import ClientCalls
 from .clients import ClassicClients
 from .errors import on_leader
@@ -22,11 +23,12 @@ from .send_back import SendBacks
 from .transactions import ClassicTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from ...front.config import DoorConfig
     from ...remoting.connection import Handler
+    from ..admin.service import Admin
     from ..config import BrokerConfig
     from ..parts import Broker
 
@@ -46,11 +48,23 @@ class ClassicPort:
         broker: Broker,
         config: BrokerConfig,
         door: DoorConfig,
+        *,
         max_message_size: int,
+        admin: Admin,
+        settings: Mapping[str, tuple[str, str]],
     ) -> None:
+        """`settings` maps keys to value and origin."""
         self._config = config
-        handlers, self._parts = _handlers(broker, config, max_message_size)
-        self._server = RemotingServer(handlers, door, broker.runtime.clock)
+        expiry_ns = config.channel_expired_timeout * _NS_PER_MS
+        members = Members[Connection](expiry_ns, config.max_clients)
+        producers = Members[Connection](expiry_ns, config.max_clients)
+        handlers, self._parts = _handlers(broker, config, max_message_size, members, producers)
+        handlers |= admin_handlers(
+            broker, admin, members=members, producers=producers, settings=settings
+        )
+        leadership = broker.leadership
+        guarded = {code: on_leader(handler, leadership) for code, handler in handlers.items()}
+        self._server = RemotingServer(guarded, door, broker.runtime.clock)
 
     async def open(self, stack: AsyncExitStack) -> str:
         """Listen; return the address for clients, HOST:PORT. Raises DoorError."""
@@ -68,13 +82,14 @@ class ClassicPort:
 
 
 def _handlers(
-    broker: Broker, config: BrokerConfig, max_message_size: int
+    broker: Broker,
+    config: BrokerConfig,
+    max_message_size: int,
+    members: Members[Connection],
+    producers: Members[Connection],
 ) -> tuple[dict[int, Handler], Sequence[_Part]]:
     """Build the parts; return the table of request codes, and the parts to start."""
     runtime, metadata, store = broker.runtime, broker.metadata, broker.store
-    expiry_ns = config.channel_expired_timeout * _NS_PER_MS
-    members = Members[Connection](expiry_ns, config.max_clients)
-    producers = Members[Connection](expiry_ns, config.max_clients)
     locks = QueueLocks()
     clients = ClassicClients(
         runtime=runtime,
@@ -132,6 +147,4 @@ def _handlers(
         **ClassicRecalls(broker.recalls, config.region_id).handlers(),
         **ClassicQueries(store, broker.pump).handlers(),
     }
-    leadership = broker.leadership
-    guarded = {code: on_leader(handler, leadership) for code, handler in table.items()}
-    return guarded, (clients, transactions, calls)
+    return table, (clients, transactions, calls)

@@ -1,0 +1,1 @@
+"""Administrative requests of classic tools: mqadmin, the dashboard, exporters."""

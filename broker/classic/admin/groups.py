@@ -1,0 +1,176 @@
+"""Consumer groups for classic tools: create, change, delete, list, members' subscriptions.
+
+Source: docs/formats/remoting.md, section 16.1. The handlers of the gRPC administration do the work.
+Fields of RocketMQ's configuration that this system does not use (`brokerId`,
+`whichBrokerWhenConsumeSlowly`, `consumeBroadcastEnable`, `consumeTimeoutMinute`, `groupSysFlag`,
+`notifyConsumerIdsChangedEnable`, `consumeFromMinEnable`) keep their values.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ....front.context import RequestContext
+from ....proto import v1
+from ....remoting.admin_codes import Admin
+from ....remoting.admin_headers import GroupName, GroupOfTopic, Page, TopicName
+from ....remoting.bare_json import dumps
+from ....remoting.codes import Reply
+from ....remoting.command import Command, reply
+from ....remoting.connection import RemotingError
+from ....remoting.headers import read
+from ...metadata.tables import group_to_json
+from ...slices import Slices
+from ..bodies import ITEMS_MAX, items_of, json_object, malformed, name_of, value_of
+from .tables import PAGE_MAX, data_version, document, in_task
+from .topics import attribute_changes
+
+if TYPE_CHECKING:
+    from ....front.clock import Clock
+    from ....remoting.connection import Connection, Handler
+    from ...admin.groups import GroupAdmin
+    from ...metadata.tables import Metadata
+    from ...offsets.consumer_offsets import ConsumerOffsets
+    from ..members import Members
+
+_RETRIES_DEFAULT = 16
+
+
+class ToolGroups:
+    """Handlers for consumer groups."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        metadata: Metadata,
+        groups: GroupAdmin,
+        offsets: ConsumerOffsets,
+        members: Members[Connection],
+    ) -> None:
+        self._clock = clock
+        self._started_ms = clock.wall_ms()
+        self._metadata = metadata
+        self._groups = groups
+        self._offsets = offsets
+        self._members = members
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the table of request codes."""
+        table = {
+            Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_all,
+            Admin.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            Admin.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
+            Admin.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
+            Admin.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            Admin.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+        }
+        return {code: in_task(handler) for code, handler in table.items()}
+
+    async def create(self, command: Command) -> Command:
+        """Answer UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        await self._create(_request(json_object(command.body)))
+        return reply(Reply.SUCCESS)
+
+    async def create_all(self, command: Command) -> Command:
+        """Answer UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them are checked first."""
+        found = items_of(json_object(command.body), "groupConfigList")
+        requests = [_request(bean) for bean in found]
+        for dry_run in (True, False):
+            for request in requests:
+                request.dry_run = dry_run
+                await self._create(request)
+        return reply(Reply.SUCCESS)
+
+    async def _create(self, request: v1.CreateGroupRequest) -> None:
+        answer = self._groups.create(request, RequestContext())
+        if not isinstance(answer, v1.CreateGroupResponse):
+            await answer
+
+    async def delete(self, command: Command) -> Command:
+        """Answer DELETE_SUBSCRIPTIONGROUP; a group that does not exist is no error."""
+        header = read(GroupName, command.fields)
+        if self._metadata.group(header.group) is not None:
+            request = v1.DeleteGroupRequest(
+                name=header.group, keep_offsets=not header.clean_offset, accept_loss=True
+            )
+            await self._groups.delete(request, RequestContext())
+        return reply(Reply.SUCCESS)
+
+    async def get(self, command: Command) -> Command:
+        """Answer GET_SUBSCRIPTIONGROUP_CONFIG."""
+        name = read(GroupOfTopic, command.fields).group
+        group = self._metadata.group(name)
+        if group is None:
+            raise RemotingError(Reply.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {name} not exist!")
+        return document(group_to_json(group))
+
+    async def all(self, command: Command) -> Command:
+        """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all groups, or a page."""
+        page = read(Page, command.fields)
+        names = list(self._metadata.groups)
+        total = len(names)
+        if page.groups_max is not None:
+            first = max(page.group_from, 0)
+            names = names[first : first + min(max(page.groups_max, 0), PAGE_MAX)]
+        slices = Slices(self._clock)
+        beans = []
+        for name in names:
+            group = self._metadata.groups.get(name)
+            if group is not None:
+                beans.append(json.dumps(name).encode() + b":" + dumps(group_to_json(group)))
+            await slices.pause()
+        version = dumps(data_version(self._metadata, self._started_ms))
+        head = b'{"dataVersion":' + version + b',"forbiddenTable":{},"subscriptionGroupTable":{'
+        body = b"".join((head, b",".join(beans), b"}}"))
+        return reply(Reply.SUCCESS, fields={"totalGroupNum": str(total)}, body=body)
+
+    async def groups_of_topic(self, command: Command) -> Command:
+        """Answer QUERY_TOPIC_CONSUME_BY_WHO: groups with offsets, and connected subscribers."""
+        topic = read(TopicName, command.fields).topic
+        found = {group for name, group in self._offsets.pairs() if name == topic}
+        for group in self._members.groups():
+            if self._members.subscription(group, topic) is not None:
+                found.add(group)
+        return document({"groupList": sorted(found)})
+
+    async def topics_of_group(self, command: Command) -> Command:
+        """Answer QUERY_TOPICS_BY_CONSUMER."""
+        group = read(GroupOfTopic, command.fields).group
+        found = {topic for topic, name in self._offsets.pairs() if name == group}
+        found |= {each.topic for each in self._members.subscriptions(group)}
+        return document({"topicList": sorted(found)})
+
+
+def _request(bean: Any) -> v1.CreateGroupRequest:
+    """Return the request for a SubscriptionGroupConfig. Raises RemotingError."""
+    attributes = value_of(bean, "attributes", dict, {})
+    if len(attributes) > ITEMS_MAX:
+        raise malformed(f"attributes has more than {ITEMS_MAX} entries")
+    return v1.CreateGroupRequest(
+        name=name_of(bean, "groupName"),
+        orderly=value_of(bean, "consumeMessageOrderly", bool, False),
+        max_attempts=value_of(bean, "retryMaxTimes", int, _RETRIES_DEFAULT) + 1,
+        consume_enable=value_of(bean, "consumeEnable", bool, True),
+        retry_queues=value_of(bean, "retryQueueNums", int, 1),
+        retry=_retry(value_of(bean, "groupRetryPolicy", dict, {})),
+        attributes=attribute_changes(attributes),
+    )
+
+
+def _retry(policy: dict[str, Any]) -> v1.GroupRetry:
+    """Return the delays of a retry policy; none for the broker's own. Raises RemotingError."""
+    if policy.get("type") == "EXPONENTIAL":
+        found = value_of(policy, "exponentialRetryPolicy", dict, {})
+        return v1.GroupRetry(
+            initial_ms=value_of(found, "initial", int, 5_000),
+            max_ms=value_of(found, "max", int, 7_200_000),
+            multiplier=value_of(found, "multiplier", int, 2),
+        )
+    found = value_of(policy, "customizedRetryPolicy", dict, {})
+    delays = value_of(found, "next", list, [])
+    if not all(type(delay) is int for delay in delays):
+        raise malformed("a delay of the retry policy is not a number")
+    return v1.GroupRetry(delays_ms=delays[:ITEMS_MAX])

@@ -1,0 +1,61 @@
+"""JSON bodies of requests: objects, lists and names, with limits. Raises RemotingError."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...remoting.codes import Reply
+from ...remoting.connection import RemotingError
+
+#: A heartbeat or a list of queues: 1,000 subscriptions take about 200 KiB.
+BODY_BYTES_MAX = 512 << 10
+ITEMS_MAX = 1_000
+NAME_CHARS_MAX = 255
+
+
+def json_object(body: bytes) -> dict[Any, Any]:
+    """Return the JSON object of a body."""
+    if len(body) > BODY_BYTES_MAX:
+        raise malformed(f"it is over {BODY_BYTES_MAX} bytes")
+    try:
+        # These documents have no bare keys. RecursionError: too many levels.
+        found = json.loads(body.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise malformed(str(error)) from None
+    if not isinstance(found, dict):
+        raise malformed("it is not a JSON object")
+    return found
+
+
+def items_of(found: Any, name: str, limit: int = ITEMS_MAX) -> list[Any]:
+    """Return a list of an object; empty if it is absent."""
+    items = found.get(name) if isinstance(found, dict) else None
+    if items is None:
+        return []
+    if not isinstance(items, list) or len(items) > limit:
+        raise malformed(f"{name} is not a list of at most {limit} items")
+    return items
+
+
+def name_of(found: Any, name: str) -> str:
+    """Return a text of an object that is a name."""
+    text = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(text, str) or not 0 < len(text) <= NAME_CHARS_MAX:
+        raise malformed(f"{name} is not a text of 1 to {NAME_CHARS_MAX} characters")
+    return text
+
+
+def value_of(found: Any, name: str, kind: type, default: Any) -> Any:
+    """Return a value of an object; the default if it is absent or null."""
+    value = found.get(name) if isinstance(found, dict) else None
+    if value is None:
+        return default
+    if type(value) is not kind:
+        raise malformed(f"{name} is not of type {kind.__name__}")
+    return value
+
+
+def malformed(reason: str) -> RemotingError:
+    """Return the error for a body that cannot be read."""
+    return RemotingError(Reply.SYSTEM_ERROR, f"the body cannot be read: {reason}")

@@ -1,0 +1,334 @@
+"""Administrative requests on the remoting port of a broker, beside those that mqadmin sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.classic.admin.rates import Totals
+from cometmq.broker.metadata.tables import Group
+from cometmq.proto import v2
+from cometmq.remoting.admin_codes import Admin
+from cometmq.remoting.bare_json import QueueKey, loads
+from cometmq.remoting.codes import Reply, Request
+from cometmq.remoting.command import Command
+from cometmq.tests.broker.classic_wire import GROUP, TOPIC, classic, heartbeat, message
+from cometmq.tests.broker.live import Live, create_group, telemetry, until
+from cometmq.tests.remoting.client import RemotingClient
+
+NEW_TOPIC = {
+    **{"topic": "new", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2},
+    **{"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"},
+}
+SECOND_NS = 1_000_000_000
+FIRST_USER = '{"username": "admin", "password": "secret-of-admin"}'
+
+
+@asynccontextmanager
+async def prepared(tmp_path: Path) -> AsyncIterator[tuple[Live, RemotingClient]]:
+    """A group that has consumed one of two messages of queue 1."""
+    async with classic(tmp_path) as (live, client):
+        async with live.client() as wire:
+            await create_group(wire, GROUP)
+        for _ in range(2):
+            assert (await client.post(message())).code == Reply.SUCCESS
+        await commit(client, 1)
+        yield live, client
+
+
+async def commit(client: RemotingClient, offset: int, group: str = GROUP) -> None:
+    fields = {"consumerGroup": group, "topic": TOPIC, "queueId": 1, "commitOffset": offset}
+    answer = await client.call(Request.UPDATE_CONSUMER_OFFSET, **fields)
+    assert answer.code == Reply.SUCCESS
+
+
+async def offset_of(client: RemotingClient, group: str = GROUP, queue_id: int = 1) -> int:
+    fields = {"consumerGroup": group, "topic": TOPIC, "queueId": queue_id}
+    return int((await client.call(Request.QUERY_CONSUMER_OFFSET, **fields)).fields["offset"])
+
+
+async def documented(client: RemotingClient, code: int, **fields: object) -> Any:
+    answer = await client.call(code, **fields)
+    assert answer.code == Reply.SUCCESS, answer
+    return loads(answer.body)
+
+
+async def put(client: RemotingClient, code: int, document: object) -> Command:
+    return await client.call(code, json.dumps(document).encode())
+
+
+async def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (_, client):
+        for attributes in ("+message.type=FIFO", ""):
+            answer = await client.call(
+                Admin.UPDATE_AND_CREATE_TOPIC, **NEW_TOPIC, attributes=attributes
+            )
+            assert answer.code == Reply.SUCCESS, answer
+        assert await documented(client, Admin.GET_TOPIC_CONFIG, topic="new") == {
+            **{"attributes": {"message.type": "FIFO"}, "order": False, "perm": 6},
+            **{"readQueueNums": 3, "topicFilterType": "SINGLE_TAG", "topicName": "new"},
+            **{"topicSysFlag": 0, "writeQueueNums": 2},
+        }
+        for _ in range(2):  # an unknown topic is no error
+            answer = await client.call(Admin.DELETE_TOPIC_IN_BROKER, topic="new")
+            assert answer.code == Reply.SUCCESS
+        answer = await client.call(Admin.GET_TOPIC_CONFIG, topic="new")
+        assert answer.code == Reply.TOPIC_NOT_EXIST
+        for wrong in ({"topic": "a b"}, {"topic": "DefaultCluster"}, {"readQueueNums": 5_000}):
+            answer = await client.call(Admin.UPDATE_AND_CREATE_TOPIC, **{**NEW_TOPIC, **wrong})
+            assert answer.code == Reply.INVALID_PARAMETER, answer
+
+
+async def test_a_list_of_topics_is_checked_before_any_is_created(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client):
+        beans = [{"topicName": "one", "attributes": {"+message.type": "DELAY"}}]
+        code = Admin.UPDATE_AND_CREATE_TOPIC_LIST
+        answer = await put(client, code, {"topicConfigList": [*beans, {"topicName": "a b"}]})
+        assert answer.code == Reply.INVALID_PARAMETER
+        assert live.node.metadata.topic("one") is None
+        answer = await put(client, code, {"topicConfigList": beans})
+        assert answer.code == Reply.SUCCESS
+        topic = live.node.metadata.topic("one")
+        assert topic is not None
+        assert (topic.read_queues, topic.attributes) == (16, {"message.type": "DELAY"})
+
+
+async def test_all_topics_are_listed_by_pages(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client):
+        whole = await documented(client, Admin.GET_ALL_TOPIC_CONFIG)
+        assert whole["topicConfigTable"].keys() == live.node.metadata.topics.keys()
+        found: dict[str, Any] = {}
+        for first in range(len(whole["topicConfigTable"])):
+            fields = {"topicSeq": first, "maxTopicNum": 1, "dataVersion": ""}
+            answer = await client.call(Admin.GET_ALL_TOPIC_CONFIG, **fields)
+            assert answer.fields["totalTopicNum"] == str(len(whole["topicConfigTable"]))
+            found |= loads(answer.body)["topicConfigTable"]
+        assert found == whole["topicConfigTable"]
+        system = await documented(client, Admin.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        assert set(system["topicList"]) <= found.keys() - {TOPIC}
+
+
+async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 2_000, "max": 9_000}}
+    bean = {"groupName": "billing", "retryMaxTimes": 3, "groupRetryPolicy": policy}
+    async with classic(tmp_path) as (live, client):
+        metadata = live.node.metadata
+        answer = await put(client, Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, bean)
+        assert answer.code == Reply.SUCCESS, answer
+        group = metadata.group("billing")
+        assert isinstance(group, Group)
+        assert (group.max_attempts, group.backoff_ms()[:3]) == (4, (2_000, 4_000, 8_000))
+        bean["groupRetryPolicy"] = {"customizedRetryPolicy": {"next": [10, 20]}}
+        code = Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        wrong = {"groupConfigList": [bean, {"groupName": "a b"}]}
+        assert (await put(client, code, wrong)).code == Reply.INVALID_PARAMETER
+        assert (await put(client, code, {"groupConfigList": [bean]})).code == Reply.SUCCESS
+        found = await documented(client, Admin.GET_SUBSCRIPTIONGROUP_CONFIG, group="billing")
+        assert found["groupRetryPolicy"]["customizedRetryPolicy"] == {"next": [10, 20]}
+        fields = {"groupSeq": 0, "maxGroupNum": 100, "dataVersion": ""}
+        answer = await client.call(Admin.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, **fields)
+        assert answer.fields["totalGroupNum"] == str(len(metadata.groups))
+        assert loads(answer.body)["subscriptionGroupTable"]["billing"] == found
+        for _ in range(2):  # an unknown group is no error
+            answer = await client.call(
+                Admin.DELETE_SUBSCRIPTIONGROUP, groupName="billing", cleanOffset="true"
+            )
+            assert answer.code == Reply.SUCCESS
+        answer = await client.call(Admin.GET_SUBSCRIPTIONGROUP_CONFIG, group="billing")
+        assert answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("code", "document"),
+    [
+        (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": {}}),
+        (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": 1}]}),
+        (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": "a"}] * 1_001}),
+        (Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, []),
+        (Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "a", "retryMaxTimes": "x"}),
+        (
+            Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            {"groupName": "a", "groupRetryPolicy": {"customizedRetryPolicy": {"next": ["x"]}}},
+        ),
+        (Admin.AUTH_CREATE_USER, {"password": 1}),
+    ],
+)
+async def test_a_body_of_the_wrong_form_is_an_error(
+    code: Admin, document: object, tmp_path: Path
+) -> None:
+    async with classic(tmp_path) as (_, client):
+        answer = await client.call(code, json.dumps(document).encode(), username="ann")
+        assert answer.code == Reply.SYSTEM_ERROR
+        assert "the body cannot be read" in (answer.remark or "")
+
+
+async def test_statistics_of_a_group_have_every_queue(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (_, client):
+        found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup=GROUP)
+        rows = found["offsetTable"]
+        assert rows.keys() == {QueueKey("broker-a", queue_id, TOPIC) for queue_id in (0, 1)}
+        row = rows[QueueKey("broker-a", 1, TOPIC)]
+        assert (row["brokerOffset"], row["consumerOffset"]) == (2, 1)
+        assert row["lastTimestamp"] > 0
+        found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup="none")
+        assert found == {"consumeTps": 0.0, "offsetTable": {}}
+        found = await documented(client, Admin.GET_BROKER_CONSUME_STATS, isOrder="false")
+        assert found["totalDiff"] == 1
+        found = await documented(client, Admin.GET_BROKER_CONSUME_STATS, isOrder="true")
+        assert found["consumeStatsList"] == []
+        found = await documented(client, Admin.QUERY_CONSUME_TIME_SPAN, topic=TOPIC, group=GROUP)
+        empty, filled = sorted(
+            found["consumeTimeSpanSet"], key=lambda each: each["messageQueue"]["queueId"]
+        )
+        assert (empty["minTimeStamp"], empty["delayTime"]) == (-1, 0)
+        assert 0 < filled["minTimeStamp"] == filled["consumeTimeStamp"] <= filled["maxTimeStamp"]
+
+
+async def test_topics_and_groups_are_found_by_each_other(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (_, client):
+        await client.call(Request.HEART_BEAT, heartbeat(group="online"))
+        found = await documented(client, Admin.QUERY_TOPIC_CONSUME_BY_WHO, topic=TOPIC)
+        assert found == {"groupList": ["online", GROUP]}
+        found = await documented(client, Admin.QUERY_TOPICS_BY_CONSUMER, group=GROUP)
+        assert found == {"topicList": [TOPIC]}
+        found = await documented(client, Admin.QUERY_TOPICS_BY_CONSUMER, group="online")
+        assert found == {"topicList": [TOPIC]}
+
+
+async def test_offsets_are_reset_and_copied(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client):
+        async with live.client() as wire:
+            await create_group(wire, "copy")
+        fields = {"topic": TOPIC, "group": GROUP, "isForce": "true"}
+        code = Admin.INVOKE_BROKER_TO_RESET_OFFSET
+        found = await documented(client, code, **fields, timestamp=-1)
+        key = QueueKey("broker-a", 1, TOPIC)
+        assert found["offsetTable"] == {QueueKey("broker-a", 0, TOPIC): 0, key: 2}
+        found = await documented(client, code, **fields, timestamp=0, queueId=1, offset=1)
+        assert found["offsetTable"] == {key: 1}
+        answer = await client.call(code, **fields, timestamp=0, queueId=1, offset=9)
+        assert answer.code == Reply.INVALID_PARAMETER
+        assert "holds offsets 0 to 2" in (answer.remark or "")
+        fields = {"srcGroup": GROUP, "destGroup": "copy", "topic": TOPIC}
+        assert (await client.call(Admin.CLONE_GROUP_OFFSET, **fields)).code == Reply.SUCCESS
+        assert await offset_of(client, "copy") == 1
+        answer = await client.call(Admin.CLONE_GROUP_OFFSET, **{**fields, "destGroup": "none"})
+        assert answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_connected_clients_of_both_protocols_are_listed(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client):
+        answer = await client.call(Admin.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
+        assert (answer.code, answer.remark) == (206, f"the consumer group[{GROUP}] not online")
+        await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, **{TOPIC: "a || b"}))
+        found = await documented(client, Admin.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
+        (connection,) = found["connectionSet"]
+        assert (connection["clientId"], connection["language"]) == ("c1", "JAVA")
+        assert found["messageModel"] == "CLUSTERING"
+        assert found["subscriptionTable"][TOPIC]["tagsSet"] == ["a", "b"]
+        group = "CLIENT_INNER_PRODUCER"
+        found = await documented(client, Admin.GET_PRODUCER_CONNECTION_LIST, producerGroup=group)
+        assert found["connectionSet"] == [connection]
+        found = await documented(client, Admin.GET_ALL_PRODUCER_INFO)
+        assert found["data"].keys() == {group}
+        answer = await client.call(Admin.GET_PRODUCER_CONNECTION_LIST, producerGroup="none")
+        assert answer.code == Reply.SYSTEM_ERROR
+        async with live.client("grpc-client") as wire:
+            stream = telemetry(wire)
+            settings = v2.Settings(client_type=v2.PUSH_CONSUMER)
+            settings.subscription.group.name = "grpc-group"
+            settings.subscription.subscriptions.add(topic=v2.Resource(name=TOPIC))
+            await stream.write(v2.TelemetryCommand(settings=settings))
+            await until(lambda: any(each.group == "grpc-group" for each in live.node.clients))
+            code = Admin.GET_CONSUMER_CONNECTION_LIST
+            found = await documented(client, code, consumerGroup="grpc-group")
+            assert found["connectionSet"][0]["clientId"] == "grpc-client"
+            assert found["consumeType"] == "CONSUME_POP"
+            stream.cancel()
+
+
+async def test_rates_are_counted_from_the_log(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (_, client):
+        code = Admin.VIEW_BROKER_STATS_DATA
+        found = await documented(client, code, statsName="TOPIC_PUT_NUMS", statsKey=TOPIC)
+        assert [found[name]["sum"] for name in ("statsMinute", "statsHour", "statsDay")] == [2] * 3
+        for name, key in (
+            ("GROUP_GET_NUMS", f"{TOPIC}@{GROUP}"),
+            ("BROKER_PUT_NUMS", "broker-a"),
+            ("BROKER_GET_NUMS", "broker-a"),
+        ):
+            found = await documented(client, code, statsName=name, statsKey=key)
+            assert found["statsMinute"]["sum"] == 0  # the first request has nothing to compare
+        for name, key in (("TOPIC_PUT_NUMS", "none"), ("NONE", TOPIC), ("BROKER_PUT_NUMS", "x")):
+            answer = await client.call(code, statsName=name, statsKey=key)
+            assert answer.remark == f"The stats <{name}> <{key}> not exist"
+
+
+async def test_units_of_a_queue_are_listed(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (_, client):
+        fields = {"topic": TOPIC, "queueId": 1, "index": 1, "count": 10}
+        found = await documented(client, Admin.QUERY_CONSUME_QUEUE, **fields)
+        assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 2)
+        (unit,) = found["queueData"]
+        assert unit["tagsCode"] == 2598919  # Java's hash of TagA
+        assert unit["physicSize"] > 0
+        answer = await client.call(Admin.QUERY_CONSUME_QUEUE, **{**fields, "queueId": 9})
+        assert answer.code == Reply.SYSTEM_ERROR
+
+
+async def test_settings_are_listed_without_secrets(tmp_path: Path) -> None:
+    async with classic(tmp_path, init_authentication_user=FIRST_USER) as (_, client):
+        answer = await client.call(Admin.GET_BROKER_CONFIG)
+        lines = answer.body.decode().splitlines()
+        assert "brokerName=broker-a" in lines
+        assert "initAuthenticationUser=(hidden)" in lines
+        assert json.loads(answer.fields["version"])["counter"] > 0
+
+
+async def test_a_policy_that_is_invalid_changes_nothing(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client):
+        body = json.dumps({"username": "ann", "password": "secret-of-ann"}).encode()
+        for code in (Reply.SUCCESS, Reply.INVALID_PARAMETER):  # it exists at the second time
+            assert (await client.call(Admin.AUTH_CREATE_USER, body, username="ann")).code == code
+        entry = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+        for policies in (
+            [{"policyType": "Default", "entries": [entry]}],
+            [{"entries": [entry, {**entry, "resource": "a"}]}],
+            [{"entries": [entry, {**entry, "actions": ["none"]}]}],
+            [{"entries": [entry, {**entry, "sourceIps": ["x"]}]}],
+        ):
+            body = json.dumps({"policies": policies}).encode()
+            answer = await client.call(Admin.AUTH_CREATE_ACL, body, subject="User:ann")
+            assert answer.code == Reply.INVALID_PARAMETER, policies
+        assert not live.node.metadata.users["ann"].policies
+        answer = await client.call(Admin.AUTH_GET_ACL, subject="User:ann")
+        assert (answer.code, answer.body) == (Reply.SUCCESS, b"")
+        answer = await client.call(Admin.AUTH_GET_ACL, subject="Role:ann")
+        assert answer.code == Reply.INVALID_PARAMETER
+        answer = await client.call(Admin.AUTH_GET_USER, username="bob")
+        assert (answer.code, answer.body) == (Reply.SUCCESS, b"")
+
+
+async def test_codes_that_do_not_apply_are_refused_with_the_reason(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (_, client):
+        answer = await client.call(25, b"fileReservedTime=1\n")
+        assert answer.code == Reply.REQUEST_CODE_NOT_SUPPORTED
+        assert "change broker.conf and restart it" in (answer.remark or "")
+
+
+def test_totals_are_compared_with_the_begin_of_each_window() -> None:
+    totals = Totals()
+    assert totals.note("a", 100, 0).minute.sum == 0
+    found = totals.note("a", 130, 30 * SECOND_NS)
+    assert (found.minute.sum, found.minute.tps) == (30, 1.0)
+    totals.note("a", 200, 60 * SECOND_NS)
+    found = totals.note("a", 260, 90 * SECOND_NS)
+    assert (found.minute.sum, found.hour.sum) == (130, 160)
+    assert totals.note("a", 5, 100 * SECOND_NS).hour.sum == 0  # an offset was set back
+    assert totals.note("b", 5, 0).day.tps == 0.0
+    assert totals.note("b", 9, 0).day.tps == 0.0  # at the same moment

@@ -1,0 +1,219 @@
+"""Apache's mqadmin 5.5.0, unmodified: each of its commands works, or is refused with the reason.
+
+All commands run in one Java process, against one nameserver and one broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.nameserver.config import NameserverConfig
+from cometmq.nameserver.server import NameserverServer
+from cometmq.remoting.bare_json import QueueKey, dumps
+from cometmq.remoting.codes import Reply, Request
+from cometmq.remoting.command import Command, reply
+from cometmq.tests.broker.classic_wire import heartbeat, message, port_of
+from cometmq.tests.broker.live import create_group, create_topic, running, settings
+from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
+from cometmq.tests.interop.remoting.mqadmin_commands import CASES, Case
+from cometmq.tests.remoting.client import RemotingClient
+
+HERE = Path(__file__).parent / "mqadmin"
+TABLE = Path(__file__).parents[3] / "docs" / "mqadmin.md"
+ROW = re.compile(r"\| `(\w+)` \| .* \| (?:yes|-) \| (yes|no: .+) \|")
+COMMAND_S = 60
+#: Time for a command that does not end to print what is expected.
+ENDLESS_S = 4
+FAILURES = ("Exception", "not supported", "not exist", "Missing required option")
+UNIQUE_ID = "7F000001" + "0" * 24
+
+
+def java() -> list[str]:
+    """Fetch mqadmin and build the program that runs it; return its command."""
+    require("mvn", "java", "javac")
+    jars, classes = CACHE / "mqadmin-jars-5.5.0", CACHE / "mqadmin-classes"
+    if not jars.is_dir():
+        partial = jars.with_name(f"{jars.name}.{os.getpid()}")
+        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+        build(["mvn", "-q", "-B", *goal], HERE)
+        partial.rename(jars)
+    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Mqadmin.java"], HERE)
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    return ["java", *options, "-cp", f"{classes}:{jars}/*", "Mqadmin"]
+
+
+class Mqadmin:
+    """Runs commands, one after another."""
+
+    def __init__(self, process: asyncio.subprocess.Process, namesrv: str) -> None:
+        self._process = process
+        self._namesrv = namesrv
+
+    async def run(self, case: Case, values: dict[str, str]) -> str:
+        """Return the output of a command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        arguments = [fill(each, values) for each in case.arguments]
+        seconds = ENDLESS_S if case.endless else COMMAND_S
+        line = "\t".join((str(seconds), case.name, *arguments, "-n", self._namesrv))
+        self._process.stdin.write(f"{line}\n".encode())
+        answer = await asyncio.wait_for(self._process.stdout.readline(), 2 * COMMAND_S)
+        state, _, output = answer.decode().strip().partition("\t")
+        assert state == ("running" if case.endless else "done"), (case.name, state)
+        return base64.b64decode(output).decode()
+
+    async def help(self) -> set[str]:
+        """Return the names of all commands."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{COMMAND_S}\n".encode())
+        answer = await asyncio.wait_for(self._process.stdout.readline(), 2 * COMMAND_S)
+        text = base64.b64decode(answer.decode().partition("\t")[2]).decode()
+        return set(re.findall(r"^   (\w+) ", text, re.MULTILINE))
+
+
+def fill(text: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def write_lists(files: Path) -> None:
+    topic = {"topicName": "listed-topic", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+    (files / "topics.json").write_text(json.dumps([topic]))
+    (files / "groups.json").write_text(json.dumps([{"groupName": "listed-group"}]))
+
+
+def answered(command: Command) -> Command | None:
+    """Answer as a consumer does."""
+    if command.code != Request.GET_CONSUMER_RUNNING_INFO:
+        return None
+    queue = {"commitOffset": 1, "cachedMsgCount": 0, "locked": False, "droped": False}
+    document = {
+        "mqTable": {QueueKey("broker-a", 0, "admin-topic"): queue},
+        "properties": {
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_CONSUMER_START_TIMESTAMP": "1",
+        },
+        "statusTable": {},
+        "subscriptionSet": [],
+        "mqPopTable": {},
+        "userConsumerInfo": {},
+    }
+    return reply(Reply.SUCCESS, body=dumps(document))
+
+
+@asynccontextmanager
+async def consumer(live: Any, values: dict[str, str]) -> AsyncIterator[RemotingClient]:
+    """A connected producer and consumer, with a message and a committed offset."""
+    async with RemotingClient(port_of(live)) as client:
+        client.on_request = answered
+        document = json.loads(heartbeat("admin-client", "admin-group", 1, **{"admin-topic": "*"}))
+        document["producerDataSet"].append({"groupName": "admin-producers"})
+        answer = await client.call(Request.HEART_BEAT, json.dumps(document).encode())
+        assert answer.code == Reply.SUCCESS, answer
+        properties = f"KEYS\x01key-0\x02UNIQ_KEY\x01{UNIQUE_ID}\x02"
+        sent = await client.post(message(properties=properties, b="admin-topic", e=0))
+        assert sent.code == Reply.SUCCESS, sent
+        values["unique_id"] = UNIQUE_ID
+        fields = {"consumerGroup": "admin-group", "topic": "admin-topic", "queueId": 0}
+        answer = await client.call(Request.UPDATE_CONSUMER_OFFSET, commitOffset=1, **fields)
+        assert answer.code == Reply.SUCCESS, answer
+        await trace(client)
+        yield client
+
+
+async def trace(client: RemotingClient) -> None:
+    """Store the trace of the message, as a producer with traces does."""
+    fields = ("Pub", "1795389060489", "region", "admin-producers", "admin-topic", UNIQUE_ID)
+    more = ("TagA", "key-0", "127.0.0.1:10911", "5", "1", "0", "offset-id", "true")
+    body = "\x01".join((*fields, *more)) + "\x02"
+    properties = f"KEYS\x01{UNIQUE_ID}\x02UNIQ_KEY\x01{'F' * 32}\x02"
+    sent = await client.post(message(body.encode(), properties, b="trace-topic", e=0))
+    assert sent.code == Reply.SUCCESS, sent
+
+
+@asynccontextmanager
+async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Mqadmin, dict[str, str]]]:
+    command = await asyncio.to_thread(java)
+    nameserver = NameserverServer(
+        NameserverConfig(bind_address="127.0.0.1", listen_port=0, remoting_listen_port=-1)
+    )
+    address = await nameserver.start()
+    namesrv = f"127.0.0.1:{nameserver.remoting_port}"
+    files, home = tmp_path / "files", tmp_path / "home"
+    files.mkdir()
+    home.mkdir()
+    write_lists(files)
+    options = f"-Duser.home={home} -Djava.io.tmpdir={home}"
+    chosen = settings(tmp_path / "store", remoting_listen_port=-1, namesrv_addr=address)
+    try:
+        async with running(chosen) as live:
+            async with live.client() as wire:
+                await create_topic(wire, "admin-topic", queues=4)
+                await create_topic(wire, "trace-topic", queues=1)
+                await create_group(wire, "admin-group")
+            values = {"broker": live.bound.remoting, "files": str(files), "namesrv": namesrv}
+            async with consumer(live, values):
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    cwd=home,
+                    env={
+                        **os.environ,
+                        "HOME": str(home),
+                        "JAVA_TOOL_OPTIONS": options,
+                    },
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    limit=4 << 20,
+                )
+                assert process.stdin is not None
+                try:
+                    yield Mqadmin(process, namesrv), values
+                finally:
+                    process.stdin.close()
+                    await asyncio.wait_for(process.wait(), COMMAND_S)
+    finally:
+        await nameserver.stop(0.5)
+
+
+def documented() -> dict[str, str]:
+    """Return the last column of the table, by command."""
+    found = map(ROW.fullmatch, TABLE.read_text(encoding="utf-8").splitlines())
+    return {row[1]: row[2] for row in found if row}
+
+
+def trouble(case: Case, output: str, values: dict[str, str]) -> str:
+    """Return what is wrong with an output; empty: nothing."""
+    if not re.search(fill(case.output, values), output):
+        return f"{case.name}: no {case.output!r} in {output[-1_500:]!r}"
+    failed = [each for each in FAILURES if each in output]
+    if case.works and failed:
+        return f"{case.name}: {failed[0]!r} in {output[-1_500:]!r}"
+    return ""
+
+
+@pytest.mark.timeout(600)  # the first run fetches mqadmin
+async def test_every_command_works_or_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (mqadmin, values):
+        assert await mqadmin.help() == {case.name for case in CASES}
+        found = [trouble(case, await mqadmin.run(case, values), values) for case in CASES]
+    assert not any(found), "\n".join(filter(None, found))
+
+
+def test_the_table_of_the_documentation_is_what_the_commands_do() -> None:
+    rows = documented()
+    assert rows.keys() == {case.name for case in CASES}
+    for case in CASES:
+        assert (rows[case.name] == "yes") == case.works, case.name
