@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from ..cli.errors import CliError
+from .archives import Archives
 from .cluster import Cluster
 from .controllers import Controllers
 from .live import OverviewPages, Watch
@@ -24,6 +25,7 @@ from .pages.dead_letters import DeadLetterPages
 from .pages.groups import GroupPages
 from .pages.high_availability import HighAvailabilityPages
 from .pages.messages import MessagePages
+from .pages.spark import SparkPages
 from .pages.store import StorePages
 from .pages.timers import TimerPages
 from .pages.topics import TopicPages
@@ -51,7 +53,10 @@ def make_app(
     controllers: Controllers,
     views: Views,
     wall_ms: Callable[[], int],
+    *,
     hosts: Iterable[str],
+    archives: Archives,
+    lag_alert: int,
 ) -> tuple[Starlette, Watch]:
     """Return the application and its watch; `hosts` are further names of the console."""
     watch = Watch(cluster, wall_ms)
@@ -78,7 +83,7 @@ def make_app(
 
     app = Starlette(
         routes=[
-            *OverviewPages(watch, views).routes(),
+            *OverviewPages(watch, views, lag_alert).routes(),
             *TopicPages(cluster, views).routes(),
             *GroupPages(cluster, views, wall_ms).routes(),
             *MessagePages(cluster, views, search).routes(),
@@ -86,6 +91,7 @@ def make_app(
             *TimerPages(cluster, views, wall_ms).routes(),
             *HighAvailabilityPages(cluster, controllers, views).routes(),
             *StorePages(cluster, views, wall_ms).routes(),
+            *SparkPages(cluster, views, archives).routes(),
             *ClientPages(cluster, views).routes(),
             *UserPages(cluster, views, wall_ms).routes(),
             *ConfigurationPages(cluster, views).routes(),

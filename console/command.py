@@ -14,6 +14,8 @@ from ..cli.options import address_option, endpoint_option
 from ..proto.addresses import is_loopback
 
 _PORT = 8082
+# Minutes of work of a usual consumer.
+_LAG_ALERT = 100_000
 
 
 @click.command()
@@ -51,6 +53,21 @@ _PORT = 8082
     "`traceparent` link to it.",
 )
 @click.option(
+    "--archive",
+    "archives",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of an archive of `cometmq pipeline archive`, for the page Spark; repeatable.",
+)
+@click.option(
+    "--lag-alert",
+    type=click.IntRange(0),
+    default=_LAG_ALERT,
+    show_default=True,
+    help="Lag of a consumer group from which the overview has an alarm; 0: none.",
+)
+@click.option("--supervised", is_flag=True, hidden=True)
+@click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="JSON file with the address, written when the console is serving.",
@@ -71,6 +88,9 @@ def console(
     hosts: tuple[str, ...],
     allow_changes: bool,
     trace_url: str,
+    archives: tuple[Path, ...],
+    lag_alert: int,
+    supervised: bool,
     ready_file: Path | None,
     namesrv: str,
     endpoint: str,
@@ -107,6 +127,9 @@ def console(
             hosts=hosts,
             allow_changes=allow_changes,
             trace_url=trace_url,
+            archives=archives,
+            lag_alert=lag_alert,
+            supervised=supervised,
             ready_file=ready_file,
             controllers=Controllers(namesrv, click.get_current_context()),
         )

@@ -169,9 +169,11 @@ async def _answers(address: str) -> bool:
 class OverviewPages:
     """The overview and its stream."""
 
-    def __init__(self, watch: Watch, views: Views) -> None:
+    def __init__(self, watch: Watch, views: Views, lag_alert: int) -> None:
+        """`lag_alert` is the lag of a consumer group from which there is an alarm; 0: none."""
         self._watch = watch
         self._views = views
+        self._lag_alert = lag_alert
         # The rendered part of the newest snapshot: one text for all viewers.
         self._rendered: tuple[Snapshot | None, str] = (None, "")
 
@@ -199,17 +201,17 @@ class OverviewPages:
     def _part(self, snapshot: Snapshot) -> str:
         known, text = self._rendered
         if known is not snapshot:
-            text = self._views.part("overview_part.html", **_values(snapshot))
+            text = self._views.part("overview_part.html", **_values(snapshot, self._lag_alert))
             self._rendered = snapshot, text
         return text
 
 
-def _values(snapshot: Snapshot) -> dict[str, Any]:
+def _values(snapshot: Snapshot, lag_alert: int) -> dict[str, Any]:
     members = [one for group in snapshot.groups if group.answer for one in group.answer.members]
     states = [state_of(one, snapshot.unreachable) for one in members]
     return {
         "snapshot": snapshot,
-        "alarms": alarms(snapshot),
+        "alarms": alarms(snapshot, lag_alert),
         "rates": snapshot.rates(),
         "disk_use": snapshot.disk_use(),
         "pictures": [

@@ -105,14 +105,20 @@ def keep_known(new: Sequence[GroupState], old: Sequence[GroupState]) -> list[Gro
     ]
 
 
-def alarms(snapshot: Snapshot) -> list[Alarm]:
-    """Return the alarms of a snapshot, the worst first."""
+def alarms(snapshot: Snapshot, lag_alert: int = 0) -> list[Alarm]:
+    """Return the alarms of a snapshot, the worst first; `lag_alert`: the lag of a group from which
+    there is one, 0: none."""
     found = [Alarm(BAD, snapshot.error)] if snapshot.error else []
     for group in snapshot.groups:
         found += _of_group(group, snapshot.unreachable)
     backlog = snapshot.backlog
     if backlog.error:
         found.append(Alarm(WARNING, f"The consumer groups cannot be read: {backlog.error}"))
+    found += [
+        Alarm(WARNING, f"Consumer group {name} lags: {words.number(lag)} messages.")
+        for name, lag in backlog.largest
+        if 0 < lag_alert <= lag
+    ]
     return sorted(found, key=lambda one: one.level != BAD)
 
 

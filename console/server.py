@@ -18,6 +18,7 @@ from ..cli.errors import CliError
 from ..cli.private_file import replace
 from ..front.clock import Clock
 from .app import make_app
+from .archives import Archives
 from .cluster import Cluster
 from .controllers import Controllers
 from .live import VIEWERS_MAX, Watch
@@ -26,6 +27,8 @@ from .views import Views
 # Connections: those of the open overviews, and as many for pages.
 _CONNECTIONS_MAX = 2 * VIEWERS_MAX
 _BACKLOG = 64
+# The pipe of the server that started this console; its content has no meaning.
+_STDIN, _LIFELINE_CHUNK = 0, 4_096
 _STOP_S = 2
 _KEEP_ALIVE_S = 15
 
@@ -38,6 +41,9 @@ def serve(
     hosts: Sequence[str],
     allow_changes: bool,
     trace_url: str,
+    archives: Sequence[Path],
+    lag_alert: int,
+    supervised: bool,
     ready_file: Path | None,
     controllers: Controllers,
 ) -> None:
@@ -46,7 +52,12 @@ def serve(
     token = secrets.token_urlsafe(32)
     views = Views(connection.endpoint, token, allow_changes=allow_changes, trace_url=trace_url)
     cluster = Cluster(connection, clock.wall_ms)
-    app, watch = make_app(cluster, controllers, views, clock.wall_ms, hosts)
+    app, watch = make_app(
+        *(cluster, controllers, views, clock.wall_ms),
+        hosts=hosts,
+        archives=Archives(archives),
+        lag_alert=lag_alert,
+    )
     with _listener(host, port) as listener:
         config = uvicorn.Config(
             app,
@@ -59,7 +70,7 @@ def serve(
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
         )
-        server = _Server(config, watch, ready_file)
+        server = _Server(config, watch, ready_file, supervised=supervised)
         asyncio.run(server.serve(sockets=[listener]))
     if server.failure is not None:
         raise server.failure
@@ -68,8 +79,17 @@ def serve(
 class _Server(uvicorn.Server):
     """uvicorn's server; it writes the ready file, and ends the streams before it waits for them."""
 
-    def __init__(self, config: uvicorn.Config, watch: Watch, ready_file: Path | None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        watch: Watch,
+        ready_file: Path | None,
+        *,
+        supervised: bool,
+    ) -> None:
+        """`supervised`: the end of the standard input ends the server."""
         super().__init__(config)
+        self._supervised = supervised
         self._watch = watch
         self._ready_file = ready_file
         self.failure: CliError | None = None
@@ -100,7 +120,14 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
+        if self._supervised:
+            loop.add_reader(_STDIN, self._read_lifeline)
         yield
+
+    def _read_lifeline(self) -> None:
+        if not os.read(_STDIN, _LIFELINE_CHUNK):
+            asyncio.get_running_loop().remove_reader(_STDIN)
+            self.handle_exit(signal.SIGTERM, None)
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -31,6 +31,7 @@ SECTIONS = (
     ("/timers", "Timers"),
     ("/ha", "High availability"),
     ("/store", "Store"),
+    ("/spark", "Spark"),
     ("/clients", "Clients"),
     ("/users", "Users"),
     ("/configuration", "Configuration"),

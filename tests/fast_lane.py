@@ -36,7 +36,7 @@ LEFT_OUT = {
         installation local_cluster proxy store_commands store_retention up up_controller up_groups
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
-    "console": "access_pages browser node_death operating_pages pages",
+    "console": "access_pages beside_a_server browser node_death operating_pages pages",
     "docs": "first_hour production_guide skips",
     "front": """
         abuse access_point forward_hold life native_soak native_tls raw slow_clients streams

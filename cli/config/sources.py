@@ -2,15 +2,16 @@
 
 
 def broker_owners() -> list[type]:
-    """Return the dataclasses of a broker: broker, store, replication, door, TLS, logs."""
+    """Return the dataclasses of a broker: broker, store, replication, door, TLS, logs, console."""
     from ...broker.config import BrokerConfig
     from ...front.config import DoorConfig
     from ...ha.config import HaConfig
     from ...proto.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
+    from ..server.console_process import ConsoleConfig
     from ..server.logs import LogConfig
 
-    return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, TlsConfig, LogConfig]
+    return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, TlsConfig, LogConfig, ConsoleConfig]
 
 
 def namesrv_owners() -> list[type]:
@@ -24,10 +25,11 @@ def namesrv_owners() -> list[type]:
 
 
 def proxy_owners() -> list[type]:
-    """Return the dataclasses of a proxy: proxy, door, TLS, logs."""
+    """Return the dataclasses of a proxy: proxy, door, TLS, logs, console."""
     from ...broker.proxy.config import ProxyConfig
     from ...front.config import DoorConfig
     from ...proto.tls_config import TlsConfig
+    from ..server.console_process import ConsoleConfig
     from ..server.logs import LogConfig
 
-    return [ProxyConfig, DoorConfig, TlsConfig, LogConfig]
+    return [ProxyConfig, DoorConfig, TlsConfig, LogConfig, ConsoleConfig]

@@ -21,6 +21,7 @@ from ..config.sources import broker_owners, namesrv_owners
 from ..errors import CliError, Exit
 from ..private_file import PRIVATE_UMASK, restrict
 from ..times import duration
+from .console_process import ConsoleConfig, ConsoleProcess
 from .logs import LogConfig, adopt, configure_logging
 from .process import Supervision, logger, run_server, start_or_explain
 
@@ -250,6 +251,7 @@ class _Broker:
         os.umask(store.umask)
         restrict((store.root, *store.commit_log_directories), store.umask)
         ha = loaded.config(HaConfig)
+        self._console = ConsoleProcess(loaded.config(ConsoleConfig))
         self._elected: bool = ha.enable_controller_mode
         self.server = BrokerServer(
             loaded.config(BrokerConfig),
@@ -263,6 +265,7 @@ class _Broker:
 
     async def start(self) -> Mapping[str, Any]:
         bound = await self.server.start()
+        self._console.start(bound.client)
         return {
             "client": bound.client,
             "ha": bound.ha,
@@ -271,6 +274,7 @@ class _Broker:
         }
 
     async def stop(self, grace_s: float) -> None:
+        await self._console.stop()
         await self.server.stop(grace_s)
 
     def state(self) -> Mapping[str, Any] | None:

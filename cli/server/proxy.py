@@ -17,6 +17,7 @@ from .. import private_file
 from ..config.sources import broker_owners, proxy_owners
 from ..errors import CliError
 from .command import Process, process_options, settings_options
+from .console_process import ConsoleConfig, ConsoleProcess
 
 
 @click.command()
@@ -49,17 +50,20 @@ class _Proxy:
 
         loaded = process.load(proxy_owners(), broker_owners(), process.file)
         self._ready_file = ready_file
+        self._console = ConsoleProcess(loaded.config(ConsoleConfig))
         config = loaded.config(ProxyConfig)
         links = NodeLinks(config.cluster_token, loaded.config(TlsConfig))
         self._server = ProxyServer(config, loaded.config(DoorConfig), links=links)
 
     async def start(self) -> Mapping[str, Any]:
         bound = await self._server.start()
+        self._console.start(bound.client)
         if self._ready_file is not None:
             _write_ready(self._ready_file, bound.client, bound.metrics)
         return {"client": bound.client, "metrics": bound.metrics, "door": bound.door}
 
     async def stop(self, grace_s: float) -> None:
+        await self._console.stop()
         await self._server.stop(grace_s)
 
     def state(self) -> Mapping[str, Any] | None:

@@ -19,6 +19,7 @@ PAGES = (
         "/timers?window=7+days",
         "/ha",
         "/store",
+        "/spark",
         "/clients",
         "/users",
         "/users/seer",

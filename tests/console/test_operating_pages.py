@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from pathlib import Path
 
 import cometmq
 from cometmq.broker.trace.records import Consumed, Delivered
 from cometmq.cli.connection import Connection
+from cometmq.console.archives import Archives
 from cometmq.console.forecast import forecast, growth
 from cometmq.console.pages.timers import bounds_of, merged, per_second
 from cometmq.console.story import of_group, replicated, timeline, trace_id, traced
+from cometmq.pipeline.archive.manifest import FileEntry, Manifest
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.transacting import half
-from cometmq.tests.console.served import Served, told
+from cometmq.tests.console.served import Served, serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 HOUR_MS = 3_600_000
@@ -223,3 +226,35 @@ def test_a_message_has_a_timeline_from_send_to_its_consumers(
         assert "min left" in group
         consumer.ack(held[0])
         wait_until("it is passed", lambda: "Passed by tellers" in told(console.get(page)))
+
+
+def test_archives_show_their_ranges_and_last_jobs(tmp_path: Path) -> None:
+    places = ((0, 100), (100, 250), (300, 400))
+    (tmp_path / "_manifest").mkdir()
+    for number, (start, end) in enumerate(places):
+        path = f"topic=orders/dt=d/{number}.parquet"
+        file = FileEntry("orders", path, f"s/{number}", 7, 90, 0, 0)
+        about = {"kind": "split", "broker": "broker-a", "start": start, "end": end}
+        name = f"broker-a-{number}"
+        record = Manifest(name, (file,), about=about).encode()
+        (tmp_path / "_manifest" / f"{name}.json").write_bytes(record)
+    archives = Archives([tmp_path, tmp_path / "absent"])
+    found, absent = archives.read()
+    assert found.ranges() == [("broker-a", [(0, 250), (300, 400)])]
+    assert (found.records, found.rows, found.bytes) == (3, 21, 270)
+    assert {job.kind for job in found.last} == {"range of a log"}
+    assert "cannot be read as an archive" in absent.problem
+    (tmp_path / "_manifest" / "broken.json").write_text("{")
+    assert "broken.json" in archives.read()[0].problem
+
+
+def test_spark_shows_the_watermark_and_how_to_name_archives(
+    console: Served, shared_cluster: Cluster, tmp_path: Path
+) -> None:
+    page = told(console.get("/spark"))
+    assert "retention does not wait" in page
+    assert "No archive is named" in page
+    (tmp_path / "archive" / "_manifest").mkdir(parents=True)
+    folder = str(tmp_path / "archive")
+    with serve(tmp_path, shared_cluster.endpoints, "--archive", folder) as other:
+        assert "Nothing is committed yet." in told(other.get("/spark"))

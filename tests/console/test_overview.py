@@ -119,3 +119,11 @@ def test_the_history_keeps_the_newest_points_in_columns() -> None:
     assert (times[0], first[-1]) == (5.0, POINTS_MAX + 4)
     assert second[-1] is None
     assert history.last() == [times[-1], first[-1], None]
+
+
+def test_a_group_from_the_given_lag_on_has_an_alarm() -> None:
+    snapshot = Snapshot(1, backlog=Backlog(at_ms=1, largest=[("slow", 12_000), ("fast", 9)]))
+    assert [one.text for one in alarms(snapshot, 10_000)] == [
+        "Consumer group slow lags: 12,000 messages."
+    ]
+    assert alarms(snapshot) == []

@@ -27,6 +27,7 @@ PAGES = (
     "/timers",
     "/ha",
     "/store",
+    "/spark",
     "/clients",
     "/users",
     "/audit",
