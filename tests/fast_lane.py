@@ -37,7 +37,7 @@ LEFT_OUT = {
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
     "console": "access_pages beside_a_server browser node_death operating_pages pages",
-    "docs": "first_hour production_guide skips",
+    "docs": "first_hour production_guide site skips",
     "front": """
         abuse access_point forward_hold life native_soak native_tls raw slow_clients streams
         suspend unary

@@ -43,7 +43,9 @@ MAY_IMPORT = {
 }
 ENTRY_POINTS = {"console", "cli"}
 PACKAGE_FOLDERS = {name.split("/")[0] for name in MAY_IMPORT} - {""}
-OTHER_FOLDERS = {"native", "scripts", "tests", "docs", "deploy", ".ci", ".github"}
+OTHER_FOLDERS = {
+    *("native", "scripts", "tests", "docs", "deploy", "examples", ".ci", ".github"),
+}
 
 # Modules that a pure core may not import: clocks, randomness, threads, event loops, network, disk.
 IMPURE = {
@@ -356,7 +358,7 @@ def test_imports_of_the_core_equal_the_declared_dependencies() -> None:
 
 def of_tests(extras: dict[str, list[str]]) -> list[str]:
     """Return the requirements of the extras that `dev` includes."""
-    return extras["spark"] + extras["java"] + extras["console"]
+    return extras["spark"] + extras["java"] + extras["console"] + extras["docs"]
 
 
 def test_the_pins_are_within_the_ranges() -> None:
