@@ -10,7 +10,9 @@ import os
 import posixpath
 import re
 
-from mkdocs.structure.files import File
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 #: File in the repository -> page of the site.
 OUTSIDE = {
@@ -18,6 +20,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "reporting.md",
+    "examples/README.md": "examples.md",
     "store/README.md": "folders/store.md",
     "ha/README.md": "folders/ha.md",
 }
@@ -25,7 +28,7 @@ LINK = re.compile(r"(?<!`)(!?)\[([^\]]*)\]\((?!\w+:)([^)#\s]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(\s*```\w+) [\w ]+$", re.MULTILINE)
 
 
-def on_config(config):
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add pages without an entry to the guides."""
     guides = next(it["How-to guides"] for it in config["nav"] if "How-to guides" in it)
     listed = str(config["nav"])
@@ -35,7 +38,7 @@ def on_config(config):
     return config
 
 
-def on_files(files, config):
+def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside."""
     root = posixpath.dirname(config["config_file_path"].replace("\\", "/"))
     for source, page in OUTSIDE.items():
@@ -44,12 +47,12 @@ def on_files(files, config):
     return files
 
 
-def on_page_markdown(markdown, page, config, files):
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite the links of one page."""
     here = page.file.src_uri
     source = {page: file for file, page in OUTSIDE.items()}.get(here, f"docs/{here}")
 
-    def rewritten(link):
+    def rewritten(link: re.Match[str]) -> str:
         mark, text, target, anchor = link[1], link[2], link[3], link[4] or ""
         if not target:
             return link[0]

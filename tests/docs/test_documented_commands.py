@@ -38,7 +38,7 @@ _ALL = dict(_commands(cli, click.Context(cli)))
 
 
 def _documented() -> list[str]:
-    pages = [_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")]
+    pages = [_ROOT / "README.md", _ROOT / "examples" / "README.md", *(_ROOT / "docs").glob("*.md")]
     texts = [page.read_text() for page in pages]
     lines = {line for text in texts for line in _COMMAND.findall(text)}
     return sorted(lines.union(*map(_examples, _ALL.values())))

@@ -34,7 +34,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
 
 @pytest.mark.parametrize("link", ["[a](nowhere.md)", "[b](sdk.md#nowhere)"])
 def test_a_broken_link_or_anchor_ends_the_build(tmp_path: Path, link: str) -> None:
-    for name in ("docs", "scripts", "store", "ha"):
+    for name in ("docs", "scripts", "examples", "store", "ha"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         (tmp_path / name).symlink_to(ROOT / name)

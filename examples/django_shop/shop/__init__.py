@@ -1,0 +1,1 @@
+"""A shop that publishes its orders and handles them in a separate process."""
