@@ -17,7 +17,7 @@ from .. import __version__
 from ..proto import v2
 from ..proto.errors import code_name
 from .credentials import Credentials, credentials
-from .errors import CliError, Exit
+from .errors import CliError, Exit, NotServedError
 from .links import channel, cluster_token, refusal_of_token, token_metadata, uses_tls
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return CliError(f"{endpoint} does not support this call. Is it a broker's client port?")
+        return NotServedError(
+            f"{endpoint} does not support this call. Is it a broker's client port?"
+        )
     text = f"{endpoint} refused the call: {error.details()} ({code.name})."
     if code is grpc.StatusCode.PERMISSION_DENIED and cluster_token(endpoint):
         withheld = refusal_of_token(endpoint)

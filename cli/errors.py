@@ -20,3 +20,7 @@ class CliError(Exception):
     def __init__(self, sentence: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+class NotServedError(CliError):
+    """The node does not have the called method: it is of an earlier version, or no broker."""

@@ -21,7 +21,7 @@ import click
 
 from ...proto import paths, v1
 from ..connection import TIMEOUT_S, Connection
-from ..errors import CliError, Exit
+from ..errors import CliError, Exit, NotServedError
 from ..output import print_table, show_document, show_fields, timed
 
 R = TypeVar("R")
@@ -139,7 +139,10 @@ def broker_groups(endpoint: str) -> Iterator[BrokerGroups]:
 def group_names(connection: Connection, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
     """Return the names of all groups; `("",)` for the only one. Raises CliError."""
     request = v1.ListBrokersRequest()
-    found = connection.call(paths.LIST_BROKERS, request, v1.ListBrokersResponse, timeout_s)
+    try:
+        found = connection.call(paths.LIST_BROKERS, request, v1.ListBrokersResponse, timeout_s)
+    except NotServedError:
+        return ("",)  # a broker of version 0.1.0, which serves its own group
     return tuple(found.brokers) if len(found.brokers) > 1 else ("",)
 
 
