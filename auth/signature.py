@@ -1,4 +1,6 @@
-"""Signature of a call: the header `authorization`, algorithm MQv2-HMAC-SHA1. Pure.
+"""Signatures of calls, of the gRPC and of the remoting protocol: HMAC-SHA1. Pure.
+
+The header `authorization` of a gRPC call has the algorithm MQv2-HMAC-SHA1:
 
     MQv2-HMAC-SHA1 Credential=<user>[/<region>/<service>], SignedHeaders=x-mq-date-time,
     Signature=<hex of HMAC-SHA1(secret, x-mq-date-time)>
@@ -12,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -52,6 +55,11 @@ def parse_authorization(header: str) -> Credential:
     if not user:
         raise unauthorized("username cannot be null.")
     return Credential(user, signature)
+
+
+def sign_command(secret: bytes, values: Iterable[str], body: bytes) -> bytes:
+    """Return the signature of a remoting command: over the values of its fields, and its body."""
+    return hmac.digest(secret, "".join(values).encode() + body, hashlib.sha1)
 
 
 def sign(secret: bytes, date_time: str) -> bytes:

@@ -56,6 +56,8 @@ class ClientPort:
     access: AccessPoint
     door: SuspendableDoor
     admin: Admin
+    #: With authentication.
+    guard: Guard | None = None
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class ClientPort:
         if audit is not None:
             methods = list(map(audit.watching, methods))
         if self._config.authentication_enabled:
-            guard = await self._guard(audit)
+            guard = self.guard = await self._guard(audit)
             broker.quotas.identify(guard.user_of)
             methods = list(map(guard.watching, methods))
             locate = guard.locating(locate)

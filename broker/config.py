@@ -61,7 +61,12 @@ class BrokerConfig:
     remoting_listen_port: int = _setting(
         0,
         "Port of the remoting protocol for classic clients (4.x); 0: off; -1: chosen by the OS. "
-        "Plaintext; not together with authenticationEnabled or tlsMode=enforcing.",
+        "With tlsCertificate it speaks TLS, and plaintext unless tlsMode=enforcing.",
+    )
+    allow_mixed_protocols: bool = _setting(
+        False,
+        "Let clients of the gRPC and of the remoting protocol consume in one group at once. They "
+        "have different progress: each message is delivered to both.",
     )
     metrics_prom_exporter_port: int = _setting(
         5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."

@@ -32,6 +32,7 @@ from ..proto.addresses import bracketed
 from ..proto.node_links import NodeLinks
 from ..proto.setting_keys import entries
 from ..store.config.store_config import StoreConfig
+from .access.guard import Guard
 from .assembly import assemble, set_store_host
 from .classic.port import ClassicPort
 from .client_port import ClientPort
@@ -235,7 +236,7 @@ class BrokerLifecycle:
         self._client_port = client
         metrics_port = await self._open_metrics(broker, client)
         set_store_host(broker, client_port)
-        remoting = await self._open_classic(broker)
+        remoting = await self._open_classic(broker, client.guard)
         bound = self._bound(client_port, ha_port, metrics_port, client.door.name)
         bound = self.bound = replace(bound, remoting=remoting)
         await self._join(broker, role, bound)
@@ -441,7 +442,7 @@ class BrokerLifecycle:
             self._config.bind_address, self._config.metrics_prom_exporter_port
         )
 
-    async def _open_classic(self, broker: Broker) -> str:
+    async def _open_classic(self, broker: Broker, guard: Guard | None) -> str:
         """Serve classic clients if there is a port for them; return its address, or empty."""
         if not self._config.remoting_listen_port:
             return ""
@@ -452,6 +453,8 @@ class BrokerLifecycle:
             self._door_config,
             max_message_size=self._store_config.max_message_size,
             admin=self._client_port.admin,
+            guard=guard,
+            links=self._links,
             settings=self._settings,
         )
         return await classic.open(self._stack)

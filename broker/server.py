@@ -65,11 +65,7 @@ class BrokerServer:
         reason when the process must end.
         """
         check_settings(broker, ha)
-        check_remoting(
-            broker.remoting_listen_port,
-            authentication=broker.authentication_enabled,
-            tls_enforced=tls is not None and tls.tls_mode == "enforcing",
-        )
+        check_remoting(broker.remoting_listen_port)
         self._links = NodeLinks(ha.cluster_token, tls)
         check_certificates(door, self._links)
         named = [host_port(host, port) for host, port in broker.namesrv_addresses()]

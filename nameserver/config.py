@@ -31,8 +31,8 @@ class NameserverConfig:
     remoting_listen_port: int = _setting(
         0,
         "Port of the remoting protocol for classic clients (4.x) and mqadmin: routes; 0: off; "
-        "-1: chosen by the OS. Plaintext; not together with authenticationEnabled or "
-        "tlsMode=enforcing.",
+        "-1: chosen by the OS. With tlsCertificate it speaks TLS, and plaintext unless "
+        "tlsMode=enforcing. With authenticationEnabled it only answers routes.",
     )
     order_message_enable: bool = _setting(
         False,

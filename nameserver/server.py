@@ -79,11 +79,7 @@ class NameserverServer:
     ) -> None:
         """Raises ValueError for contradictory settings."""
         self._config = config
-        check_remoting(
-            config.remoting_listen_port,
-            authentication=config.authentication_enabled,
-            tls_enforced=tls is not None and tls.tls_mode == "enforcing",
-        )
+        check_remoting(config.remoting_listen_port)
         links = self.links = NodeLinks(config.cluster_token, tls)
         links.check_addresses(config.peers())
         door = door or DoorConfig()
@@ -100,7 +96,7 @@ class NameserverServer:
         make_door = choose_door(door.accepting(_TABLE_BYTES), links)
         self._door = make_door(self._services(), self._clock)
         self._kv = KvConfig(config.namesrv_data_dir)
-        self._remoting = RemotingServer(self._classic_handlers(), door, self._clock)
+        self._remoting = RemotingServer(self._classic_handlers(), door, self._clock, links)
         #: Port of the remoting protocol, once started; 0: off.
         self.remoting_port = 0
         self._scan_task: asyncio.Task[None] | None = None
@@ -219,6 +215,9 @@ class NameserverServer:
             entries((self._config,), {}),
             local_changes=bool(self._config.cluster_token),
         )
+        if self._config.authentication_enabled:
+            # Signatures cannot be checked here, as there are no users: clients get their routes.
+            return routes.handlers(of_clients=True)
         return {**routes.handlers(), **admin.handlers()}
 
     def _new_table(self) -> RouteTable:

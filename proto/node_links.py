@@ -8,6 +8,7 @@ only if the settings call the network trusted: a listener would have all rights 
 
 import hmac
 import logging
+import ssl
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ class NodeLinks:
                 )
         self._carried: Metadata = ((TOKEN_KEY, token),) if token else ()
         self._dial: tuple[Certificates, grpc.ChannelCredentials] | None = None
+        self._serve: tuple[Certificates, ssl.SSLContext] | None = None
         self._name = ("grpc.ssl_target_name_override", config.tls_node_name)
         self._withheld: set[str] = set()
 
@@ -115,6 +117,21 @@ class NodeLinks:
             return local
         return hmac.compare_digest(token.encode(), self.token.encode())
 
+    def server_context(self) -> ssl.SSLContext | None:
+        """Return the context of a TLS server that asks clients for no certificate, None without
+        certificates; the same object until they change."""
+        if self.files is None:
+            return None
+        current = self.files.current()
+        if self._serve is None or self._serve[0] is not current:
+            try:
+                self._serve = current, _context(self.tls)
+            except (OSError, ValueError) as error:  # replaced between the two reads
+                if self._serve is None:
+                    raise
+                logger.warning("certificate.kept file=%s error=%s", self.tls.tls_certificate, error)
+        return self._serve[1]
+
     def server_credentials(self, *, require_client: bool) -> grpc.ServerCredentials:
         """Return credentials for a grpcio server; each new connection gets the present certificate.
 
@@ -135,6 +152,13 @@ class NodeLinks:
         return grpc.dynamic_ssl_server_credentials(
             _server_certificate(used), changed, require_client_authentication=require_client
         )
+
+
+def _context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(config.tls_certificate, config.tls_key)
+    return context
 
 
 def _server_certificate(found: Certificates) -> grpc.ServerCertificateConfiguration:

@@ -108,6 +108,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         #: "host:port" of the peer.
         self.peer = ""
+        #: Of the request that is handled now: the user that signed it, if that was checked.
+        self.metadata: tuple[tuple[str, str], ...] = ()
         #: Steady times: last traffic, start of the unfinished frame, start of a full write buffer.
         self.active_ns = 0
         self.unfinished_since_ns = 0

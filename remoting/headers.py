@@ -227,6 +227,43 @@ class EndTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class PopMessage:
+    """POP_MESSAGE."""
+
+    consumer_group: str = _text("consumerGroup")
+    topic: str = _text("topic")
+    #: -1: any.
+    queue_id: int = _int("queueId")
+    max_messages: int = _int("maxMsgNums")
+    invisible_ms: int = _long("invisibleTime")
+    #: Time for which the request may wait.
+    poll_ms: int = _long("pollTime")
+    expression_type: str = _text("expType", "TAG")
+    expression: str = _text("exp", "*")
+
+
+@dataclass(frozen=True, slots=True)
+class AckMessage:
+    """ACK_MESSAGE."""
+
+    consumer_group: str = _text("consumerGroup")
+    #: The retry topic for a message from there.
+    topic: str = _text("topic")
+    handle: str = _text("extraInfo")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeInvisibleTime:
+    """CHANGE_MESSAGE_INVISIBLETIME."""
+
+    consumer_group: str = _text("consumerGroup")
+    topic: str = _text("topic")
+    handle: str = _text("extraInfo")
+    invisible_ms: int = _long("invisibleTime")
+    suspend: bool = _bool("suspend", False)
+
+
+@dataclass(frozen=True, slots=True)
 class RecallMessage:
     """RECALL_MESSAGE."""
 

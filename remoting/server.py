@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from ..front.errors import AddressError, PortInUseError
 from ..front.process import client_connections
 from .connection import Connection, Handler, Shared, Statistics
+from .first_bytes import FirstBytes
 
 if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.config import DoorConfig
+    from ..proto.node_links import NodeLinks
 
 #: Value of `remotingListenPort` for a port that the operating system chooses; 0 is off.
 ANY_PORT = -1
@@ -36,29 +38,28 @@ _PORT_MAX = 65_535
 _NS_PER_MS = 1_000_000
 
 
-def check_remoting(port: int, *, authentication: bool, tls_enforced: bool) -> None:
-    """Raise ValueError unless `remotingListenPort` is valid and may be served in plaintext."""
+def check_remoting(port: int) -> None:
+    """Raise ValueError unless `remotingListenPort` is valid."""
     if not ANY_PORT <= port <= _PORT_MAX:
         raise ValueError(
             f"remotingListenPort is {port}, but must be 0 (off), -1 (any free port) or a port."
-        )
-    if port and authentication:
-        raise ValueError(
-            "remotingListenPort and authenticationEnabled=true exclude each other: the signatures "
-            "of remoting clients (AccessKey, Signature) are not checked yet."
-        )
-    if port and tls_enforced:
-        raise ValueError(
-            "remotingListenPort and tlsMode=enforcing exclude each other: the remoting port speaks "
-            "plaintext."
         )
 
 
 class RemotingServer:
     """Serves a table of request codes on one port; starts and stops once, on one event loop."""
 
-    def __init__(self, handlers: Mapping[int, Handler], config: DoorConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        config: DoorConfig,
+        clock: Clock,
+        links: NodeLinks | None = None,
+    ) -> None:
+        """With certificates in `links` the port speaks TLS, and plaintext if that is allowed."""
         self._shared = Shared(handlers, config, clock)
+        self._links = links if links is not None and links.files is not None else None
+        self._first_bytes: FirstBytes | None = None
         self._server: asyncio.Server | None = None
         self._checks: asyncio.TimerHandle | None = None
 
@@ -80,12 +81,17 @@ class RemotingServer:
         shared = self._shared
         shared.connections_max = max(1, client_connections(shared.config) // _CONNECTIONS_SHARE)
         loop = asyncio.get_running_loop()
+        links = self._links
         try:
-            self._server = await loop.create_server(lambda: Connection(shared), host, max(port, 0))
+            self._server = await loop.create_server(
+                lambda: Connection(shared), host, max(port, 0), start_serving=links is None
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
             raise AddressError(host, port, error.strerror or str(error)) from error
+        if links is not None:
+            self._first_bytes = FirstBytes(self._server.sockets, shared, links)
         self._checks = loop.call_later(_CHECK_S, self._check)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -99,6 +105,8 @@ class RemotingServer:
         if self._checks is not None:
             self._checks.cancel()
         server.close()
+        if self._first_bytes is not None:
+            await self._first_bytes.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while any(  # noqa: ASYNC110 - ends with the last request

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from .audit import AuditLog
     from .key_source import KeySource
-    from .rights import Need
+    from .rights import Need, Needs
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ _RECENT_MAX = 1_024
 _HEADERS_KEPT_MAX = 512
 _NAME_KEPT_MAX = 255
 
+_USER = "user"
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
 _NOT_SUPER = "only users of type Super have it."
@@ -69,6 +70,12 @@ class _Known:
     depends_on_source: bool
     #: By need (and source address): "" if allowed, else the reason.
     decisions: dict[Any, str] = field(default_factory=dict)
+
+
+class Verified(tuple[tuple[str, str], ...]):
+    """The metadata of a call of another protocol: the name of its user, which was checked."""
+
+    __slots__ = ()
 
 
 class Guard:
@@ -143,10 +150,39 @@ class Guard:
 
     def user_of(self, ctx: RequestContext) -> str:
         """Return the name of the user of a checked call. Raises WireError."""
+        if isinstance(ctx.metadata, Verified):
+            return ctx.metadata[0][1]
         recent = self._recent.get(id(ctx.metadata))
         if recent is not None and recent[0] is ctx.metadata:
             return recent[1].user.name
         return self._identify(ctx).user.name
+
+    def check_signed(
+        self, name: str, is_signed: Callable[[bytes], bool], needs: Needs, ctx: RequestContext
+    ) -> None:
+        """Check a call of another protocol, signed by user `name`. Raises WireError.
+
+        `is_signed` gets the secret and returns whether the call is signed with it. From now on
+        `ctx` belongs to the user.
+        """
+        if self._tables.users_version != self._users_version:
+            self._forget()
+        try:
+            known = self._known.get(name) or self._open(name)
+            self.computed += 1
+            if not is_signed(known.secret):
+                raise unauthorized("check signature failed.")
+        except WireError:
+            self._refused["signature"] += 1
+            raise
+        ctx.metadata = Verified(((_USER, name),))
+        if known.is_super:
+            return
+        if not self._authorize and needs is not SUPER:
+            return
+        for need in needs:
+            if known.depends_on_source or known.decisions.get(need) != "":
+                self._permit(known, need, ctx)
 
     # -- authentication -----------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class ClassicClients:
         producers: Members[Connection],
         locks: QueueLocks,
     ) -> None:
+        self._mixed = runtime.config.allow_mixed_protocols
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._metadata = metadata
@@ -81,14 +82,20 @@ class ClassicClients:
         }
 
     def start(self) -> None:
-        """Remove silent members from now on."""
+        """Remove silent members from now on; keep clients of the gRPC protocol out of groups."""
+        if not self._mixed:
+            self._registry.is_taken = self._has_members
         self._expiry = self._loop.call_later(_EXPIRY_CHECK_S, self._expire)
 
     def close(self) -> None:
         """Stop the timers."""
+        self._registry.is_taken = lambda _group: False
         for timer in (self._notice, self._expiry):
             if timer is not None:
                 timer.cancel()
+
+    def _has_members(self, group: str) -> bool:
+        return bool(self._members.client_ids(group))
 
     def heartbeat(self, command: Command, peer: Connection) -> Command:
         """Answer HEART_BEAT."""
@@ -114,13 +121,15 @@ class ClassicClients:
             return
         check_group(name)
         subscriptions = None if light else _subscriptions(found)
-        if not self._members.has(name, client_id) and any(
-            client.group == name and client.streams for client in self._registry
+        if (
+            not self._mixed
+            and not self._members.has(name, client_id)
+            and any(client.group == name and client.streams for client in self._registry)
         ):
             raise RemotingError(
                 Reply.SYSTEM_ERROR,
                 f"consumer group {name} is in use by clients of the gRPC protocol: a group belongs "
-                "to one protocol at a time",
+                "to one protocol at a time (allowMixedProtocols)",
             )
         try:
             self._metadata.ensure_group(name)
@@ -245,6 +254,20 @@ def _about(command: Command, group: Any) -> About:
         for name in ("consumeType", "messageModel", "consumeFromWhere")
     )
     return About(command.language[:_LABEL_MAX], command.version, *labels)
+
+
+def heard(body: bytes) -> tuple[set[str], set[str]]:
+    """Return the consumer groups and topics that a heartbeat, a check of a subscription or a list
+    of queues names. Raises RemotingError."""
+    found = json_object(body)
+    groups = {str(found[name]) for name in ("consumerGroup", "group") if found.get(name)}
+    items = [*items_of(found, "mqSet"), found.get("subscriptionData")]
+    for group in items_of(found, "consumerDataSet", _GROUPS_MAX):
+        groups.add(name_of(group, "groupName"))
+        items += items_of(group, "subscriptionDataSet")
+    topics = {str(item.get("topic", "")) for item in items if isinstance(item, dict)}
+    topics.add(str(found.get("topic") or ""))
+    return groups - {""}, topics - {""}
 
 
 def _subscriptions(group: Any) -> list[Subscription]:

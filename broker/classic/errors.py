@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...front.context import RequestContext
 from ...proto import v2
 from ...proto.errors import WireError
 from ...remoting.codes import Reply
@@ -29,6 +30,7 @@ _REPLIES: dict[int, Reply] = {
     v2.CONSUMER_GROUP_NOT_FOUND: Reply.SUBSCRIPTION_GROUP_NOT_EXIST,
     v2.OFFSET_NOT_FOUND: Reply.QUERY_NOT_FOUND,
     v2.FORBIDDEN: Reply.NO_PERMISSION,
+    v2.UNAUTHORIZED: Reply.NO_PERMISSION,
     v2.TOO_MANY_REQUESTS: Reply.SYSTEM_BUSY,
     v2.MESSAGE_BODY_TOO_LARGE: Reply.MESSAGE_ILLEGAL,
     v2.MESSAGE_PROPERTIES_TOO_LARGE: Reply.MESSAGE_ILLEGAL,
@@ -66,6 +68,13 @@ def with_codes(call: Callable[[], Any]) -> Any:
         return call()
     except WireError as error:
         raise RemotingError(reply_code(error.code), error.message) from None
+
+
+def context_of(peer: Connection, client_id: str, request_bytes: int = 0) -> RequestContext:
+    """Return the context of a request for the services; its user is that of the request."""
+    return RequestContext(
+        client_id, peer=peer.peer, metadata=peer.metadata, request_bytes=request_bytes
+    )
 
 
 def known_topic(metadata: Metadata, name: str) -> Topic:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...proto.addresses import host_port
 from ...remoting.connection import Connection
 from ...remoting.server import RemotingServer
+from .access import ClassicAccess
 from .admin.handlers import admin_handlers
 from .calls import ClientCalls
 from .clients import ClassicClients
@@ -14,10 +15,12 @@ from .errors import on_leader
 from .locks import QueueLocks
 from .members import Members
 from .offsets import ClassicOffsets
+from .pop import ClassicPop
 from .pull import ClassicPulls
 from .queries import ClassicQueries
 from .recalls import ClassicRecalls
 from .replies import ClassicReplies
+from .rights import rights
 from .send import ClassicSends
 from .send_back import SendBacks
 from .transactions import ClassicTransactions
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ...front.config import DoorConfig
+    from ...proto.node_links import NodeLinks
     from ...remoting.connection import Handler
+    from ..access.guard import Guard
     from ..admin.service import Admin
     from ..config import BrokerConfig
     from ..parts import Broker
@@ -51,9 +56,11 @@ class ClassicPort:
         *,
         max_message_size: int,
         admin: Admin,
+        guard: Guard | None,
+        links: NodeLinks,
         settings: Mapping[str, tuple[str, str]],
     ) -> None:
-        """`settings` maps keys to value and origin."""
+        """`settings` maps keys to value and origin; `guard`: with authentication."""
         self._config = config
         expiry_ns = config.channel_expired_timeout * _NS_PER_MS
         members = Members[Connection](expiry_ns, config.max_clients)
@@ -63,8 +70,11 @@ class ClassicPort:
             broker, admin, members=members, producers=producers, settings=settings
         )
         leadership = broker.leadership
-        guarded = {code: on_leader(handler, leadership) for code, handler in handlers.items()}
-        self._server = RemotingServer(guarded, door, broker.runtime.clock)
+        handlers = {code: on_leader(handler, leadership) for code, handler in handlers.items()}
+        if guard is not None:
+            access = ClassicAccess(guard, rights(broker.store, broker.transactions))
+            handlers = {code: access.checking(handler) for code, handler in handlers.items()}
+        self._server = RemotingServer(handlers, door, broker.runtime.clock, links)
 
     async def open(self, stack: AsyncExitStack) -> str:
         """Listen; return the address for clients, HOST:PORT. Raises DoorError."""
@@ -89,11 +99,10 @@ def _handlers(
     producers: Members[Connection],
 ) -> tuple[dict[int, Handler], Sequence[_Part]]:
     """Build the parts; return the table of request codes, and the parts to start."""
-    runtime, metadata, store = broker.runtime, broker.metadata, broker.store
     locks = QueueLocks()
     clients = ClassicClients(
-        runtime=runtime,
-        metadata=metadata,
+        runtime=broker.runtime,
+        metadata=broker.metadata,
         registry=broker.clients,
         group_topics=broker.group_topics,
         members=members,
@@ -101,24 +110,54 @@ def _handlers(
         locks=locks,
     )
     transactions = ClassicTransactions(
-        runtime=runtime,
+        runtime=broker.runtime,
         sender=broker.sender,
         transactions=broker.transactions,
         producers=producers,
     )
-    calls = ClientCalls(store, members, broker.resets, config.broker_name)
-    offsets = ClassicOffsets(store, metadata, broker.offsets, broker.pump)
+    calls = ClientCalls(broker.store, members, broker.resets, config.broker_name)
+    table = {
+        **clients.handlers(),
+        **_consuming(broker, members, config.broker_name),
+        **_sending(broker, locks, max_message_size),
+        **transactions.handlers(),
+        **calls.handlers(),
+        **ClassicReplies(broker.runtime, broker.sender, producers).handlers(),
+        **ClassicRecalls(broker.recalls, config.region_id).handlers(),
+        **ClassicQueries(broker.store, broker.pump).handlers(),
+    }
+    return table, (clients, transactions, calls)
+
+
+def _consuming(
+    broker: Broker, members: Members[Connection], broker_name: str
+) -> dict[int, Handler]:
+    offsets = ClassicOffsets(broker.store, broker.metadata, broker.offsets, broker.pump)
     pulls = ClassicPulls(
-        store=store,
-        metadata=metadata,
+        store=broker.store,
+        metadata=broker.metadata,
         pump=broker.pump,
         pulls=broker.pulls,
         members=members,
         offsets=offsets,
     )
+    pop = ClassicPop(
+        store=broker.store,
+        metadata=broker.metadata,
+        meta_log=broker.meta_log,
+        changes=broker.changes,
+        receiving=broker.receiving,
+        acks=broker.acks,
+        members=members,
+        broker_name=broker_name,
+    )
+    return {**offsets.handlers(), **pulls.handlers(), **pop.handlers()}
+
+
+def _sending(broker: Broker, locks: QueueLocks, max_message_size: int) -> dict[int, Handler]:
     sends = ClassicSends(
-        runtime=runtime,
-        metadata=metadata,
+        runtime=broker.runtime,
+        metadata=broker.metadata,
         sender=broker.sender,
         delayed=broker.delayed,
         transactions=broker.transactions,
@@ -127,24 +166,12 @@ def _handlers(
         max_message_size=max_message_size,
     )
     send_backs = SendBacks(
-        store=store,
-        metadata=metadata,
+        store=broker.store,
+        metadata=broker.metadata,
         sender=broker.sender,
         delayed=broker.delayed,
         group_topics=broker.group_topics,
         dead_letters=broker.dead_letters,
-        counters=runtime.counters,
+        counters=broker.runtime.counters,
     )
-    table = {
-        **clients.handlers(),
-        **offsets.handlers(),
-        **pulls.handlers(),
-        **sends.handlers(),
-        **send_backs.handlers(),
-        **transactions.handlers(),
-        **calls.handlers(),
-        **ClassicReplies(runtime, broker.sender, producers).handlers(),
-        **ClassicRecalls(broker.recalls, config.region_id).handlers(),
-        **ClassicQueries(store, broker.pump).handlers(),
-    }
-    return table, (clients, transactions, calls)
+    return {**sends.handlers(), **send_backs.handlers()}

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ...front.context import RequestContext
 from ...proto import v2
 from ...proto.errors import WireError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import RecallMessage, read
-from .errors import reply_code
+from .errors import context_of, reply_code
 
 if TYPE_CHECKING:
     from ..delay.recall import Recalls
@@ -38,7 +37,7 @@ class ClassicRecalls:
     def recall(self, command: Command, peer: Connection) -> Any:
         """Answer RECALL_MESSAGE with a future. Raises RemotingError."""
         header = read(RecallMessage, command.fields)
-        ctx = RequestContext(header.producer_group, peer=peer.peer)
+        ctx = context_of(peer, header.producer_group)
         try:
             done = self._recalls.cancel(header.topic, header.handle, ctx)
         except WireError as error:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...front.context import RequestContext
 from ...proto import v2
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
@@ -46,7 +45,7 @@ from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import is_retry_topic
 from ..sending.answer import ReceiptExtras
 from ..sending.fast_path import Prepared
-from .errors import no_topic, reply_code
+from .errors import context_of, no_topic, reply_code
 
 if TYPE_CHECKING:
     from ...store.format.results import AppendResult
@@ -162,7 +161,7 @@ class ClassicSends:
         else:
             unique, handle = self._add(ready, message, header)
         ready.extras = [ReceiptExtras(on_stored=positions.stored)] * len(ready.ids)
-        ctx = RequestContext(header.producer_group, peer=peer.peer, request_bytes=len(command.body))
+        ctx = context_of(peer, header.producer_group, len(command.body))
         fields = {"MSG_REGION": self._config.region_id, "TRACE_ON": "true"}
         if unique:
             fields["transactionId"] = unique

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...front.context import RequestContext
 from ...proto import v2
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command
@@ -23,7 +22,7 @@ from ..messages.stored_properties import in_bucket_order
 from ..pop.dead_letter import Origin, is_dead_letter_topic
 from ..pop.retry import NOT_COPIED
 from ..sending.fast_path import Prepared
-from .errors import known_group
+from .errors import context_of, known_group
 from .queries import clients_record
 from .send import answer_of
 
@@ -81,7 +80,7 @@ class SendBacks:
         else:
             copy = self._retry(record, group, header.delay_level)
         ready = Prepared([copy], [b"copy"], copy.topic, v2.NORMAL, len(copy.body))
-        ctx = RequestContext(group, peer=peer.peer, request_bytes=len(copy.body))
+        ctx = context_of(peer, group, len(copy.body))
         return answer_of(self._sender.send_prepared(ready, ctx), None, {})
 
     def _record(self, offset: int) -> Record:

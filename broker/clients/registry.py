@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -82,6 +82,9 @@ class ClientRegistry:
         self._producers: dict[str, dict[str, Client]] = {}
         self._turns: Counter[str] = Counter()
         self._large_bytes = 0
+        #: Returns whether clients of another protocol consume in a group, so that this one's may
+        #: not.
+        self.is_taken: Callable[[str], bool] = lambda _group: False
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -97,6 +97,12 @@ class TelemetryService:
             self._clients.publishes(client, topics)
         else:
             group = ensured_group(self._metadata, settings.subscription.group.name)
+            if self._clients.is_taken(group.name):
+                raise WireError(
+                    v2.FORBIDDEN,
+                    f"consumer group {group.name} is in use by clients of the remoting protocol: a "
+                    "group belongs to one protocol at a time (allowMixedProtocols)",
+                )
             answer = _consumer_settings(settings, group, ctx.language)
             client.group = group.name
         client.client_type = settings.client_type

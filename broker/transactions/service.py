@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.format.properties import decode_properties, is_delayed
+from ...store.format.properties import decode_properties, is_delayed, whole_number
 from ...store.format.results import PutStatus
 from ..messages.validation import check_topic, require_client_id
 from ..sending.answer import FAILURES, ReceiptExtras, failure_status
@@ -263,6 +263,17 @@ class Transactions:
                 v2.INVALID_TRANSACTION_ID, f"the transaction belongs to broker {ident.broker}"
             )
         return self.end(End(ident, _OUTCOMES.get(request.resolution), topic=request.topic.name))
+
+    def topic_of(self, offset: str, key: str) -> str:
+        """Return the topic of an open half message; empty if there is none. Raises WireError."""
+        number = whole_number(offset)
+        if number is None:
+            return ""
+        ident = TransactionId(self._config.broker_name, number, key)
+        half = self.table.find(number, key) if self.recovery is not None else self._find(ident)
+        if half is None and self.recovery is not None:
+            raise WireError(v2.HA_NOT_AVAILABLE, "the broker starts: try again")
+        return half.topic if half is not None else ""
 
     def end(self, end: End) -> Any:
         """End a transaction of this broker; return an EndTransactionResponse, or a future of one.

@@ -51,8 +51,10 @@ class ClassicRoutes:
         self._steady_ns = steady_ns
         self._ordered = ordered
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the table of request codes."""
+    def handlers(self, *, of_clients: bool = False) -> dict[int, Handler]:
+        """Return the table of request codes, or only of those that producers and consumers use."""
+        if of_clients:
+            return {Request.GET_ROUTEINFO_BY_TOPIC: self.route}
         return {
             Request.GET_ROUTEINFO_BY_TOPIC: self.route,
             Request.GET_BROKER_CLUSTER_INFO: self.clusters,

@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.server import BrokerServer
-from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.store.format.properties import decode_properties
@@ -30,10 +27,10 @@ from cometmq.tests.broker.classic_wire import (
     records,
 )
 from cometmq.tests.broker.live import (
+    RpcError,
     create_group,
     follower_of,
     running,
-    settings,
     telemetry,
     until,
 )
@@ -426,19 +423,44 @@ async def test_a_message_sent_back_comes_again_until_it_is_a_dead_letter(tmp_pat
         assert answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-async def test_a_group_in_use_by_grpc_clients_is_refused(tmp_path: Path) -> None:
+async def subscribed(wire: Any) -> tuple[Any, Any]:
+    """Open a telemetry stream of a consumer; return it and the answer to its settings."""
+    stream = telemetry(wire)
+    command = v2.TelemetryCommand()
+    command.settings.client_type = v2.PUSH_CONSUMER
+    command.settings.subscription.group.name = GROUP
+    command.settings.subscription.subscriptions.add().topic.name = TOPIC
+    await stream.write(command)
+    return stream, await stream.read()
+
+
+async def test_a_group_belongs_to_the_protocol_of_its_first_client(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, client), live.client() as wire:
         await create_group(wire, GROUP)
-        stream = telemetry(wire)
-        command = v2.TelemetryCommand()
-        command.settings.client_type = v2.PUSH_CONSUMER
-        command.settings.subscription.group.name = GROUP
-        command.settings.subscription.subscriptions.add().topic.name = TOPIC
-        await stream.write(command)
-        await stream.read()
+        stream, _ = await subscribed(wire)
         answer = await client.call(Request.HEART_BEAT, heartbeat())
         assert answer.code == Reply.SYSTEM_ERROR
         assert "one protocol at a time" in (answer.remark or "")
+        stream.cancel()
+        async with asyncio.timeout(60):
+            while (await client.call(Request.HEART_BEAT, heartbeat())).code:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        with pytest.raises(RpcError, match="in use by clients of the remoting protocol"):
+            await subscribed(wire)
+        await client.call(Request.UNREGISTER_CLIENT, clientID="c1", consumerGroup=GROUP)
+        stream, answer = await subscribed(wire)
+        assert answer.HasField("settings")
+        stream.cancel()
+
+
+async def test_both_protocols_share_a_group_if_that_is_allowed(tmp_path: Path) -> None:
+    async with (
+        classic(tmp_path, allow_mixed_protocols=True) as (live, client),
+        live.client() as wire,
+    ):
+        stream, answer = await subscribed(wire)
+        assert answer.HasField("settings")
+        assert (await client.call(Request.HEART_BEAT, heartbeat())).code == Reply.SUCCESS
         stream.cancel()
 
 
@@ -453,17 +475,5 @@ async def test_a_follower_refuses_and_names_the_reason(tmp_path: Path) -> None:
 
 async def test_codes_that_are_not_offered_are_refused_in_words(tmp_path: Path) -> None:
     async with classic(tmp_path) as (_, client):
-        answer = await client.call(200_050)
-        assert (answer.code, answer.remark) == (3, " request type 200050 not supported")
-
-
-def test_plaintext_is_refused_where_calls_must_be_signed_or_encrypted(tmp_path: Path) -> None:
-    files = {"tls_certificate": "a", "tls_key": "b", "tls_ca": "c"}
-    enforcing = TlsConfig(tls_mode="enforcing", **files)  # type: ignore[arg-type]
-    for more, tls, words in (
-        ({"authentication_enabled": True}, None, "authenticationEnabled"),
-        ({}, enforcing, "tlsMode=enforcing"),
-    ):
-        chosen = settings(tmp_path, remoting_listen_port=10_911, **more)
-        with pytest.raises(ValueError, match=f"remotingListenPort and {words}"):
-            BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(), tls=tls)
+        answer = await client.call(4_711)
+        assert (answer.code, answer.remark) == (3, " request type 4711 not supported")

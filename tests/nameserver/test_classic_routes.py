@@ -13,7 +13,6 @@ import pytest
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
@@ -176,13 +175,14 @@ async def test_a_nameserver_that_waits_for_its_brokers_says_so(tmp_path: Any) ->
         assert (answer.code, answer.remark) == (1, "name server not ready")
 
 
-def test_a_plaintext_port_is_refused_where_calls_must_be_signed_or_encrypted() -> None:
-    config = NameserverConfig(remoting_listen_port=9_877, authentication_enabled=True)
-    with pytest.raises(ValueError, match="remotingListenPort and authenticationEnabled"):
-        NameserverServer(config)
-    files = {"tls_certificate": "a", "tls_key": "b", "tls_ca": "c"}
-    tls = TlsConfig(tls_mode="enforcing", **files)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="remotingListenPort and tlsMode=enforcing"):
-        NameserverServer(NameserverConfig(remoting_listen_port=9_877), tls=tls)
+async def test_a_nameserver_that_cannot_check_signatures_answers_routes_only() -> None:
+    async with serving(registration(), authentication_enabled=True) as (client, _):
+        assert (await route(client, "orders")).code == Reply.SUCCESS
+        for code in (Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, 100):
+            answer = await client.call(code)
+            assert answer.code == Reply.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_a_port_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="remotingListenPort is -2"):
         NameserverServer(NameserverConfig(remoting_listen_port=-2))

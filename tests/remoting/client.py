@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Self
 
@@ -16,8 +17,11 @@ WAIT_S = 60
 class RemotingClient:
     """Speaks to one server; `async with RemotingClient(port)` connects and closes."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> None:
         self._address = (host, port)
+        self._tls = tls
         self._opaque = 0
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         #: Requests of the server, in their order.
@@ -28,7 +32,7 @@ class RemotingClient:
         self.closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._reader, self.writer = await asyncio.open_connection(*self._address)
+        self._reader, self.writer = await asyncio.open_connection(*self._address, ssl=self._tls)
         self._task = asyncio.create_task(self._read())
         return self
 

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
+from cometmq.broker.metadata.tables import Topic
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
-from cometmq.tests.broker.live import create_topic, running, settings
+from cometmq.proto.tls_config import TlsConfig
+from cometmq.remoting.codes import Reply, Request
+from cometmq.tests.broker.live import (
+    Live,
+    create_group,
+    create_topic,
+    running,
+    settings,
+)
+from cometmq.tests.harness.tls_cluster import dev_ca
 from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
+from cometmq.tests.remoting.client import RemotingClient
 
 HERE = Path(__file__).parent / "java"
 RUN_S = 400
 #: Topics of each program.
-TOPICS = {"Classic": ("normal", "ordered"), "More": ("transactions", "requests")}
+TOPICS = {
+    "Classic": ("normal", "ordered"),
+    "More": ("transactions", "requests"),
+    "Pop": ("pop",),
+}
+#: Pop came with 5.x.
+RUNS = [(version, program) for version in ("5.5.0", "4.9.8") for program in TOPICS][:-1]
 
 
 def java(version: str) -> list[str]:
     """Fetch a version of the client and build the programs; return the command without a class."""
     require("mvn", "java", "javac")
-    jars, classes = CACHE / f"classic-jars-{version}", CACHE / f"classic-classes-{version}"
+    jars, classes = CACHE / f"classic-client-{version}", CACHE / f"classic-classes-{version}"
     if not jars.is_dir():
         partial = jars.with_name(f"{jars.name}.{os.getpid()}")
         goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
@@ -31,6 +51,17 @@ def java(version: str) -> list[str]:
     programs = [f"{name}.java" for name in TOPICS]
     build(["javac", "-cp", f"{jars}/*", "-d", str(classes), *programs], HERE)
     return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*"]
+
+
+async def pop_mode(live: Live) -> None:
+    """Let the group of the program `Pop` pop, as `mqadmin setConsumeMode` does."""
+    if "java-pop" not in live.node.metadata.topics:
+        return
+    mode = {"consumerGroup": "java-popped", "topic": "java-pop", "mode": "POP"}
+    async with RemotingClient(int(live.bound.remoting.rpartition(":")[2])) as client:
+        body = json.dumps(mode).encode()
+        done = await client.call(Request.SET_MESSAGE_REQUEST_MODE, body)
+    assert done.code == Reply.SUCCESS, done
 
 
 async def output_of(command: list[str], home: Path) -> str:
@@ -46,8 +77,7 @@ async def output_of(command: list[str], home: Path) -> str:
 
 
 @pytest.mark.timeout(700)  # the first run fetches the client
-@pytest.mark.parametrize("program", TOPICS)
-@pytest.mark.parametrize("version", ["5.5.0", "4.9.8"])
+@pytest.mark.parametrize(("version", "program"), RUNS)
 async def test_the_client_works_unmodified(version: str, program: str, tmp_path: Path) -> None:
     command = await asyncio.to_thread(java, version)
     nameserver = NameserverServer(
@@ -60,6 +90,8 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
         namesrv_addr=address,
         transaction_check_interval=1_000,
         transaction_time_out=1_000,
+        # 4.9.8 sends its first heartbeat half a minute after its first message.
+        transaction_check_max=100,
         recall_message_enable=True,
     )
     home = tmp_path / "home"
@@ -69,8 +101,67 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
             async with live.client() as wire:
                 for kind in TOPICS[program]:
                     await create_topic(wire, f"java-{kind}", queues=4)
+                await create_group(wire, "java-popped")
+            await pop_mode(live)
             remoting = f"127.0.0.1:{nameserver.remoting_port}"
             output = await output_of([*command, program, remoting, "java"], home)
+            assert output.splitlines()[-1] == "OK", output[-3_000:]
+    finally:
+        await nameserver.stop(0.5)
+
+
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.8"])
+async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: Path) -> None:
+    command = await asyncio.to_thread(java, version)
+    folder, home = tmp_path / "tls", tmp_path / "home"
+    home.mkdir()
+    await asyncio.to_thread(dev_ca, folder, "n")
+    files = {"tls_certificate": "n.pem", "tls_key": "n.key", "tls_ca": "ca.pem"}
+    tls = TlsConfig(
+        tls_mode="enforcing",
+        **{name: str(folder / file) for name, file in files.items()},  # type: ignore[arg-type]
+    )
+    config = NameserverConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        remoting_listen_port=-1,
+        cluster_token="token",
+        authentication_enabled=True,
+    )
+    nameserver = NameserverServer(config, tls=tls)
+    address = await nameserver.start()
+    chosen = settings(
+        tmp_path / "store",
+        remoting_listen_port=-1,
+        namesrv_addr=address,
+        transaction_check_interval=1_000,
+        transaction_time_out=1_000,
+        # 4.9.8 sends its first heartbeat half a minute after its first message.
+        transaction_check_max=100,
+        recall_message_enable=True,
+        authentication_enabled=True,
+        authorization_enabled=True,
+    )
+    chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="token"))
+    try:
+        async with running(chosen, tls=tls) as live:
+            for kind in TOPICS["More"]:
+                live.node.meta_log.write_topic(Topic(f"java-{kind}", 4, 4))
+            policies = tuple(
+                Policy(ResourcePattern.parse(resource), parse_actions(actions), True, ())
+                for resource, actions in (
+                    ("Topic:java-*", "Pub,Sub"),
+                    ("Topic:DefaultCluster_REPLY_TOPIC", "Pub"),
+                    ("Group:java-*", "Sub"),
+                )
+            )
+            sealed = live.node.keys.key.seal("java", "java-secret")
+            live.node.metadata.put_user(User("java", sealed, policies=policies))
+            command.insert(1, "-Dtls.enable=true")
+            remoting = f"127.0.0.1:{nameserver.remoting_port}"
+            arguments = ["More", remoting, "java", "java", "java-secret"]
+            output = await output_of([*command, *arguments], home)
             assert output.splitlines()[-1] == "OK", output[-3_000:]
     finally:
         await nameserver.stop(0.5)

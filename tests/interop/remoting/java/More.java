@@ -5,9 +5,12 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -16,17 +19,23 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * What is rarer than a send and a push: transactions with checks, request and reply, recall.
- * Arguments: nameserver, mark of topics and groups. Prints OK and the step that failed otherwise.
+ * Arguments: nameserver, mark of topics and groups, and user and secret if requests are signed. Prints OK and the step that failed otherwise.
  */
 public class More {
     static final long LIMIT_S = 90;
     /** The default of 3 s is short for a machine that is busy with other tests. */
     static final int TIMEOUT_MS = 30_000;
 
+    static RPCHook hook;
+
     public static void main(String[] arguments) throws Exception {
+        if (arguments.length > 2) {
+            hook = new AclClientRPCHook(new SessionCredentials(arguments[2], arguments[3]));
+        }
         String nameserver = arguments[0];
         String mark = arguments[1];
         transactions(nameserver, mark);
@@ -39,7 +48,7 @@ public class More {
     static void transactions(String nameserver, String mark) throws Exception {
         Set<String> got = ConcurrentHashMap.newKeySet();
         Set<String> checked = ConcurrentHashMap.newKeySet();
-        TransactionMQProducer producer = new TransactionMQProducer(mark + "-transactions");
+        TransactionMQProducer producer = new TransactionMQProducer(mark + "-transactions", hook);
         producer.setNamesrvAddr(nameserver);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.setTransactionListener(new TransactionListener() {
@@ -65,7 +74,7 @@ public class More {
             producer.sendMessageInTransaction(message(topic, "committed"), LocalTransactionState.COMMIT_MESSAGE);
             producer.sendMessageInTransaction(message(topic, "rolled back"), LocalTransactionState.ROLLBACK_MESSAGE);
             producer.sendMessageInTransaction(message(topic, "checked"), LocalTransactionState.UNKNOW);
-            until(() -> got.contains("committed") && got.contains("checked"), "transactions: " + got);
+            until(() -> got.contains("committed") && got.contains("checked"), "transactions");
             check(checked.equals(Collections.singleton("checked")), "the checks: " + checked);
             check(got.size() == 2, "transactions: " + got);
         } finally {
@@ -75,12 +84,12 @@ public class More {
     }
 
     static void requests(String nameserver, String mark) throws Exception {
-        DefaultMQProducer asker = new DefaultMQProducer(mark + "-askers");
+        DefaultMQProducer asker = new DefaultMQProducer(mark + "-askers", hook);
         asker.setNamesrvAddr(nameserver);
         asker.setSendMsgTimeout(TIMEOUT_MS);
         asker.setInstanceName("asker");
         asker.start();
-        DefaultMQProducer replier = new DefaultMQProducer(mark + "-repliers");
+        DefaultMQProducer replier = new DefaultMQProducer(mark + "-repliers", hook);
         replier.setNamesrvAddr(nameserver);
         replier.setSendMsgTimeout(TIMEOUT_MS);
         replier.setInstanceName("replier");
@@ -127,7 +136,8 @@ public class More {
     }
 
     static DefaultMQPushConsumer consumer(String nameserver, String group) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            group, hook, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameserver);
         consumer.setInstanceName(group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

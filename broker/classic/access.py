@@ -1,0 +1,84 @@
+"""Access of classic clients: who signed a request, and whether its user has the rights.
+
+Source: docs/formats/remoting.md, section 16.5. A request has the fields AccessKey (the name of the
+user) and Signature: base64 of HMAC-SHA1 with the user's secret over the values of all other fields,
+sorted by name, and the body. Users, policies, decisions and counters are those of the gRPC port. A
+request whose code has no entry in the table of rights needs a user of type Super.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...auth.signature import sign_command
+from ...front.context import RequestContext
+from ...proto.errors import WireError
+from ...remoting.codes import Reply
+from ...remoting.connection import RemotingError
+from ..access.rights import SUPER
+from .errors import reply_code
+
+if TYPE_CHECKING:
+    from ...remoting.command import Command
+    from ...remoting.connection import Connection, Handler
+    from ..access.guard import Guard
+    from ..access.rights import Needs
+
+_USER, _SIGNATURE = "AccessKey", "Signature"
+#: Clients up to version 4.9.3 add this field after they have signed.
+_UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
+
+
+class ClassicAccess:
+    """Checks the requests of one port."""
+
+    def __init__(self, guard: Guard, rights: Mapping[int, Callable[[Command], Needs]]) -> None:
+        """`rights` returns what a request needs, by its code."""
+        self._guard = guard
+        self._rights = rights
+
+    def checking(self, handler: Handler) -> Handler:
+        """Return a handler of requests that are checked first."""
+
+        def handle(command: Command, peer: Connection) -> Any:
+            self._check(command, peer)
+            return handler(command, peer)
+
+        return handle
+
+    def _check(self, command: Command, peer: Connection) -> None:
+        """Set the user of the connection's request. Raises RemotingError."""
+        fields = command.fields
+        ctx = RequestContext(fields.get("clientId", ""), peer=peer.peer)
+        try:
+            rights = self._rights.get(command.code)
+            needs = SUPER if rights is None else rights(command)
+            name = fields.get(_USER, "")
+            if not name:
+                raise RemotingError(Reply.NO_PERMISSION, "the request has no AccessKey")
+            self._guard.check_signed(name, lambda secret: is_signed(command, secret), needs, ctx)
+        except WireError as error:
+            raise RemotingError(reply_code(error.code), error.message) from None
+        peer.metadata = ctx.metadata
+
+
+def is_signed(command: Command, secret: bytes) -> bool:
+    """Return whether a command is signed with a secret."""
+    try:
+        found = base64.b64decode(command.fields.get(_SIGNATURE, ""), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(found, signature(command, secret))
+
+
+def signature(command: Command, secret: bytes) -> bytes:
+    """Return the signature of a command."""
+    fields = command.fields
+    names = sorted(fields.keys() - {_SIGNATURE})
+    if command.version <= _UNSIGNED_UP_TO and _UNSIGNED in names:
+        names.remove(_UNSIGNED)
+    return sign_command(secret, (fields[name] for name in names), command.body)

@@ -1,0 +1,173 @@
+"""Signatures, rights and quotas of classic clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
+from cometmq.auth.quota import Quota
+from cometmq.broker.metadata.tables import Topic
+from cometmq.remoting.codes import Reply, Request
+from cometmq.remoting.command import Command
+from cometmq.tests.broker.classic_wire import (
+    GROUP,
+    TOPIC,
+    heartbeat,
+    message,
+    port_of,
+    pulling,
+    records,
+)
+from cometmq.tests.broker.live import Live, running, settings
+from cometmq.tests.remoting.client import RemotingClient
+
+SECRET = "secret-key"
+UNSIGNED_BEFORE = 397
+
+
+def signed(command: Command, user: str, secret: str = SECRET) -> Command:
+    """Sign a command as the clients' hook does."""
+    command.fields["AccessKey"] = user
+    values = "".join(command.fields[name] for name in sorted(command.fields))
+    digest = hmac.digest(secret.encode(), values.encode() + command.body, hashlib.sha1)
+    command.fields["Signature"] = base64.b64encode(digest).decode()
+    return command
+
+
+def half() -> Command:
+    return message(properties="TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x01h\x02", f=4)
+
+
+def request(code: int, body: bytes = b"", /, **fields: object) -> Command:
+    return Command(code, {name: str(value) for name, value in fields.items()}, body)
+
+
+@asynccontextmanager
+async def guarded(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Live, RemotingClient]]:
+    """Serve the topics `orders` and `others`; the users p and c may send to and consume orders."""
+    chosen = settings(
+        tmp_path,
+        remoting_listen_port=-1,
+        authentication_enabled=True,
+        authorization_enabled=True,
+        **more,
+    )
+    async with running(chosen) as live:
+        for name in (TOPIC, "others"):
+            live.node.meta_log.write_topic(Topic(name, 2, 2))
+        users = {
+            "admin": (),
+            "p": ((f"Topic:{TOPIC}", "Pub"),),
+            "c": ((f"Topic:{TOPIC}", "Sub"), (f"Group:{GROUP}", "Sub,Get")),
+        }
+        for name, policies in users.items():
+            made = tuple(
+                Policy(ResourcePattern.parse(resource), parse_actions(actions), True, ())
+                for resource, actions in policies
+            )
+            sealed = live.node.keys.key.seal(name, SECRET)
+            live.node.metadata.put_user(User(name, sealed, policies=made, is_super=name == "admin"))
+        async with RemotingClient(port_of(live)) as client:
+            yield live, client
+
+
+async def test_requests_need_the_signature_of_a_user(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (live, client):
+        refused = {
+            "no AccessKey": message(),
+            "User:nobody is not found": signed(message(), "nobody"),
+            "check signature failed": signed(message(), "p", "wrong"),
+        }
+        for words, command in refused.items():
+            answer = await client.post(command)
+            assert (answer.code, words in (answer.remark or "")) == (Reply.NO_PERMISSION, True)
+        changed = signed(message(), "p")
+        changed.body = b"other"
+        assert (await client.post(changed)).code == Reply.NO_PERMISSION
+        changed = signed(message(), "p")
+        changed.fields["Signature"] = "!"
+        assert (await client.post(changed)).code == Reply.NO_PERMISSION
+        assert (await client.post(signed(message(), "p"))).code == Reply.SUCCESS
+        assert live.node.runtime.counters.refused_calls["signature"] == 4
+
+
+async def test_users_have_the_rights_of_their_policies(tmp_path: Path) -> None:
+    retry = f"%RETRY%{GROUP}"
+    async with guarded(tmp_path) as (_, client):
+
+        async def code(user: str, command: Command) -> int:
+            return (await client.post(signed(command, user))).code
+
+        allowed = Reply.SUCCESS
+        assert await code("p", message()) == allowed
+        assert await code("c", message()) == Reply.NO_PERMISSION
+        assert await code("p", message(b="others")) == Reply.NO_PERMISSION
+        assert await code("admin", message(b="others", e=0)) == allowed
+        beat = request(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, **{TOPIC: "*", retry: "*"}))
+        assert await code("p", replace(beat, fields={})) == Reply.NO_PERMISSION
+        assert await code("c", replace(beat, fields={})) == allowed
+        other = request(Request.HEART_BEAT, heartbeat(group=GROUP, others="*"))
+        assert await code("c", other) == Reply.NO_PERMISSION
+        pull = signed(pulling(), "c")
+        (record,) = records((await client.post(pull)).body)
+        assert await code("p", pulling()) == Reply.NO_PERMISSION
+        assert await code("c", pulling(topic="others")) == Reply.NO_PERMISSION
+        assert await code("c", pulling(consumerGroup="another")) == Reply.NO_PERMISSION
+        # A consumer may send to the retry topic of its group.
+        assert await code("c", message(b=retry, e=0)) == allowed
+        assert await code("p", message(b=retry, e=0)) == Reply.NO_PERMISSION
+        back = {"group": GROUP, "delayLevel": 0, "originTopic": TOPIC}
+        at = record.physical_offset
+        assert await code("c", request(36, offset=at, **back)) == allowed
+        foreign = (await client.post(signed(message(b="others", e=0), "admin"))).fields["msgId"]
+        at = int(foreign[16:], 16)
+        assert await code("c", request(36, offset=at, **back)) == Reply.NO_PERMISSION
+        assert await code("c", request(33, offset=at)) == Reply.NO_PERMISSION
+        assert await code("c", request(33, offset=record.physical_offset)) == allowed
+        asked = {"consumerGroup": GROUP, "clientId": "gone"}
+        assert await code("c", request(307, **asked)) == Reply.SYSTEM_ERROR
+        assert await code("p", request(307, **asked)) == Reply.NO_PERMISSION
+        # What the table of rights does not name needs a user of type Super.
+        assert await code("c", request(309, **asked)) == Reply.NO_PERMISSION
+
+
+async def test_the_outcome_of_a_transaction_needs_the_right_on_its_topic(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (_, client):
+        sent = await client.post(signed(half(), "p"))
+        fields = {
+            **{"producerGroup": "producers", "tranStateTableOffset": sent.fields["queueOffset"]},
+            **{"commitLogOffset": 0, "commitOrRollback": 8, "msgId": "h", "topic": "others"},
+        }
+        for user, code in (("c", Reply.NO_PERMISSION), ("p", Reply.SUCCESS)):
+            answer = await client.post(signed(request(37, **fields), user))
+            assert answer.code == code
+
+
+async def test_a_field_that_old_clients_add_after_the_signature_is_not_part_of_it(
+    tmp_path: Path,
+) -> None:
+    asked = {"topic": TOPIC, "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}
+    async with guarded(tmp_path) as (_, client):
+        for version, code in ((UNSIGNED_BEFORE, Reply.QUERY_NOT_FOUND), (513, 16)):
+            command = signed(request(Request.QUERY_MESSAGE, **asked), "c")
+            command.fields["_UNIQUE_KEY_QUERY"] = "true"
+            command.version = version
+            assert (await client.post(command)).code == code
+
+
+async def test_quotas_of_users_hold_for_classic_sends(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (live, client):
+        live.node.metadata.put_quota(Quota("User:p", messages=1))
+        commands = [signed(message(), "p") for _ in range(100)]
+        answers = await asyncio.gather(*map(client.post, commands))
+        refused = [each for each in answers if each.code == Reply.SYSTEM_BUSY]
+        assert 0 < len(refused) < len(answers)
+        assert refused[0].remark == "[QUOTA] User:p is limited to 1 messages a second"
