@@ -16,9 +16,14 @@ from typing import Generic, TypeVar
 
 Channel = TypeVar("Channel", bound=Hashable)
 
+#: Characters of the subscriptions of all groups; a heartbeat alone may have 512 Ki.
+SUBSCRIPTION_CHARS_MAX = 64 << 20
+#: What a subscription costs beside its texts.
+_ENTRY_CHARS = 200
+
 
 class TooManyMembersError(ValueError):
-    """The limit of members is reached."""
+    """The limit of members, or of their subscriptions, is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class Subscription:
     kind: str
     #: Milliseconds at which the client changed it.
     version_ms: int
+
+    @property
+    def chars(self) -> int:
+        """Size in memory, in characters."""
+        return _ENTRY_CHARS + len(self.topic) + len(self.expression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,7 @@ class _Member(Generic[Channel]):
 class _Group(Generic[Channel]):
     members: dict[str, _Member[Channel]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    chars: int = 0
 
 
 class Members(Generic[Channel]):
@@ -82,6 +93,7 @@ class Members(Generic[Channel]):
         self._of_client: dict[str, dict[str, None]] = {}
         self._turns: Counter[str] = Counter()
         self._count = 0
+        self._chars = 0
 
     def __len__(self) -> int:
         return self._count
@@ -104,6 +116,9 @@ class Members(Generic[Channel]):
         member = found.members.get(client_id) if found is not None else None
         if member is None and self._count >= self._limit:
             raise TooManyMembersError(f"{self._limit} members of groups (maxClients)")
+        if subscriptions is not None:
+            subscriptions = list(subscriptions)
+            self._reserve(found, sum(each.chars for each in subscriptions))
         if found is None:
             found = self._groups[group] = _Group()
         changed = member is None or member.channel != channel
@@ -118,7 +133,16 @@ class Members(Generic[Channel]):
         self._of_client.setdefault(client_id, {})[group] = None
         if subscriptions is not None:
             changed |= _subscribe(found, subscriptions)
+            self._chars -= found.chars
+            found.chars = sum(each.chars for each in found.subscriptions.values())
+            self._chars += found.chars
         return changed
+
+    def _reserve(self, found: _Group[Channel] | None, chars: int) -> None:
+        """Raise TooManyMembersError if a group must not have subscriptions of this size."""
+        others = self._chars - (found.chars if found is not None else 0)
+        if chars and others + chars > SUBSCRIPTION_CHARS_MAX:
+            raise TooManyMembersError("the subscriptions of all groups are too large")
 
     def leave(self, group: str, client_id: str) -> bool:
         """Remove a member; return whether it was one."""
@@ -134,6 +158,7 @@ class Members(Generic[Channel]):
             del self._of_client[client_id]
         if not found.members:
             del self._groups[group]
+            self._chars -= found.chars
             self._turns.pop(group, None)
         return True
 

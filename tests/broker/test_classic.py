@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.messages import filters
 from cometmq.proto import v2
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
@@ -357,6 +358,25 @@ MALFORMED = (
     b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[1]}]}',
     *(b'{"clientID":"c","consumerDataSet":[1]}', b"[" * 100_000, b" " * (2 << 20)),
 )
+
+
+async def test_a_heartbeat_parses_no_expression_and_a_wrong_one_refuses_its_pulls(
+    tmp_path: Path,
+) -> None:
+    def body(text: str) -> bytes:
+        document = json.loads(heartbeat(**{TOPIC: text, "other": "b BETWEEN 1 AND 5"}))
+        for entry in document["consumerDataSet"][0]["subscriptionDataSet"]:
+            entry["expressionType"] = "SQL92"
+        return json.dumps(document).encode()
+
+    async with classic(tmp_path) as (_, client):
+        parsed = filters._parse.cache_info().misses
+        assert (await client.call(Request.HEART_BEAT, body("a = "))).code == Reply.SUCCESS
+        assert filters._parse.cache_info().misses == parsed
+        answer = await client.post(pulling(sysFlag=0, subVersion=1))
+        assert answer.code == Reply.SUBSCRIPTION_PARSE_FAILED
+        answer = await client.call(Request.HEART_BEAT, body("x" * 16_385))
+        assert "longer than 16384 characters" in (answer.remark or "")
 
 
 async def test_a_malformed_heartbeat_is_refused(tmp_path: Path) -> None:

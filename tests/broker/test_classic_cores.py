@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.broker.classic import members as members_module
 from cometmq.broker.classic.locks import EXPIRY_NS, QueueLocks
 from cometmq.broker.classic.members import Members, Subscription, TooManyMembersError
 
@@ -92,6 +93,27 @@ def test_members_equal_those_of_a_plain_model(history: list[tuple[int, tuple[str
             assert set(members.client_ids(group)) == set(own)
             assert set(members.channels(group)) == set(own.values())
             assert all(members.has(group, client) for client in own)
+
+
+def test_the_subscriptions_of_all_groups_have_a_total_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 1_000)
+    members = Members[str](EXPIRY, 10)
+
+    def beat(group: str, size: int) -> None:
+        each = Subscription("t", "x" * size, "TAG", 1)
+        members.heartbeat(group, "c", "one", [each], 0)
+
+    for _ in range(3):
+        beat("g", 600)  # again, the same: not added up
+    with pytest.raises(TooManyMembersError, match="subscriptions of all groups"):
+        beat("h", 600)
+    assert not members.has("h", "c")
+    beat("g", 10)
+    beat("h", 500)
+    members.leave("h", "c")
+    beat("g", 700)
+    members.drop("one")
+    beat("h", 700)
 
 
 @given(
