@@ -22,6 +22,7 @@ from .archives import Archives
 from .cluster import Cluster
 from .controllers import Controllers
 from .live import VIEWERS_MAX, Watch
+from .protocol import TimedProtocol
 from .views import Views
 
 # Connections: those of the open overviews, and as many for pages.
@@ -66,6 +67,7 @@ def serve(
             proxy_headers=False,
             server_header=False,
             ws="none",
+            http=TimedProtocol,
             limit_concurrency=_CONNECTIONS_MAX,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
