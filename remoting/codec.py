@@ -97,8 +97,6 @@ def decode(frame: bytes) -> Command:
         command = _decode_binary(header)
     else:
         raise FrameError(f"{layout} is no header layout: use 0 (JSON) or 1 (ROCKETMQ)")
-    if len(command.fields) > FIELDS_MAX:
-        raise FrameError(f"{len(command.fields)} header fields exceed the limit of {FIELDS_MAX}")
     command.body = frame[4 + size :]
     return command
 
@@ -149,6 +147,8 @@ def _json_fields(found: object) -> dict[str, str]:
         return {}
     if type(found) is not dict:
         raise FrameError("extFields is not a JSON object")
+    if len(found) > FIELDS_MAX:  # before they are converted: a header has room for 40,000
+        raise FrameError(f"{len(found)} header fields exceed the limit of {FIELDS_MAX}")
     fields = {}
     for name, value in found.items():
         if type(value) is str:
