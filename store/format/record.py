@@ -299,7 +299,14 @@ def with_crc_room(message: Message) -> Message:
 
 def encode_record(record: Record) -> bytes:
     """Return the bytes that `record` was decoded from."""
-    return encode(record, record.queue_offset, record.physical_offset, record.store_timestamp_ms)
+    data = encode(record, record.queue_offset, record.physical_offset, record.store_timestamp_ms)
+    topic = record.topic.encode()
+    if record.version == 1 or len(topic) > TOPIC_BYTES_V1_MAX:
+        return data
+    # Version 2 with a short topic, which no broker writes: its length has two bytes.
+    at = FIXED[record.sys_flag >> 4 & 3].size + len(record.body)
+    head = record.size.to_bytes(4, "big") + MAGIC_V2.to_bytes(4, "big", signed=True)
+    return head + data[8:at] + b"\x00" + data[at:]
 
 
 def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:

@@ -110,6 +110,16 @@ messages = st.builds(
 )
 
 
+def test_a_short_topic_of_version_2_keeps_its_bytes() -> None:
+    first = encode(Message("T", 0, b"body", b"p", born_host=bytes(8), store_host=bytes(8)), 1, 2, 3)
+    at = first.index(b"\x01T")
+    size = (len(first) + 1).to_bytes(4, "big")
+    data = size + (0xDAA320AB).to_bytes(4, "big") + first[8:at] + b"\x00" + first[at:]
+    record = decode(data)
+    assert (record.version, record.topic) == (2, "T")
+    assert encode_record(record) == data
+
+
 @given(messages, i64, i64, i64)
 def test_what_is_encoded_is_decoded_and_encoded_again(
     message: Message, queue_offset: int, physical_offset: int, store_ms: int
