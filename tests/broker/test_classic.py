@@ -364,7 +364,7 @@ async def test_a_heartbeat_parses_no_expression_and_a_wrong_one_refuses_its_pull
     tmp_path: Path,
 ) -> None:
     def body(text: str) -> bytes:
-        document = json.loads(heartbeat(**{TOPIC: text, "other": "b BETWEEN 1 AND 5"}))
+        document = json.loads(heartbeat(orders=text, other="b BETWEEN 1 AND 5"))
         for entry in document["consumerDataSet"][0]["subscriptionDataSet"]:
             entry["expressionType"] = "SQL92"
         return json.dumps(document).encode()

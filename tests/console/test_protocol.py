@@ -34,7 +34,7 @@ async def serving() -> AsyncIterator[int]:
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
     config = uvicorn.Config(app, http=TimedProtocol, ws="none", lifespan="off", log_level="warning")
     server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
