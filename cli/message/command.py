@@ -210,6 +210,33 @@ def query(
 
 
 @message.command()
+@click.argument("topic")
+@click.argument("queue", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0))
+@click.option(
+    "--broker", metavar="NAME", default="", help="The broker group, if there are several."
+)
+@endpoint_option
+@output_option
+def get(*, topic: str, queue: int, offset: int, broker: str, endpoint: str, output: str) -> None:
+    """Show the message at OFFSET of a QUEUE of TOPIC.
+
+    \b
+    cometmq message get orders 0 12
+    """
+    from ..connection import Connection
+    from .querying import message_at
+    from .tailing import message_document
+
+    with Connection(endpoint) as connection:
+        document = message_document(message_at(connection, topic, broker, queue, offset))
+    if output == "json":
+        show_document(document)
+    else:
+        show_fields(timed(document), output)
+
+
+@message.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", default="", help="The topic; optional if ID is an offset id.")
 @click.option(

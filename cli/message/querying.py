@@ -7,8 +7,10 @@ from google.protobuf.message import DecodeError
 
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import answers, broker_groups, note_failures
+from ..connection import TIMEOUT_S, Connection
 from ..errors import CliError, Exit
 from ..output import show_document, show_rows, timed
+from .pulling import pull, queue_of
 from .tailing import message_document
 
 _BODY_CHARS_MAX = 60
@@ -41,6 +43,22 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
     note_failures(outcomes)
     if not documents:
         raise CliError("No message found.", Exit.NOT_FOUND)
+
+
+def message_at(
+    connection: Connection, topic: str, broker: str, queue_id: int, offset: int
+) -> v2.Message:
+    """Return the message at an offset of a queue. Raises CliError."""
+    request = v1.DescribeTopicRequest(name=topic, broker=broker)
+    answer = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    names = [each.broker for each in answer.queues if each.queue_id == queue_id]
+    if not names:
+        raise CliError(f"Topic {topic} has no queue {queue_id}.", Exit.NOT_FOUND)
+    queue = queue_of(topic, names[0], queue_id)
+    found = pull(connection, queue, offset, count=1, timeout_s=TIMEOUT_S).messages
+    if not found or found[0].system_properties.queue_offset != offset:
+        raise CliError(f"Queue {queue_id} of {topic} has no message {offset}.", Exit.NOT_FOUND)
+    return found[0]
 
 
 def _document(found: v1.FoundMessage) -> dict[str, Any]:

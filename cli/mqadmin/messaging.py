@@ -24,19 +24,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 _BOOL = click.BOOL
 _DEFAULT_QUEUES = 8
 _NOW = {"now", "-1", "currenttimemillis"}
+NAMESERVER = ("-n", "--namesrvAddr")
+CLUSTER = ("-c", "--clusterName")
+BROKER = ("-b", "--brokerAddr")
+
+
+def options_of(*ignored: tuple[str, str], brokers: bool = True) -> Callable[[F], F]:
+    """Return what adds `--endpoint`, `--output`, ignored options of mqadmin, and `--broker`."""
+
+    def add(command: F) -> F:
+        for letter, name in ignored:
+            command = click.option(letter, name, expose_value=False, hidden=True)(command)
+        # Without the short form `-o`: it has other meanings in mqadmin.
+        forms = click.Choice(["table", "json", "yaml"])
+        command = endpoint_option(
+            click.option("--output", type=forms, default="table", callback=keep_form)(command)
+        )
+        return broker_option(command) if brokers else command
+
+    return add
 
 
 def common(command: F) -> F:
     """Add `--broker`, `--endpoint`, `--output`, and the ignored options of mqadmin."""
-    for letter, name in (("-n", "--namesrvAddr"), ("-c", "--clusterName"), ("-b", "--brokerAddr")):
-        command = click.option(letter, name, expose_value=False, hidden=True)(command)
-    # Without the short form `-o`: it has other meanings in mqadmin.
-    forms = click.Choice(["table", "json", "yaml"])
-    return broker_option(
-        endpoint_option(
-            click.option("--output", type=forms, default="table", callback=keep_form)(command)
-        )
-    )
+    return options_of(NAMESERVER, CLUSTER, BROKER)(command)
 
 
 def _topic(command: F) -> F:
@@ -220,7 +231,7 @@ def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> Non
 @common
 def reset_offset_by_time(timestamp: str, queue_offset: int | None, **values: Any) -> None:
     """Reset a group's offsets on a topic (`offset reset`)."""
-    when = "" if queue_offset is not None else _time(timestamp)
+    when = "" if queue_offset is not None else time_of(timestamp)
     call(offsets.reset, when=when, queue_offset=queue_offset, **values)
 
 
@@ -235,7 +246,7 @@ def skip_accumulated_message(**values: Any) -> None:
     call(offsets.reset, when="latest", **values)
 
 
-def _time(text: str) -> str:
+def time_of(text: str) -> str:
     """Convert a time of mqadmin to the form of `offset reset`. Raises CliError."""
     if text.lower() in _NOW:
         return "latest"

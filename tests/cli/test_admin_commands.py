@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -366,6 +367,45 @@ def test_mqadmin_names_work_and_are_not_listed(shell: Shell) -> None:
     assert "Deleted group" in shell("deleteSubGroup", *where, "-g", "mqg", "-r", "true")
     assert "Deleted topic" in shell("deleteTopic", *where, "-t", "mq")
     assert "updateTopic" not in shell.help()
+
+
+def test_mqadmin_names_for_messages_and_state_work(shell: Shell, tmp_path: Path) -> None:
+    where = ("-n", "127.0.0.1:9876")
+    cluster = (*where, "-c", "DefaultCluster")
+    shell("updateTopic", *cluster, "-t", "named", "-r", "1", "-w", "1")
+    for name in ("from", "to"):
+        shell("updateSubGroup", *cluster, "-g", f"clone-{name}")
+    topic = (*where, "-t", "named")
+    sent = ("sendMessage", *topic, "-p", "hello", "-k", "k1 k2", "-c", "TagA")
+    assert "message id" in shell(*sent)
+    assert "omit -b and -i" in shell(*sent, "-i", "1", code=2)
+    (found,) = json.loads(shell("queryMsgByKey", *topic, "-k", "k2", "--output", "json"))
+    assert (found["body"], found["tag"]) == ("hello", "TagA")
+    unique_id = found["message_id"]
+    assert unique_id in shell("queryMsgByUniqueKey", *topic, "-i", unique_id)
+    assert unique_id in shell("queryMsgById", *topic, "-i", found["offset_id"])
+    at = ("queryMsgByOffset", *topic, "-b", "broker-a", "-i", "0", "-o")
+    assert unique_id in shell(*at, "0")
+    assert "has no message 7" in shell(*at, "7", code=4)
+    assert "has no queue 5" in shell("message", "get", "named", "5", "0", code=4)
+    assert unique_id in shell("queryMsgTraceById", *topic, "-i", unique_id)
+    assert "hello" in shell("printMsg", *topic)
+    assert "hello" in shell("consumeMessage", *topic, "-c", "1")
+    shell("offset", "reset", "clone-from", "named", "latest")
+    cloned = shell("cloneGroupOffset", *topic, "-s", "clone-from", "-d", "clone-to")
+    assert "Reset group clone-to" in cloned
+    assert "min offset" in shell("topicRoute", *topic)
+    assert "min offset" in shell("topicClusterList", *topic)
+    assert "leader" in shell("clusterList", *where)
+    assert "leader" in shell("brokerStatus", *where, "-b", "127.0.0.1:10911")
+    assert "clone-to" in shell("statsAll", *where)
+    assert "brokerName" in shell("getBrokerConfig", *cluster)
+    assert "clone-to" in shell("consumerConnection", *where, "-g", "clone-to")
+    assert "clone-to" in shell("brokerConsumeStats", *where, "-b", "127.0.0.1:10911")
+    for command in ("wipeWritePerm", "addWritePerm"):  # producers cannot leave the only group
+        assert "No broker group" in shell(command, *where, "-b", "broker-a", code=2)
+    shell("exportMetadata", *cluster, "-f", str(tmp_path / "files"))
+    assert "named" in (tmp_path / "files" / "metadata.json").read_text()
 
 
 def test_destructive_commands_ask_on_a_terminal(shell: Shell) -> None:

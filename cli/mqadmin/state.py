@@ -1,0 +1,117 @@
+"""RocketMQ's `mqadmin` commands for the state of a cluster, with their names and options.
+
+Hidden aliases of our own commands, like those of `messaging.py`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import group as groups
+from .. import topic as topics
+from ..cluster import command as clusters
+from ..cluster import definition_files
+from ..cluster.draining import drain
+from ..config import show as settings
+from ..confirm import plan_options
+from ..offset import command as offsets
+from ..top import command as tops
+from .messaging import CLUSTER, NAMESERVER, F, call, common, options_of
+
+
+@click.command("topicRoute")
+@click.option("-t", "--topic", "name", required=True, help="Topic.")
+@click.option("-l", "--list", is_flag=True, expose_value=False, hidden=True)
+@common
+def topic_route(name: str, endpoint: str, output: str) -> None:
+    """Show the queues of a topic in each broker group (`topic describe`)."""
+    call(topics.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("clusterList")
+@click.option("-m", "--moreStats", is_flag=True, expose_value=False, hidden=True)
+@click.option("-i", "--interval", expose_value=False, hidden=True)
+@common
+def cluster_list(endpoint: str, output: str) -> None:
+    """Show broker groups and their members (`cluster describe`)."""
+    call(clusters.describe, endpoint=endpoint, output=output)
+
+
+@click.command("statsAll")
+@click.option("-a", "--activeTopic", is_flag=True, expose_value=False, hidden=True)
+@click.option("-t", "--topic", expose_value=False, hidden=True)
+@common
+def stats_all(endpoint: str, output: str) -> None:
+    """Show rates and lag once (`top --once`)."""
+    call(tops.top, once=True, endpoint=endpoint, output=output)
+
+
+@click.command("getBrokerConfig")
+@common
+def get_broker_config(endpoint: str, output: str) -> None:
+    """Show the settings of a broker (`config show`)."""
+    call(settings.show, endpoint=endpoint, output=output)
+
+
+@click.command("consumerConnection")
+@click.option("-g", "--consumerGroup", "name", required=True, help="Consumer group.")
+@common
+def consumer_connection(name: str, endpoint: str, output: str) -> None:
+    """Show the connected consumers of a group (`group describe`)."""
+    call(groups.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("brokerConsumeStats")
+@click.option("-l", "--level", expose_value=False, hidden=True)
+@click.option("-o", "--order", expose_value=False, hidden=True)
+@click.option("-t", "--timeoutMillis", expose_value=False, hidden=True)
+@common
+def broker_consume_stats(endpoint: str, output: str) -> None:
+    """Show the lag of all groups (`group list`)."""
+    call(groups.list_groups, endpoint=endpoint, output=output)
+
+
+@click.command("cloneGroupOffset")
+@click.option("-s", "--srcGroup", "like", required=True, help="Group whose offsets are copied.")
+@click.option("-d", "--destGroup", "group", required=True, help="Group that gets them.")
+@click.option("-t", "--topic", required=True, help="Topic.")
+@click.option("-o", "--offline", expose_value=False, hidden=True)
+@plan_options
+@common
+def clone_group_offset(**values: Any) -> None:
+    """Set the offsets of a group to those of another one (`offset reset --like`)."""
+    call(offsets.reset, when="", **values)
+
+
+@click.command("exportMetadata")
+@click.option(
+    *("-f", "--filePath", "folder"),
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/tmp/rocketmq/export",
+    help="Folder of metadata.json.",
+)
+@options_of(NAMESERVER, CLUSTER)
+def export_metadata(folder: Path, endpoint: str, **_: Any) -> None:
+    """Write topics, groups, users and quotas to a file (`cluster export`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    call(definition_files.export, file=folder / "metadata.json", endpoint=endpoint)
+
+
+def _group(command: F) -> F:
+    name = click.option("-b", "--brokerName", "name", required=True, help="Broker group.")
+    return name(plan_options(options_of(NAMESERVER, brokers=False)(command)))
+
+
+@click.command("wipeWritePerm")
+@_group
+def wipe_write_perm(**values: Any) -> None:
+    """Let producers leave a broker group (`cluster drain`)."""
+    call(drain, **values)
+
+
+@click.command("addWritePerm")
+@_group
+def add_write_perm(**values: Any) -> None:
+    """Let producers use a broker group again (`cluster drain --undo`)."""
+    call(drain, undo=True, **values)
