@@ -50,13 +50,15 @@ def forecast(store: v1.DescribeStoreResponse) -> Forecast:
     if rate < 1:
         return Forecast("Nothing is written: the disk use does not change.", rate=rate)
     disk = min(disks, key=lambda one: one.use)
-    limit = disk.total * store.forced_percent / 100
-    used = disk.total - disk.usable
+    # What others keep from the broker (a quota, root's reserve) is no part of its disk.
+    used = disk.usable * disk.use / (100 - disk.use) if disk.use < 100 else float(disk.total)
+    size = used + disk.usable
+    limit = size * store.forced_percent / 100
     hours = store.reserved_ms / 3_600_000
     # What the log will gain until retention deletes as much as is written.
     gain = max(0.0, rate * store.reserved_ms / _MS_PER_S - (store.log_end - store.log_start))
     if used + gain <= limit:
-        share = min(100, round((used + gain) * 100 / disk.total))
+        share = min(100, round((used + gain) * 100 / size))
         text = (
             f"At {words.size(rate)}/s retention ({hours:g} h) keeps the disk at about {share} %, "
             f"below the {store.forced_percent} % from which segments are deleted before their time."

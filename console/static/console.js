@@ -16,12 +16,12 @@
   const fixed = [];
   let columns = null;
 
-  function options(width, series, seconds = 0) {
+  function options(width, series, seconds = 0, least = 1) {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const short = (value) => {
       if (value === null || value === undefined) return "";
       for (const unit of ["", "k", "M", "G"]) {
-        if (Math.abs(value) < 1000 || unit === "G") return +value.toFixed(1) + unit;
+        if (Math.abs(value) < 1000 || unit === "G") return +value.toFixed(value < 1 ? 2 : 1) + unit;
         value /= 1000;
       }
     };
@@ -31,7 +31,7 @@
     return {
       width, height: 180, legend: { show: false }, cursor: { show: false },
       padding: [10, 28, 0, 0],
-      scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.1] } },
+      scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, least) * 1.1] } },
       axes: [{ ...axis, space: 80, size: 32, values: (u, ticks) => ticks.map(time) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(short) }],
       series: [{}, ...series.map((one) => ({ stroke: colour(one.colour), width: 2, points: { show: false } }))],
     };
@@ -59,7 +59,7 @@
     for (const place of document.querySelectorAll(".chart[data-columns]")) {
       const data = JSON.parse(place.dataset.columns);
       if (!window.uPlot || data[0].length < 2) continue;
-      const drawn = options(place.clientWidth, [{ colour: "--accent" }], data[0].at(-1) - data[0][0]);
+      const drawn = options(place.clientWidth, [{ colour: "--accent" }], data[0].at(-1) - data[0][0], 0.01);
       fixed.push({ place, plot: new uPlot(drawn, data, place) });
     }
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cometmq.tests.console.browser import SIZES, chromium, opened
 from cometmq.tests.console.served import serve
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -39,6 +40,32 @@ def test_the_console_switches_over_outlives_its_node_and_tells_its_end(
         wait_until("the refusal is told", lambda: "UNAUTHORIZED" in console.get("/"))
         found = console.ask("GET", "/topics")
         assert (found.status, "UNAUTHORIZED" in found.text) == (502, True)
+
+
+PAGES = ("/topics", "/groups", "/timers", "/store", "/spark", "/users", "/clients", "/ha")
+
+
+def test_an_open_page_shows_a_failover_without_an_error_and_every_page_opens_after_it(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(controller=True).wait_in_sync()
+    first, second = cluster.address("master"), cluster.address("slave")
+    data = ("--data", str(cluster.data))
+    with (
+        serve(tmp_path, f"{first};{second}", *data) as console,
+        chromium() as one,
+        opened(one, SIZES[0], "dark") as (page, errors),
+    ):
+        page.goto(f"{console.url}/")
+        page.wait_for_selector("svg.picture g.leader")
+        cluster.kill9("master")
+        page.wait_for_selector(f".alarm.bad:has-text('{first}')")
+        page.wait_for_selector("svg.picture g.leader:has-text('broker 1')")
+        for path in PAGES:
+            wait_until(f"{path} opens", lambda path=path: console.ask("GET", path).status == 200)
+            page.goto(console.url + path)
+            page.wait_for_selector("h1")
+        assert errors == []
 
 
 def test_a_console_without_a_cluster_starts_and_tells_so(tmp_path: Path) -> None:
