@@ -97,7 +97,7 @@ class ClientPort:
         stack.push_async_callback(relay.close)
         methods = list(map(broker.quotas.watching, self._methods(relay)))
         locate, unreachable = self._routing()
-        audit = self._open_audit(stack)
+        audit = self.audit = self._open_audit(stack)
         if audit is not None:
             methods = list(map(audit.watching, methods))
         if self._config.authentication_enabled:

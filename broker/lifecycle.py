@@ -453,6 +453,7 @@ class BrokerLifecycle:
             self._door_config,
             max_message_size=self._store_config.max_message_size,
             admin=self._client_port.admin,
+            audit=self._client_port.audit,
             guard=guard,
             links=self._links,
             settings=self._settings,

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from collections.abc import Awaitable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import RotatingFileHandler
@@ -54,6 +54,17 @@ Entry = TypedDict(
         "message": str,
     },
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedCall:
+    """One administrative call; the user of a refused one is only claimed."""
+
+    user: str
+    #: Address of the client.
+    source: str
+    name: str
+    target: str
 
 
 class _PrivateFile(RotatingFileHandler):
@@ -142,16 +153,15 @@ class AuditLog:
         self._write(path, request, ctx, found.code, found.message)
         return found
 
-    def _write(self, path: str, request: Any, ctx: RequestContext, code: int, message: str) -> None:
-        if getattr(request, "dry_run", False):
-            return
+    def note(self, call: AuditedCall, code: int, message: str) -> None:
+        """Write the line of a call with its outcome."""
         now = datetime.fromtimestamp(self._wall_ms() / 1_000, UTC)
         entry: Entry = {
             "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "user": self._user(ctx),
-            "from": ctx.peer,
-            "call": path.rpartition("/")[2],
-            "target": _target(request),
+            "user": call.user[:_TEXT_MAX] if self._authentication else "",
+            "from": call.source,
+            "call": call.name,
+            "target": call.target[:_TEXT_MAX],
             "code": int(code),
             "message": message[:_TEXT_MAX],
         }
@@ -159,13 +169,19 @@ class AuditLog:
         for write in self._writers:
             write(entry, line)
 
+    def _write(self, path: str, request: Any, ctx: RequestContext, code: int, message: str) -> None:
+        if not getattr(request, "dry_run", False):
+            name = path.rpartition("/")[2]
+            call = AuditedCall(self._user(ctx), ctx.peer, name, _target(request))
+            self.note(call, code, message)
+
     def _user(self, ctx: RequestContext) -> str:
         """Return the user named by the call; of a refused call it is only claimed."""
         header = next((value for name, value in ctx.metadata if name == AUTHORIZATION), "")
         if not self._authentication or not header:
             return ""
         try:
-            return parse_authorization(header).user[:_TEXT_MAX]
+            return parse_authorization(header).user
         except WireError:
             return ""
 

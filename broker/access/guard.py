@@ -158,12 +158,17 @@ class Guard:
         return self._identify(ctx).user.name
 
     def check_signed(
-        self, name: str, is_signed: Callable[[bytes], bool], needs: Needs, ctx: RequestContext
+        self,
+        name: str,
+        is_signed: Callable[[bytes], bool],
+        needs: Callable[[], Needs],
+        ctx: RequestContext,
     ) -> None:
         """Check a call of another protocol, signed by user `name`. Raises WireError.
 
-        `is_signed` gets the secret and returns whether the call is signed with it. From now on
-        `ctx` belongs to the user.
+        `is_signed` gets the secret and returns whether the call is signed with it. `needs` reads
+        the request, which may be large, and is called only for a signed one. From now on `ctx`
+        belongs to the user.
         """
         if self._tables.users_version != self._users_version:
             self._forget()
@@ -178,9 +183,10 @@ class Guard:
         ctx.metadata = Verified(((_USER, name),))
         if known.is_super:
             return
-        if not self._authorize and needs is not SUPER:
+        needed = needs()
+        if not self._authorize and needed is not SUPER:
             return
-        for need in needs:
+        for need in needed:
             if known.depends_on_source or known.decisions.get(need) != "":
                 self._permit(known, need, ctx)
 

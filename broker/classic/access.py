@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from ..access.guard import Guard
     from ..access.rights import Needs
 
-_USER, _SIGNATURE = "AccessKey", "Signature"
+#: The field with the name of the user.
+ACCESS_KEY = "AccessKey"
+_SIGNATURE = "Signature"
 #: Clients up to version 4.9.3 add this field after they have signed.
 _UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
 
@@ -54,10 +56,13 @@ class ClassicAccess:
         """Set the user of the connection's request. Raises RemotingError."""
         fields = command.fields
         ctx = RequestContext(fields.get("clientId", ""), peer=peer.peer)
+        rights = self._rights.get(command.code)
+
+        def needs() -> Needs:
+            return SUPER if rights is None else rights(command)
+
         try:
-            rights = self._rights.get(command.code)
-            needs = SUPER if rights is None else rights(command)
-            name = fields.get(_USER, "")
+            name = fields.get(ACCESS_KEY, "")
             if not name:
                 raise RemotingError(Reply.NO_PERMISSION, "the request has no AccessKey")
             self._guard.check_signed(name, lambda secret: is_signed(command, secret), needs, ctx)

@@ -8,6 +8,7 @@ from ...proto.addresses import host_port
 from ...remoting.connection import Connection
 from ...remoting.server import RemotingServer
 from .access import ClassicAccess
+from .admin.audited import audited
 from .admin.handlers import admin_handlers
 from .calls import ClientCalls
 from .clients import ClassicClients
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ...front.config import DoorConfig
     from ...proto.node_links import NodeLinks
     from ...remoting.connection import Handler
+    from ..access.audit import AuditLog
     from ..access.guard import Guard
     from ..admin.service import Admin
     from ..config import BrokerConfig
@@ -56,6 +58,7 @@ class ClassicPort:
         *,
         max_message_size: int,
         admin: Admin,
+        audit: AuditLog | None,
         guard: Guard | None,
         links: NodeLinks,
         settings: Mapping[str, tuple[str, str]],
@@ -74,6 +77,7 @@ class ClassicPort:
         if guard is not None:
             access = ClassicAccess(guard, rights(broker.store, broker.transactions))
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}
+        handlers = audited(handlers, audit)
         self._server = RemotingServer(handlers, door, broker.runtime.clock, links)
 
     async def open(self, stack: AsyncExitStack) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,8 @@ from typing import Any
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.quota import Quota
 from cometmq.broker.metadata.tables import Topic
+from cometmq.proto import v2
+from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.tests.broker.classic_wire import (
@@ -171,3 +174,50 @@ async def test_quotas_of_users_hold_for_classic_sends(tmp_path: Path) -> None:
         refused = [each for each in answers if each.code == Reply.SYSTEM_BUSY]
         assert 0 < len(refused) < len(answers)
         assert refused[0].remark == "[QUOTA] User:p is limited to 1 messages a second"
+
+
+async def test_a_request_is_not_parsed_before_its_signature_is_checked(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (_, client):
+        for code in (Request.HEART_BEAT, Request.LOCK_BATCH_MQ, Request.QUERY_ASSIGNMENT):
+            answer = await client.post(request(code, b"{"))
+            assert "no AccessKey" in (answer.remark or "")
+            answer = await client.post(signed(request(code, b"{"), "c", "wrong"))
+            assert "check signature failed" in (answer.remark or "")
+            answer = await client.post(signed(request(code, b"{"), "c"))
+            assert "the body cannot be read" in (answer.remark or "")
+
+
+async def test_every_request_without_a_signature_is_refused(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (_, client):
+        answers = {
+            code: (await client.post(request(code))).code for code in {*Request, *Admin, 0, 999}
+        }
+    refused = (Reply.NO_PERMISSION, Reply.REQUEST_CODE_NOT_SUPPORTED)
+    assert {code: found for code, found in answers.items() if found not in refused} == {}
+
+
+async def test_changes_of_tools_have_lines_in_the_audit_log(tmp_path: Path) -> None:
+    file = tmp_path / "audit.log"
+    topic = {"topic": "new", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    create = Admin.UPDATE_AND_CREATE_TOPIC
+    async with guarded(tmp_path, audit_log_file=str(file)) as (_, client):
+        await client.post(request(create, **topic))
+        await client.post(signed(request(create, **topic), "p"))
+        await client.post(signed(request(create, **topic, topicSysFlag=0), "admin"))
+        await client.post(signed(request(Admin.GET_TOPIC_CONFIG, topic="new"), "admin"))
+        user = b'{"username":"ann","password":"secret-of-ann"}'
+        for _ in range(2):
+            await client.post(
+                signed(request(Admin.AUTH_CREATE_USER, user, username="ann"), "admin")
+            )
+    text = file.read_text()
+    assert "secret-of-ann" not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(row["user"], row["call"], row["target"], row["code"]) for row in lines] == [
+        ("", "UPDATE_AND_CREATE_TOPIC", "new", Reply.NO_PERMISSION),
+        ("p", "UPDATE_AND_CREATE_TOPIC", "new", Reply.NO_PERMISSION),
+        ("admin", "UPDATE_AND_CREATE_TOPIC", "new", v2.OK),
+        ("admin", "AUTH_CREATE_USER", "ann", v2.OK),
+        ("admin", "AUTH_CREATE_USER", "ann", Reply.INVALID_PARAMETER),
+    ]
+    assert all(row["from"].startswith("127.0.0.1:") for row in lines)

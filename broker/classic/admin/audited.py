@@ -1,0 +1,96 @@
+"""Lines of the audit log for administrative requests on the remoting port."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ....proto import v2
+from ....proto.errors import WireError
+from ....remoting.admin_codes import Admin
+from ....remoting.codes import Reply
+from ....remoting.command import Command
+from ....remoting.connection import RemotingError
+from ...access.audit import AuditedCall
+from ..access import ACCESS_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ....remoting.connection import Connection, Handler
+    from ...access.audit import AuditLog
+
+    Note = Callable[[int, str], None]
+
+#: Requests that change something, and the field with the name of it ("": a list in the body).
+CHANGES = {
+    Admin.UPDATE_AND_CREATE_TOPIC: "topic",
+    Admin.UPDATE_AND_CREATE_TOPIC_LIST: "",
+    Admin.DELETE_TOPIC_IN_BROKER: "topic",
+    Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "",
+    Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "",
+    Admin.DELETE_SUBSCRIPTIONGROUP: "groupName",
+    Admin.INVOKE_BROKER_TO_RESET_OFFSET: "group",
+    Admin.CLONE_GROUP_OFFSET: "destGroup",
+    Admin.AUTH_CREATE_USER: "username",
+    Admin.AUTH_UPDATE_USER: "username",
+    Admin.AUTH_DELETE_USER: "username",
+    Admin.AUTH_CREATE_ACL: "subject",
+    Admin.AUTH_UPDATE_ACL: "subject",
+    Admin.AUTH_DELETE_ACL: "subject",
+}
+
+
+def audited(handlers: Mapping[int, Handler], audit: AuditLog | None) -> dict[int, Handler]:
+    """Return the table with a line for each request that changes something, also if the handler
+    refuses it."""
+    if audit is None:
+        return dict(handlers)
+    changes: dict[int, Handler] = {
+        code: _with_line(handlers[code], audit, code.name, field) for code, field in CHANGES.items()
+    }
+    return {**handlers, **changes}
+
+
+def _with_line(handler: Handler, audit: AuditLog, name: str, field: str) -> Handler:
+    def handle(command: Command, peer: Connection) -> Any:
+        user, target = command.fields.get(ACCESS_KEY, ""), command.fields.get(field, "")
+        note = partial(audit.note, AuditedCall(user, peer.peer, name, target))
+        try:
+            answer = handler(command, peer)
+        except (RemotingError, WireError) as error:
+            _failed(note, error)
+            raise
+        if isinstance(answer, Command):
+            _answered(note, answer)
+        else:
+            answer.add_done_callback(partial(_ended, note))
+        return answer
+
+    return handle
+
+
+def _ended(note: Note, task: asyncio.Future[Command]) -> None:
+    if task.cancelled():
+        note(0, "the caller left; the outcome is unknown")
+    elif (error := task.exception()) is not None:
+        _failed(note, error)
+    else:
+        _answered(note, task.result())
+
+
+def _answered(note: Note, answer: Command) -> None:
+    if answer.code == Reply.SUCCESS:
+        note(v2.OK, "OK")
+    else:
+        note(answer.code, answer.remark or "")
+
+
+def _failed(note: Note, error: BaseException) -> None:
+    if isinstance(error, RemotingError):
+        note(error.code, error.remark)
+    elif isinstance(error, WireError):
+        note(error.code, error.message)
+    else:
+        note(Reply.SYSTEM_ERROR, str(error))
