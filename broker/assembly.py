@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..ha.engine import Identity, Replication
-from ..proto import v2
+from ..proto import native, v2
 from ..proto.addresses import host_port
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
@@ -201,6 +201,7 @@ def _sending(core: Core) -> Sending:
         quotas=core.quotas,
         trace=trace,
         spans=spans,
+        codec=native.part("codec"),
     )
     if trace is not None:
         trace.start(sender)

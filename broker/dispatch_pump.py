@@ -121,15 +121,15 @@ class DispatchPump:
         limit = self.readable_limit()
         if self._store.dispatched_offset >= limit:
             return
-        arrivals = self._store.dispatch(limit, _DISPATCH_RECORDS)
-        woken: set[tuple[str, int]] = set()
-        for arrival in arrivals:
-            if arrival.topic == META_TOPIC:
-                self._meta_log.apply(arrival)
-            else:
-                woken.add((arrival.topic, arrival.queue_id))
-        self._notify(woken)
-        if len(arrivals) >= _DISPATCH_RECORDS:
+        found = self._store.dispatch(limit, _DISPATCH_RECORDS)
+        queues = found.queues()
+        changes = {queue for queue in queues if queue[0] == META_TOPIC}
+        if changes:
+            for arrival in found:
+                if arrival.topic == META_TOPIC:
+                    self._meta_log.apply(arrival)
+        self._notify(queues - changes)
+        if len(found) >= _DISPATCH_RECORDS:
             self.schedule()
 
     def _notify(self, queues: Iterable[tuple[str, int]]) -> None:

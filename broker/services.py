@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..front.service import Method, methods_of
 from ..proto import paths, v2
 from ..proto.request_limits import RequestLimits
+from .sending.send_request import decoded_late
 
 if TYPE_CHECKING:
     from .access.quota_admin import QuotaAdmin
@@ -72,7 +73,7 @@ def messaging(
     failure = {paths.RECEIVE_MESSAGE: broker.pop.failure}
     largest = max_message_size + AROUND_BODY_BYTES
     limits = {paths.SEND_MESSAGE: RequestLimits(v2.SendMessageRequest, largest)}
-    return [
+    methods = [
         replace(
             row,
             fail=failure.get(row.path, row.fail),
@@ -80,6 +81,9 @@ def messaging(
         )
         for row in rows
     ]
+    if not broker.sender.takes_bytes:
+        return methods
+    return [decoded_late(row) if row.path == paths.SEND_MESSAGE else row for row in methods]
 
 
 def administration(

@@ -14,19 +14,16 @@ in one queue and one segment.
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
-from zlib import crc32
+from typing import Final, Protocol, TypeAlias
 
 from .dispatch import Dispatcher, Hint
 from .format.errors import NoBufferError, StoreError
 from .format.lmq_queues import MULTI_DISPATCH
-from .format.properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME, is_delayed
-from .format.queue_unit import UNQUEUED
+from .format.properties import SCHEDULE_TOPIC, is_delayed
+from .format.queue_unit import UNIT, UNQUEUED
 from .format.record import (
     BLANK_BYTES,
     BORN_HOST_V6,
-    CRC_MASK,
-    FIXED_V4,
     HOST_V4_BYTES,
     PROPERTIES_BYTES_MAX,
     STORE_HOST_V6,
@@ -47,7 +44,6 @@ from .queue.table import QueueTable
 
 logger = logging.getLogger(__name__)
 _OK: Final = PutStatus.PUT_OK
-_FIXED_AND_LENGTH: Final = FIXED_V4.size + 2
 _UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | MULTI_DISPATCH
 #: Bytes of records that are joined in memory for one write: what fits into the CPU caches.
 _JOINED_BYTES_MIN: Final = 96 << 10
@@ -70,6 +66,72 @@ def unflushed(result: AppendResult) -> AppendResult:
         result.queue_offset,
         result.store_timestamp_ms,
     )
+
+
+class Encoded(Protocol):
+    """Encoded records, one behind the other, with what follows from them."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def records(self) -> int:
+        """Number of records; 0 if nothing is to be appended."""
+
+    @property
+    def last(self) -> int:
+        """Log offset of the last record."""
+
+    @property
+    def units(self) -> Sequence[tuple[str, int, int, bytes]]:
+        """New units of known queues: topic, queue id, number of the first one, encoded units."""
+
+
+#: Encodes records, given the log offset of the first one, the log offset that none may cross, and
+#: their store time.
+Encoder: TypeAlias = Callable[[int, int, int], Encoded]
+
+
+class _Run:
+    """Records that are written together, all behind the same segment's end."""
+
+    def __init__(self, log: CommitLog, limit: int, now_ms: int) -> None:
+        self.arrivals: list[Arrival] = []
+        self.queues: set[ConsumeQueue] = set()
+        self._log = log
+        self._end = log.end
+        self._limit = limit
+        self._now_ms = now_ms
+        self._parts: list[bytes] = []
+        self._joined = 0
+
+    def add(self, message: Message, queue: ConsumeQueue) -> bool:
+        """Add a record; return False if it does not fit the segment or cannot be encoded."""
+        end, number = self._end, queue.next_offset
+        size = record_size(message)
+        if end + size > self._limit:
+            return False
+        try:
+            self._parts.append(encode(message, number, end, self._now_ms))
+        except (ValueError, struct.error):
+            return False
+        code = tags_code(message.topic, message.properties, self._now_ms)
+        self.arrivals.append(
+            Arrival(_OK, end, size, number, self._now_ms, queue.topic, queue.queue_id, code)
+        )
+        self.queues.add(queue)
+        queue.next_offset = number + 1
+        self._end += size
+        self._joined += size
+        if self._joined >= _JOINED_BYTES_MIN:
+            self.finish()
+        return True
+
+    def finish(self) -> None:
+        """Write the records that wait. Raises OSError."""
+        if self._parts:
+            self._log.write(b"".join(self._parts))
+            self._parts.clear()
+            self._joined = 0
 
 
 class Appender:
@@ -156,76 +218,52 @@ class Appender:
             self._assigned_end = log.end
             log.note_written(now_ms)
 
-    def _append_run(  # noqa: PLR0915  (the hot loop of every send: a call more costs 3 %)
+    def append_encoded(self, encode: Encoder) -> Encoded:
+        """Append what `encode` returns with one write. Raises OSError when the log cannot be
+        written, with nothing changed."""
+        now_ms = self._begin()
+        log, queues = self._log, self._queues.queues
+        begin = log.end
+        encoded = encode(begin, self._run_limit(), now_ms)
+        count = encoded.records
+        if count:
+            log.write(encoded.data)
+            units = {
+                queues[topic, queue_id]: (first, data)
+                for topic, queue_id, first, data in encoded.units
+            }
+            for queue, (first, data) in units.items():
+                queue.next_offset = first + len(data) // UNIT.size
+            self._dispatcher.add_hint(Hint(begin, log.end, encoded.last, now_ms, units, count))
+        self._finish(begin, now_ms)
+        return encoded
+
+    def _append_run(
         self, messages: Sequence[Message], now_ms: int, results: list[AppendResult]
     ) -> Sequence[Message]:
-        """Append the simple messages at the front with one write; return those from the first other
-        one on (another segment, an unknown queue, IPv6, a transaction, a refusal)."""
-        log = self._log
-        end = log.end
-        limit = self._run_limit()
-        write_at = end + _JOINED_BYTES_MIN
-        queues = self._queues.queues
-        size_unlimited = min(self._body_bytes_max, PROPERTIES_BYTES_MAX)
-        pack = FIXED_V4.pack
-        known_codes = KNOWN_CODES.get
-        parts: list[bytes] = []
-        arrivals: list[Arrival] = []
-        units: dict[ConsumeQueue, list[int]] = {}
+        """Append the simple messages at the front with few writes; return those from the first
+        other one on (another segment, an unknown queue, IPv6, a transaction, a refusal)."""
+        run = _Run(self._log, self._run_limit(), now_ms)
         for message in messages:
-            topic = message.topic
-            queue_id = message.queue_id
-            queue = queues.get((topic, queue_id))
-            if queue is None or message.sys_flag & _UNCOMMON or topic == SCHEDULE_TOPIC:
+            queue = self._queues.queues.get((message.topic, message.queue_id))
+            if queue is None or self._is_special(message) or not run.add(message, queue):
                 break
-            body = message.body
-            properties = message.properties
-            born_host, store_host = message.born_host, message.store_host
-            length = len(properties)
-            size = _FIXED_AND_LENGTH + len(body) + len(queue.topic_field) + length
-            if (
-                end + size > limit
-                or len(born_host) != HOST_V4_BYTES
-                or len(store_host) != HOST_V4_BYTES
-                or (size > size_unlimited and self._too_large(message))
-            ):
-                break
-            number = queue.next_offset
-            try:
-                # fmt: off
-                head = pack(
-                    size, queue.topic_magic, crc32(body) & CRC_MASK, queue_id, message.flag,
-                    number, end, message.sys_flag, message.born_timestamp_ms, born_host,
-                    now_ms, store_host, message.reconsume_times,
-                    message.prepared_transaction_offset, len(body),
-                )
-                # fmt: on
-            except struct.error:
-                break
-            parts += (head, body, queue.topic_field, length.to_bytes(2, "big"), properties)
-            # Inlined common cases of `tags_code`: known tags at the end of the properties, or none.
-            _, mark, tail = properties.rpartition(TAGS_MARK)
-            code = 0
-            if mark or properties.startswith(TAGS_NAME):
-                known = known_codes(tail.partition(b"\x02")[0])
-                code = tags_code(topic, properties, now_ms) if known is None else known
-            arrivals.append(Arrival(_OK, end, size, number, now_ms, topic, queue_id, code))
-            if (flat := units.get(queue)) is None:
-                units[queue] = [number, end, size, code]
-            else:
-                flat += (end, size, code)
-            queue.next_offset = number + 1
-            end += size
-            if end >= write_at:
-                log.write(b"".join(parts))
-                parts.clear()
-                write_at = end + _JOINED_BYTES_MIN
-        if parts:
-            log.write(b"".join(parts))
-        if arrivals:
-            self._dispatcher.add_hint(Hint(arrivals, units))
-            results += arrivals
-        return messages[len(arrivals) :]
+        run.finish()
+        if run.arrivals:
+            hint = Hint.of(run.arrivals, run.queues)
+            self._dispatcher.add_hint(hint)
+            results += run.arrivals
+        return messages[len(run.arrivals) :]
+
+    def _is_special(self, message: Message) -> bool:
+        """Return whether the message needs the general path."""
+        return (
+            message.sys_flag & _UNCOMMON != 0
+            or message.topic == SCHEDULE_TOPIC
+            or len(message.born_host) != HOST_V4_BYTES
+            or len(message.store_host) != HOST_V4_BYTES
+            or self._too_large(message)
+        )
 
     def _too_large(self, message: Message) -> bool:
         return (
@@ -277,20 +315,18 @@ class Appender:
         begin = end = log.end
         parts: list[bytes] = []
         arrivals: list[Arrival] = []
-        flat = [queue.next_offset]
         for number, message in enumerate(messages, queue.next_offset):
             data = self._encode(message, number, end, now_ms)
             code = tags_code(message.topic, message.properties, now_ms)
             arrivals.append(
                 Arrival(_OK, end, len(data), number, now_ms, message.topic, message.queue_id, code)
             )
-            flat += (end, len(data), code)
             parts.append(data)
             end += len(data)
         log.write(b"".join(parts))
         assert log.end == end > begin
         queue.next_offset += len(messages)
-        self._dispatcher.add_hint(Hint(list(arrivals), {queue: flat}))
+        self._dispatcher.add_hint(Hint.of(arrivals, (queue,)))
         return arrivals
 
     def _append_one(self, message: Message, now_ms: int) -> AppendResult:
@@ -322,13 +358,12 @@ class Appender:
         queue.next_offset = number + 1
         code = tags_code(message.topic, message.properties, now_ms)
         arrival = Arrival(_OK, begin, size, number, now_ms, message.topic, message.queue_id, code)
-        hint = Hint([arrival], {queue: [number, begin, size, code]})
+        arrivals = [arrival]
         for light in lights:
             number = light.next_offset
-            hint.arrivals.append(Arrival(_OK, begin, size, number, now_ms, light.topic, 0, code))
-            hint.units[light] = [number, begin, size, code]
+            arrivals.append(Arrival(_OK, begin, size, number, now_ms, light.topic, 0, code))
             light.next_offset = number + 1
-        self._dispatcher.add_hint(hint)
+        self._dispatcher.add_hint(Hint.of(arrivals, (queue, *lights)))
         return arrival
 
     def _roll_if_needed(self, size: int, now_ms: int) -> PutStatus:

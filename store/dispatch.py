@@ -8,6 +8,7 @@ nothing.
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from .format.errors import CorruptLogError
 from .format.lmq_queues import NUMBERS, lmq_units
-from .format.queue_unit import UNQUEUED
+from .format.queue_unit import UNIT, UNQUEUED
 from .format.record import (
     BLANK,
     BLANK_BYTES,
@@ -31,9 +32,9 @@ from .format.results import Arrival, PutStatus
 from .log.commit_log import CommitLog
 from .log.segment import Segment
 from .queue.consume_queue import ConsumeQueue
-from .queue.table import QueueTable
+from .queue.table import NewUnits, QueueTable, packed
 
-#: Maximum number of hints while dispatch is held back (synchronous modes); about 200 bytes each.
+#: Maximum number of records in hints while dispatch is held back (synchronous modes).
 HINTS_MAX: Final = 65_536
 #: From this many bytes on the log is parsed in columns; below, record by record is faster.
 BULK_BYTES_MIN: Final = 512 << 10
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .queue.building import ArrivalReader
 
 _end_of = attrgetter("end")
+_offset_of = attrgetter("physical_offset")
 
 
 @lru_cache(maxsize=4096)
@@ -86,26 +88,85 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
     return arrivals, values[7]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Hint:
     """One write of the appender: at least one record, no gap."""
 
-    arrivals: list[Arrival]
-    #: Per queue: number of the first unit, then offset, size and tags code of every unit.
-    units: dict[ConsumeQueue, list[int]]
+    begin: int
+    end: int
+    #: Start of the last record, and the store time of all.
+    last: int
+    store_timestamp_ms: int
+    units: Mapping[ConsumeQueue, NewUnits]
+    #: Number of units: a record may have several, in light queues.
+    count: int
 
-    def split(self, count: int) -> tuple["Hint", "Hint"]:
-        """Split into the first `count` records (not all) and the rest."""
-        queues = {(queue.topic, queue.queue_id): queue for queue in self.units}
-        halves = []
-        for arrivals in (self.arrivals[:count], self.arrivals[count:]):
-            units: dict[ConsumeQueue, list[int]] = {}
-            for arrival in arrivals:
-                queue = queues[arrival.topic, arrival.queue_id]
-                flat = units.setdefault(queue, [arrival.queue_offset])
-                flat += (arrival.physical_offset, arrival.size, arrival.tags_code)
-            halves.append(Hint(arrivals, units))
-        return halves[0], halves[1]
+    @classmethod
+    def of(cls, arrivals: list[Arrival], queues: Iterable[ConsumeQueue]) -> "Hint":
+        """Return the hint of adjacent records in these queues."""
+        by_name = {(queue.topic, queue.queue_id): queue for queue in queues}
+        units: dict[ConsumeQueue, list[int]] = {}
+        for arrival in arrivals:
+            queue = by_name[arrival.topic, arrival.queue_id]
+            flat = units.setdefault(queue, [arrival.queue_offset])
+            flat += (arrival.physical_offset, arrival.size, arrival.tags_code)
+        first, last = arrivals[0], arrivals[-1]
+        return cls(
+            first.physical_offset,
+            last.end,
+            last.physical_offset,
+            last.store_timestamp_ms,
+            packed(units),
+            len(arrivals),
+        )
+
+    def arrivals(self) -> list[Arrival]:
+        """Return the arrivals in log order, that of a record's own queue first."""
+        ok, stored_ms = PutStatus.PUT_OK, self.store_timestamp_ms
+        found = [
+            Arrival(ok, offset, size, number, stored_ms, queue.topic, queue.queue_id, code)
+            for queue, (first, data) in self.units.items()
+            for number, (offset, size, code) in enumerate(UNIT.iter_unpack(data), first)
+        ]
+        found.sort(key=_offset_of)
+        return found
+
+    def split(self, up_to: int, count_max: int) -> tuple["Hint", "Hint"] | None:
+        """Split before the first record that ends behind `up_to`, into at most `count_max` units
+        and the rest; None if the first part would be empty."""
+        arrivals = self.arrivals()
+        count = min(bisect_right(arrivals, up_to, key=_end_of), count_max)
+        if not count:
+            return None
+        return Hint.of(arrivals[:count], self.units), Hint.of(arrivals[count:], self.units)
+
+
+class Dispatched:
+    """Records that became visible, in log order."""
+
+    def __init__(self) -> None:
+        self._parts: list[Hint | list[Arrival]] = []
+        self._count = 0
+
+    def add(self, part: Hint | list[Arrival]) -> None:
+        """Add the next records."""
+        self._parts.append(part)
+        self._count += part.count if isinstance(part, Hint) else len(part)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Arrival]:
+        for part in self._parts:
+            yield from part.arrivals() if isinstance(part, Hint) else part
+
+    def queues(self) -> set[tuple[str, int]]:
+        """Return topic and queue id of the queues that got records."""
+        found: set[tuple[str, int]] = set()
+        for part in self._parts:
+            queues = part.units if isinstance(part, Hint) else part
+            found.update([(queue.topic, queue.queue_id) for queue in queues])
+        return found
 
 
 class Dispatcher:
@@ -129,11 +190,10 @@ class Dispatcher:
 
     def add_hint(self, hint: Hint) -> None:
         """Add the hint of the appender's next write."""
-        first, last = hint.arrivals[0], hint.arrivals[-1]
-        if self._hints_end == first.physical_offset and self._hinted < HINTS_MAX:
+        if self._hints_end == hint.begin and self._hinted < HINTS_MAX:
             self._hints.append(hint)
-            self._hinted += len(hint.arrivals)
-            self._hints_end = last.physical_offset + last.size
+            self._hinted += hint.count
+            self._hints_end = hint.end
 
     def drop_hints(self) -> None:
         """Drop all hints and parse the log instead: after a failed write some queues may already
@@ -147,54 +207,52 @@ class Dispatcher:
         if self._hints_end == begin:
             self._hints_end = self._log.end
 
-    def dispatch(self, up_to: int, records_max: int) -> list[Arrival]:
+    def dispatch(self, up_to: int, records_max: int) -> Dispatched:
         """Write units for records that end at or before `up_to`; return the new arrivals.
 
         Raises OSError, ValueError or CorruptLogError; units that were visible stay visible.
         """
         up_to = min(up_to, self._log.readable_end)
         self.offset = max(self.offset, self._log.start)
-        arrivals: list[Arrival] = []
-        while self.offset < up_to and len(arrivals) < records_max:
+        found = Dispatched()
+        while self.offset < up_to and len(found) < records_max:
             before = self.offset
             if self._hints:
-                arrivals += self._take_hint(up_to, records_max - len(arrivals))
+                self._take_hint(up_to, records_max - len(found), found)
             else:
-                parsed, end = self.parse(before, up_to, records_max - len(arrivals))
-                self._queues.write(parsed)
-                self._advance(parsed, end)
-                arrivals += parsed
+                parsed, self.offset = self._parse_next(up_to, records_max - len(found))
+                if parsed:
+                    self.last = (parsed[-1].physical_offset, parsed[-1].store_timestamp_ms)
+                    found.add(parsed)
             if self.offset == before:
                 break
-        return arrivals
+        return found
 
-    def _take_hint(self, up_to: int, records_max: int) -> list[Arrival]:
+    def _parse_next(self, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
+        parsed, end = self.parse(self.offset, up_to, records_max)
+        self._queues.write(parsed)
+        return parsed, end
+
+    def _take_hint(self, up_to: int, records_max: int, found: Dispatched) -> None:
         """Write the units of the first hint, or of its part before `up_to`."""
         hint = self._hints[0]
-        last = hint.arrivals[-1]
-        if last.physical_offset + last.size > up_to or len(hint.arrivals) > records_max:
-            count = min(bisect_right(hint.arrivals, up_to, key=_end_of), records_max)
-            if not count:
-                return []
-            if hint.arrivals[0].physical_offset < last.physical_offset:
-                # Only for several records: the units of one record in light queues are not split.
-                hint, rest = hint.split(count)
-                self._hints[0] = rest
-                self._hints.appendleft(hint)
+        # The units of one record, in light queues, are not split.
+        if hint.end > up_to or (hint.count > records_max and hint.begin < hint.last):
+            parts = hint.split(up_to, records_max)
+            if parts is None:
+                return
+            hint, rest = parts
+            self._hints[0] = rest
+            self._hints.appendleft(hint)
         if self._queues.write_ext:
-            self._queues.write(hint.arrivals)
+            self._queues.write(hint.arrivals())
         else:
             self._queues.write_units(hint.units)
         self._hints.popleft()
-        self._hinted -= len(hint.arrivals)
-        last = hint.arrivals[-1]
-        self._advance(hint.arrivals, last.physical_offset + last.size)
-        return hint.arrivals
-
-    def _advance(self, arrivals: list[Arrival], end: int) -> None:
-        self.offset = end
-        if arrivals:
-            self.last = (arrivals[-1].physical_offset, arrivals[-1].store_timestamp_ms)
+        self._hinted -= hint.count
+        self.offset = hint.end
+        self.last = (hint.last, hint.store_timestamp_ms)
+        found.add(hint)
 
     def _read_many(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
         if self._reader is None:

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from typing import Final
 
-from .append import Appender, refused, unflushed
+from .append import Appender, Encoded, Encoder, refused, unflushed
 from .blocks import BlockAccess
 from .config.store_config import StoreConfig
 from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
-from .dispatch import Dispatcher
+from .dispatch import Dispatched, Dispatcher
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
 from .format.disk import NO_DESCRIPTORS, Disk, descriptor_share, shortage
@@ -324,6 +324,42 @@ class MessageStore:
         """
         return self._append(self._appender.append_many, messages)
 
+    @property
+    def takes_encoded(self) -> bool:
+        """Return whether `append_encoded` makes the same records as `append_many`: not if records
+        end in a checksum or their units get an extension."""
+        return not self.config.enabled_append_prop_crc and not self.queue_table.write_ext
+
+    def append_encoded(self, encode: Encoder) -> Encoded | None:
+        """Append the records that `encode` returns, for queues that `next_number` knows.
+
+        None if the store does not accept messages or the log cannot be written; `append_many` then
+        gives the reason for each message. Never waits.
+        """
+        if self._gate.refusal:
+            return None
+        meter, log = self.meter, self.log
+        clock, begin = meter.steady_ns, log.end
+        begin_ns = clock() if clock is not None else 0
+        try:
+            encoded = self._appender.append_encoded(encode)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                self._gate.refuse(f"Writing the commit log failed: {error}.")
+            return None
+        if encoded.records:
+            took_ns = clock() - begin_ns if clock is not None else 0
+            meter.put(encoded.records, 0, log.end - begin, took_ns)
+            if self._sync and self._log_flusher is not None:
+                self._log_flusher.request(FlushRequest(log.end, encoded.records))
+        return encoded
+
+    def next_number(self, topic: str, queue_id: int) -> int | None:
+        """Return the queue offset of the next encoded record; None for a queue that `append_many`
+        must create."""
+        queue = self.queue_table.queues.get((topic, queue_id))
+        return None if queue is None else queue.next_offset
+
     def append_batch(self, messages: Sequence[Message]) -> list[AppendResult]:
         """Append the batch of a remoting client: all messages, adjacent in one queue and one
         segment with one store time, or none, with one status for all. The messages have one topic
@@ -409,7 +445,7 @@ class MessageStore:
         except OSError as error:
             self._gate.refuse(f"Writing the commit log failed: {error}.")
 
-    def dispatch(self, up_to: int, max_records: int = 10_000) -> list[Arrival]:
+    def dispatch(self, up_to: int, max_records: int = 10_000) -> Dispatched:
         """Make records that end at or before `up_to` visible in their queues, in log order.
 
         Call again while `dispatched_offset` is below `up_to`. A failed write makes the store
@@ -417,7 +453,7 @@ class MessageStore:
         continues.
         """
         if self._gate.broken:
-            return []
+            return Dispatched()
         try:
             arrivals = self._dispatcher.dispatch(up_to, max_records)
         except (OSError, ValueError, CorruptLogError) as error:
@@ -428,7 +464,7 @@ class MessageStore:
                 self._gate.pause(_DISPATCH, reason, lack.ends_when)
             else:
                 self._gate.refuse(f"Building the consume queues failed: {error}.")
-            return []
+            return Dispatched()
         if self._gate.paused:
             self._gate.resume(_DISPATCH)
         self.index.dispatched(len(arrivals))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...front.metrics.families import Buckets
@@ -66,13 +67,22 @@ class Counters:
     refused_by_quota: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add_sent(self, topic: str, message_type: int, messages: int, size: int) -> None:
-        """Messages that were appended."""
+        """Messages of one request that were appended."""
+        sizes = [0] * (len(SIZE_BOUNDS) + 1)
+        sizes[bisect_left(SIZE_BOUNDS, size / messages if messages else 0)] = messages
+        self.add_sent_requests(topic, message_type, messages, size, sizes)
+
+    def add_sent_requests(
+        self, topic: str, message_type: int, messages: int, size: int, sizes: Sequence[int]
+    ) -> None:
+        """Messages of several requests that were appended; `sizes`: their number by SIZE_BOUNDS."""
         total = self.sent.get((topic, message_type))
         if total is None:
             total = self.sent[topic, message_type] = Total()
         total.messages += messages
         total.bytes += size
-        total.sizes[bisect_left(SIZE_BOUNDS, size / messages if messages else 0)] += messages
+        for slot, count in enumerate(sizes):
+            total.sizes[slot] += count
 
     def add_created(self, what: str, outcome: str, system: bool, took_ms: float) -> None:
         """A topic or a group was made, or could not be."""

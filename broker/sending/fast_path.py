@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...proto import v2
 from ...store.format.properties import java_hash
@@ -92,6 +92,8 @@ class TopicTemplate:
     #: Number of requests: they are spread over the queues in turn. The client's choice of a queue
     #: is ignored, because the Python and Go clients always send queue 0.
     turn: int = 0
+    #: The native crate's form, made on first use.
+    native: Any = None
 
     def next_queue(self) -> int:
         """Return the queue of the next request."""
@@ -120,7 +122,7 @@ def prepare_fast(
         return None
     topic = template.topic
     name, expected = topic.name, topic.message_type
-    queue_id = template.turn % topic.write_queues
+    turn = template.turn % topic.write_queues
     before, between, max_body = template.before, template.between, origin.max_body
     peer_host, born_host = peer
     ready = Prepared([], [], name, expected, 0)
@@ -154,7 +156,7 @@ def prepare_fast(
             or (ready.size and message.topic.name != name)
         ):
             return None
-        sharding = ""
+        sharding, queue_id = "", turn
         if group:
             queue_id = fifo_queue(group, topic.write_queues)
             sharding = f"__SHARDINGKEY\x01{group}\x02"

@@ -10,7 +10,9 @@ sections 5.5 and 10.2). An OK answer means what the durability policy promises
 that are already collected. The number, the bytes and the age of collected requests are bounded;
 above a bound, and at a quota, the answer is TOO_MANY_REQUESTS with the name of the guard.
 
-`fast_path.py` and `checked_path.py` make the records of a request, `answer.py` makes its answer,
+`native_path.py` appends common requests with the native crate, if it is installed and neither
+deduplication nor tracing nor a quota needs the decoded messages. Otherwise `fast_path.py` and
+`checked_path.py` make the records of a request, and `answer.py` makes its answer.
 `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
 """
 
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...front.reply_future import ReplyFuture
 from ...proto import paths, v2
-from ...proto.errors import WireError
+from ...proto.errors import RpcFailure, WireError
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
@@ -43,6 +45,8 @@ from .checked_path import SendContext, TypeHandler, prepare_checked, writable_to
 from .dedup import SendDedup
 from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
 from .held_sends import HeldSends
+from .native_path import NativePath
+from .send_request import SendRequest
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -89,10 +93,10 @@ _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
 #: A request of the gRPC protocol, or the records that another protocol made of one.
-_Pending: TypeAlias = "tuple[v2.SendMessageRequest | Prepared, RequestContext, ReplyFuture]"
+_Request: TypeAlias = "v2.SendMessageRequest | SendRequest | Prepared"
+_Pending: TypeAlias = "tuple[_Request, RequestContext, ReplyFuture]"
 
-
-Hold: TypeAlias = "Callable[[str, v2.SendMessageRequest, RequestContext], Coroutine[Any, Any, Any]]"
+Hold: TypeAlias = "Callable[[str, Any, RequestContext], Coroutine[Any, Any, Any]]"
 
 #: One request whose messages are ready for the log.
 _Batch: TypeAlias = "tuple[ReplyFuture, Prepared]"
@@ -114,7 +118,9 @@ class Sender:
         quotas: Quotas,
         trace: TraceService | None,
         spans: Spans | None = None,
+        codec: Any = None,
     ) -> None:
+        """`codec` is that part of the native crate, if it is available."""
         config = runtime.config
         self._clock = runtime.clock
         self._loop = runtime.loop
@@ -158,6 +164,27 @@ class Sender:
             SendDedup(config, self._clock, store) if config.message_deduplication_enable else None
         )
 
+        self._native = self._native_path(codec)
+
+    def _native_path(self, codec: Any) -> NativePath | None:
+        """Return the native path, unless a feature reads the decoded messages of every request."""
+        reads = (self._trace, self._spans, self._dedup)
+        if (
+            codec is None
+            or any(part is not None for part in reads)
+            or not self._store.takes_encoded
+        ):
+            return None
+        return NativePath(
+            codec,
+            store=self._store,
+            metadata=self._metadata,
+            counters=self._counters,
+            origin=self._origin,
+            template_of=self._template,
+            wall_ms=self._clock.wall_ms,
+        )
+
     def register(self, message_type: int, handler: TypeHandler) -> None:
         """Let `handler` make the records of all messages of a type."""
         self._handlers[message_type] = handler
@@ -169,6 +196,11 @@ class Sender:
         """
         self._hold = hold
         self.lingers = linger
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Return whether requests are best passed undecoded (`SendRequest`)."""
+        return self._native is not None
 
     @property
     def store_host(self) -> bytes:
@@ -189,7 +221,9 @@ class Sender:
         """Cancel the held requests."""
         self._held.close()
 
-    def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> ReplyFuture:
+    def send(
+        self, request: v2.SendMessageRequest | SendRequest, ctx: RequestContext
+    ) -> ReplyFuture:
         """Handle SendMessage. Raises WireError; later errors are in the answer."""
         require_client_id(ctx)
         return self._collect(request, ctx)
@@ -210,9 +244,7 @@ class Sender:
         """
         return writable_topic(self._auto_topics.topic_or_new(name), name)
 
-    def _collect(
-        self, request: v2.SendMessageRequest | Prepared, ctx: RequestContext
-    ) -> ReplyFuture:
+    def _collect(self, request: _Request, ctx: RequestContext) -> ReplyFuture:
         if len(self._pending) >= APPEND_AT:
             self.append_pending()
         pending = self._pending
@@ -275,7 +307,7 @@ class Sender:
         if self._pending_bytes > _SLICE_FROM:
             messages = size = 0
             for index, (request, ctx, _) in enumerate(pending):
-                messages += len(request.messages)
+                messages += self._count(request)
                 if index and (messages > SLICE_MESSAGES or size + ctx.request_bytes > SLICE_BYTES):
                     self._pending = pending[index:]
                     self._pending_bytes -= size
@@ -285,26 +317,83 @@ class Sender:
         self._pending_bytes = 0
         return pending
 
+    def _count(self, request: _Request) -> int:
+        if self._native is not None and isinstance(request, SendRequest):
+            return self._native.count_messages(request)
+        return len(request.messages)
+
     def _append_slice(self) -> None:
         pending = self._take_slice()
         if self.lingers:
             self._linger_s = next_linger_s(self._linger_s, len(pending))
         begin_ns = self._clock.steady_ns()
-        batches = self._checked(pending, begin_ns)
+        refusal = self._send_refusal(begin_ns)
         self._busy = False
-        if not batches:
-            return
-        if len(batches) == 1:
-            everything = batches[0][1].messages
+        if self._native is not None and refusal is None and not self._metadata.quotas:
+            appended = self._append_native(self._native, pending, begin_ns)
         else:
-            everything = [message for _, ready in batches for message in ready.messages]
+            appended = self._append_checked(pending, refusal, begin_ns)
+        if appended:
+            self._pump.appended()
+
+    def _append_native(self, native: NativePath, pending: list[_Pending], begin_ns: int) -> bool:
+        """Append the requests that the native path accepts there, the others in between; return
+        whether anything was tried."""
+        requests = [
+            (request.raw if isinstance(request, SendRequest) else None, *_peer(ctx.peer))
+            for request, ctx, _ in pending
+        ]
+        appended = False
+        at = 0
+        while at < len(pending):
+            plan = native.append(requests, at)
+            if plan is None:
+                return self._append_checked(pending[at:], None, begin_ns) or appended
+            if plan.records:
+                appended = True
+                self._note_busy(begin_ns)
+                for (_, _, answer), content, end in zip(
+                    pending[at:], plan.answers, plan.ends, strict=False
+                ):
+                    self._settle_native(answer, content, end)
+            at += len(plan.ends)
+            if at < plan.resume:
+                appended |= self._append_checked(pending[at : plan.resume], None, begin_ns)
+                at = plan.resume
+        return appended
+
+    def _settle_native(self, answer: ReplyFuture, content: bytes, end: int) -> None:
+        if self._durability.immediate:
+            _resolve(answer, content)
+        else:
+            self._durability.wait(end, partial(self._durable_native, answer, content))
+
+    def _durable_native(self, answer: ReplyFuture, content: bytes, outcome: PutStatus) -> None:
+        if outcome is not _PUT_OK:
+            content = refused_answer(self._counted(WireError(*FAILURES[outcome])))
+        _resolve(answer, content)
+
+    def _note_busy(self, begin_ns: int) -> None:
+        self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns
+
+    def _append_checked(
+        self, pending: list[_Pending], refusal: WireError | None, begin_ns: int
+    ) -> bool:
+        """Check and append requests in Python; return whether anything was tried.
+
+        `refusal` is the error for all valid ones.
+        """
+        batches = self._checked(pending, refusal)
+        if not batches:
+            return False
+        everything = [message for _, ready in batches for message in ready.messages]
         try:
             results = self._store.append_many(everything)
         except (StoreError, OSError) as error:
             logger.error("send.append_failed messages=%d error=%s", len(everything), error)
             self._fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
-            return
-        self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns
+            return False
+        self._note_busy(begin_ns)
         at = 0
         with_duplicates = []
         for answer, ready in batches:
@@ -321,11 +410,10 @@ class Sender:
             self._settle(answer, ready, own)
         for answer, ready in with_duplicates:
             self._settle_duplicates(answer, ready)
-        self._pump.appended()
+        return True
 
-    def _checked(self, pending: list[_Pending], now_ns: int) -> list[_Batch]:
+    def _checked(self, pending: list[_Pending], refusal: WireError | None) -> list[_Batch]:
         """Return the requests that may be appended; answer or hold the others."""
-        refusal = self._send_refusal(now_ns)
         if refusal is not None and self._hold is not None and self._leadership.writes_elsewhere():
             self._leadership.pause()
             for request, ctx, answer in pending:
@@ -339,13 +427,10 @@ class Sender:
         # Not earlier: a held request comes here again, and a refused one takes nothing.
         counted = refusal is None and bool(self._metadata.quotas)
         for request, ctx, answer in pending:
+            if isinstance(request, SendRequest) and not _is_decoded(request, answer):
+                continue
             try:
-                if counted:
-                    self._quotas.charge(_topic_of(request), len(request.messages), ctx)
-                if isinstance(request, Prepared):
-                    ready = request
-                else:
-                    ready = self._prepared(request.messages, ctx, now_ms)
+                ready = self._ready(request, ctx, now_ms, counted=counted)
             except WireError as error:
                 # Bytes, not the exception: it references this frame, and through it every request
                 # of the turn, in a cycle with the answer until the next garbage collection.
@@ -363,6 +448,17 @@ class Sender:
                 else:
                     _resolve(answer, refused_answer(self._counted(refusal)))
         return batches
+
+    def _ready(
+        self, request: _Request, ctx: RequestContext, now_ms: int, *, counted: bool
+    ) -> Prepared:
+        """Return the records of one request; `counted`: it takes from the quotas. Raises
+        WireError."""
+        if counted:
+            self._quotas.charge(_topic_of(request), len(request.messages), ctx)
+        if isinstance(request, Prepared):
+            return request
+        return self._prepared(request.messages, ctx, now_ms)
 
     def _fail(self, batches: list[_Batch], content: bytes) -> None:
         """Answer requests of which nothing was stored."""
@@ -483,11 +579,23 @@ class Sender:
             answer.set_result(answer_to(self._store, ready.ids, results, ready.extras))
 
 
-def _topic_of(request: v2.SendMessageRequest | Prepared) -> str:
+def _topic_of(request: _Request) -> str:
     """Return the topic that quotas count; empty for a request without messages."""
     if isinstance(request, Prepared):
         return request.topic
     return request.messages[0].topic.name if request.messages else ""
+
+
+def _is_decoded(request: SendRequest, answer: ReplyFuture) -> bool:
+    """Decode a request; if that fails, so does its answer, as for a method that the front door
+    decodes."""
+    try:
+        _ = request.messages
+    except (RpcFailure, WireError) as error:
+        if not answer.done():
+            answer.set_exception(error.with_traceback(None))
+        return False
+    return True
 
 
 def next_linger_s(linger_s: float, count: int) -> float:

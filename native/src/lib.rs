@@ -1,7 +1,8 @@
 //! The native front door of CometMQ: HTTP/2 for gRPC in its own thread, handlers in Python.
 //!
 //! The door handles bytes and streams, paths and headers, but no message types and no services; the
-//! conversions of stored records are functions of bytes, whose callers decide. The Python half (`cometmq.front.native_door`) takes requests in batches in its event loop and
+//! conversions of messages sent and stored are functions of bytes, whose callers decide. The
+//! Python half (`cometmq.front.native_door`) takes requests in batches in its event loop and
 //! answers through the call objects. Measurements and rules: docs/formats/front-door.md, sections
 //! 1, 2 and 4.
 //!
@@ -21,6 +22,8 @@
 //! | `options` | limits and counters |
 //! | `wire_messages` | stored records to messages of an answer |
 //! | `stored_record`, `wire_fields`, `md5` | the formats that this needs |
+//! | `protobuf` | protobuf's wire format |
+//! | `sent`, `send_plan`, `send_codec` | SendMessage requests to records, queue units and answers |
 
 mod authority;
 mod body;
@@ -34,6 +37,10 @@ mod inbox;
 mod md5;
 mod metadata;
 mod options;
+mod protobuf;
+mod send_codec;
+mod send_plan;
+mod sent;
 mod server;
 mod service;
 mod status;
@@ -56,6 +63,13 @@ mod cometmq_native {
     use crate::server::Server;
     #[pymodule_export]
     use crate::wire_messages::WireMessages;
+
+    /// Byte work of frequent messages.
+    #[pymodule]
+    mod codec {
+        #[pymodule_export]
+        use crate::send_codec::{count_messages, SendPlan, SendPlanner, SendTemplate};
+    }
 
     /// A certificate and key (PEM) for development, valid for these names.
     #[pyfunction]

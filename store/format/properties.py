@@ -99,12 +99,10 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-#: Cache of tag codes by the encoded tags, for the appender's hot path. Cleared when full. Never
-#: holds a key with a separator.
+#: Cache of tag codes by the encoded tags. Cleared when full. Never holds a key with a separator.
 KNOWN_CODES: Final[dict[bytes, int]] = {}
 _KNOWN_CODES_MAX: Final = 4096
 TAGS_NAME: Final = b"TAGS\x01"
-TAGS_MARK: Final = b"\x02" + TAGS_NAME
 
 
 def tags_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:

@@ -94,8 +94,8 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
-        #: Units [tail_first, max_offset): physical offset, size, tags code, physical offset, ...
-        self.tail: list[int] = []
+        #: The encoded units [tail_first, max_offset).
+        self.tail = bytearray()
         self.tail_first = 0
         self.written_end = 0  #: units before it are in the files; a flush thread moves it
         self.unconfirmed = False  #: loading found units that the log does not confirm
@@ -124,13 +124,13 @@ class ConsumeQueue:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def put(self, flat: list[int]) -> None:
-        """Add units [physical offset, size, tags code, ...], visible at once. Their files are
-        created when the units are written."""
-        end = self.max_offset + len(flat) // 3
+    def put(self, units: bytes) -> None:
+        """Add encoded units, visible at once. Their files are created when the units are
+        written."""
+        end = self.max_offset + len(units) // UNIT_BYTES
         if end * UNIT_BYTES > self.files_end:
             self._reach(end * UNIT_BYTES)
-        self.tail += flat
+        self.tail += units
         self.max_offset = end
 
     def _reach(self, end: int) -> None:
@@ -150,7 +150,7 @@ class ConsumeQueue:
             self.next_offset = assigned
             self.min_offset = number
         while self.max_offset < number:
-            self.put([*FILLER] * min(_FILL_UNITS, number - self.max_offset))
+            self.put(_FILLER_BYTES * min(_FILL_UNITS, number - self.max_offset))
 
     def _begin_at(self, number: int) -> None:
         """Set the end: all units before `number` are in the files, none behind."""
@@ -162,7 +162,7 @@ class ConsumeQueue:
     def waiting(self) -> list[tuple[str, int, bytes]]:
         """Return the unwritten units of `tail`: path, position in the file, bytes."""
         first = max(self.tail_first, self.written_end)
-        return self._parts(first, pack_units(self.tail[(first - self.tail_first) * 3 :]))
+        return self._parts(first, bytes(self.tail[(first - self.tail_first) * UNIT_BYTES :]))
 
     def _parts(self, first: int, units: bytes) -> list[tuple[str, int, bytes]]:
         position = first * UNIT_BYTES
@@ -198,8 +198,7 @@ class ConsumeQueue:
         self._first_at = self._known_at = -1
         for number, unit in enumerate(units, first):
             if number >= self.tail_first:
-                at = (number - self.tail_first) * 3
-                self.tail[at : at + 3] = unit
+                UNIT.pack_into(self.tail, (number - self.tail_first) * UNIT_BYTES, *unit)
         count = max(min(self.written_end - first, len(units)), 0)
         data = b"".join([UNIT.pack(*unit) for unit in units[:count]])
         for path, position, part in self._parts(first, data):
@@ -208,7 +207,7 @@ class ConsumeQueue:
     def trim(self) -> None:
         """Drop units from the tail that are in the files."""
         if self.written_end > self.tail_first:
-            del self.tail[: (self.written_end - self.tail_first) * 3]
+            del self.tail[: (self.written_end - self.tail_first) * UNIT_BYTES]
             self.tail_first = self.written_end
 
     # -- reading ------------------------------------------------------------------------------
@@ -223,8 +222,8 @@ class ConsumeQueue:
         """Return units of one file, or of the tail; zeros for what a missing or a cut file
         lacks."""
         if first >= self.tail_first:
-            begin = (first - self.tail_first) * 3
-            return pack_units(self.tail[begin : begin + count * 3])
+            begin = (first - self.tail_first) * UNIT_BYTES
+            return bytes(self.tail[begin : begin + count * UNIT_BYTES])
         count = min(count, self.tail_first - first)
         position = first * UNIT_BYTES
         start = position - position % self._files.size

@@ -22,22 +22,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..format.disk import Disk
 from ..format.errors import UnsupportedLayoutError
 from ..format.layout import NAME_DIGITS, list_files
 from ..format.queue_files import QueueFiles, salvage
-from ..format.queue_unit import FILLER_SIZE
+from ..format.queue_unit import FILLER_SIZE, UNIT
 from ..format.record import RECORD_BYTES_MIN
 from ..format.results import Arrival
 from ..format.topic_names import check_topic, is_lmq
-from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue
+from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue, pack_units
 from .ext_table import ExtTable
 
 logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
-#: Maximum number of units waiting in memory, about 100 bytes each.
+#: Maximum number of units waiting in memory, 20 bytes each.
 WAITING_UNITS_MAX: Final = 16_384
 #: Gaps of up to this many units are filled without a comparison with the space in the log.
 GAP_UNITS: Final = 4096
@@ -49,6 +49,16 @@ FLUSH_FILES_MAX: Final = 1024
 TRIM_FILES_MAX: Final = 32
 TRIM_READS_MAX: Final = 256
 TRIM_LOOKS_MAX: Final = 8192
+
+
+#: The number of the first unit, and encoded units.
+NewUnits: TypeAlias = tuple[int, bytes]
+
+
+def packed(units: Mapping[ConsumeQueue, list[int]]) -> dict[ConsumeQueue, NewUnits]:
+    """Encode the units of each queue: [number of the first one, physical offset, size, tags code,
+    physical offset, ...]."""
+    return {queue: (flat[0], pack_units(flat[1:])) for queue, flat in units.items()}
 
 
 class QueueGapError(Exception):
@@ -131,15 +141,13 @@ class QueueTable:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
-        """Make units visible: for each queue [number of the first one, offset, size, code, offset,
-        ...]; the lists are consumed. Raises OSError."""
+    def write_units(self, units: Mapping[ConsumeQueue, NewUnits]) -> None:
+        """Make units visible. Raises OSError."""
         with self._lock:
-            for queue, flat in units.items():
-                number = flat.pop(0)
+            for queue, (number, data) in units.items():
                 assert number == queue.max_offset, (queue.topic, number, queue.max_offset)
-                queue.put(flat)
-                self._waiting_units += len(flat) // 3
+                queue.put(data)
+                self._waiting_units += len(data) // UNIT.size
             self._waiting |= units.keys()
             while self._trim:
                 self._trim.pop().trim()
@@ -220,7 +228,7 @@ class QueueTable:
     def _write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
         if self.write_ext:
             self.exts.write_out(units)
-        self.write_units(units)
+        self.write_units(packed(units))
 
     def write_columns(
         self,

@@ -98,7 +98,7 @@ def test_waiting_units_are_bounded(tmp_path: Path) -> None:
     queues.write([arrival(count, count * 100)])
     assert disk.counts["pwrite"] > 0
     queues.write([arrival(count + 1, 0)])
-    assert len(queues.queue("T", 0).tail) == 3, "what was written out is let go"
+    assert len(queues.queue("T", 0).tail) == 20, "what was written out is let go"
 
 
 def test_a_queue_that_begins_above_zero_has_fillers_before(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_failed_queue_write_makes_the_store_read_only_and_loses_nothing(
     kit.store._finish(kit.store._queue_flusher)  # type: ignore[arg-type]
     assert not kit.store.writable
     assert "queue" in kit.store.refusal or "Stopping" in kit.store.refusal
-    assert kit.store.dispatch(LIMIT) == []
+    assert not kit.store.dispatch(LIMIT)
     assert len(kit.queue_bodies()) >= 20
     kit.close()
     report = kit.open()

@@ -1,0 +1,137 @@
+"""The native path of SendMessage: requests of one turn of the loop, from bytes to the log.
+
+The native crate decodes the requests, makes the records of those that are common (as
+`fast_path.py` defines it), their queue units and their answers, in one call. Everything that it
+does not accept takes the Python path, in the order of arrival. Decisions stay here and in
+`sender.py`: the caller has checked that messages may be appended, and waits for durability.
+Promises: a request that is accepted here gets the same records, units and answer there (a test
+compares both).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...proto.errors import WireError
+from ..messages.validation import check_topic
+from ..metrics.counters import SIZE_BOUNDS
+from .answer import ANSWER_OK
+from .send_request import SendRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...store.message_store import MessageStore
+    from ..metadata.tables import Metadata, Topic
+    from ..metrics.counters import Counters
+    from .fast_path import Origin, TopicTemplate
+
+#: A request for the crate: its bytes or None, the client's host, and its packed address.
+RawRequest = tuple[bytes | None, str, bytes]
+
+
+class Plan(Protocol):
+    """Records of accepted requests; see `store.append.Encoded`."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def units(self) -> Sequence[tuple[str, int, int, bytes]]: ...
+    @property
+    def answers(self) -> list[bytes]:
+        """The encoded answer of each accepted request."""
+
+    @property
+    def ends(self) -> list[int]:
+        """The log offset behind the last record of each accepted request."""
+
+    @property
+    def turns(self) -> list[tuple[str, int]]:
+        """Accepted requests by topic."""
+
+    @property
+    def counts(self) -> list[tuple[str, int, int, int, list[int]]]:
+        """Accepted messages: topic, type, number, bytes, numbers by size."""
+
+    @property
+    def resume(self) -> int:
+        """The next request, from the first refused one on, that a plan may accept."""
+
+
+class NativePath:
+    """Appends common requests with the native crate."""
+
+    def __init__(
+        self,
+        codec: Any,
+        *,
+        store: MessageStore,
+        metadata: Metadata,
+        counters: Counters,
+        origin: Origin,
+        template_of: Callable[[Topic], TopicTemplate],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`codec` is that part of the crate."""
+        self._codec = codec
+        self._planner = codec.SendPlanner(origin.max_body, ANSWER_OK, SIZE_BOUNDS)
+        self._store = store
+        self._metadata = metadata
+        self._counters = counters
+        self._origin = origin
+        self._template_of = template_of
+        self._wall_ms = wall_ms
+
+    def count_messages(self, request: SendRequest) -> int:
+        """Return the number of messages of a request, without decoding it."""
+        count: int = self._codec.count_messages(request.raw)
+        return count
+
+    def append(self, requests: list[RawRequest], first: int) -> Plan | None:
+        """Append the requests from number `first` on, up to the first that is not common; some
+        may be left, which the next call appends.
+
+        None if the store refuses messages or the log cannot be written.
+        """
+        plan: Plan | None = None
+
+        def encode(begin: int, limit: int, store_ms: int) -> Plan:
+            nonlocal plan
+            place = (begin, limit, store_ms, self._wall_ms(), self._origin.store_host)
+            plan = self._planner.plan(requests, first, place, self._topic, self._store.next_number)
+            return plan
+
+        if self._store.append_encoded(encode) is None or plan is None:
+            return None
+        for name, count in plan.turns:
+            self._template_of(self._metadata.topics[name]).turn += count
+        for name, message_type, messages, size, sizes in plan.counts:
+            self._counters.add_sent_requests(name, message_type, messages, size, sizes)
+        return plan
+
+    def _topic(self, name: str) -> tuple[Any, int] | None:
+        """Return the crate's template of a topic and the number of its requests so far; None if
+        its messages take the Python path."""
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            return None
+        try:
+            check_topic(name)
+        except WireError:
+            return None
+        template = self._template_of(topic)
+        if not template.fast:
+            return None
+        if template.native is None:
+            template.native = self._codec.SendTemplate(
+                name,
+                topic.message_type,
+                topic.write_queues,
+                template.before.encode(),
+                template.between.encode(),
+            )
+        return template.native, template.turn

@@ -1,0 +1,255 @@
+"""The native path of SendMessage gives the same records, units, answers and counters as Python."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.auth.quota import Quota
+from cometmq.broker.metadata.log import META_TOPIC
+from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.sending.send_request import decoded_late
+from cometmq.front.clock import Clock
+from cometmq.front.context import RequestContext
+from cometmq.front.service import Method, methods_of, read_request
+from cometmq.proto import native, v2
+from cometmq.proto.errors import RpcFailure, WireError
+from cometmq.store.format.queue_unit import UNIT
+from cometmq.store.format.record import BLANK, pack_host
+from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.tests.broker.desk import Desk, desk
+from cometmq.tests.broker.desk import message as sent_message
+from cometmq.tests.broker.send_cases import TOPICS, Case, Cases, check
+
+CODEC: Any = native.part("codec")
+pytestmark = pytest.mark.skipif(CODEC is None, reason="requires the native crate")
+SEEDS = st.integers(0, 1 << 62)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_both_paths_make_the_same_of_the_requests_of_a_turn(seed: int) -> None:
+    source = random.Random(seed)
+    cases = Cases(source)
+    check(CODEC, [cases.case() for _ in range(source.randrange(1, 40))])
+
+
+def test_many_common_requests_are_accepted() -> None:
+    cases = Cases(random.Random(3))
+    turns = [[cases.case() for _ in range(20)] for _ in range(100)]
+    assert sum(check(CODEC, turn) for turn in turns) > 500
+
+
+class _StillClock(Clock):
+    """Both brokers store the same times."""
+
+    now_ms = 1_795_255_684_123
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+@dataclass(slots=True)
+class Side:
+    """A broker, and its SendMessage as the client port calls it."""
+
+    desk: Desk
+    method: Method
+    base: int
+
+    async def send(self, cases: list[Case]) -> list[object]:
+        """Send requests in one turn of the loop; return bytes, or the kind and text of failures."""
+        answers = []
+        for case in cases:
+            peer = f"{case.peer[0]}:50001" if case.peer[0] != "::1" else "[::1]:50001"
+            ctx = RequestContext("c@1", peer=peer, request_bytes=len(case.raw))
+            try:
+                request = read_request(self.method, case.raw, ctx)
+                answers.append(self.method.handler(request, ctx))
+            except (RpcFailure, WireError) as error:
+                answers.append(asyncio.get_running_loop().create_future())
+                answers[-1].set_exception(error)
+        return [await _outcome(answer) for answer in answers]
+
+    def state(self) -> object:
+        """Return the log since the start, the queues and the counters."""
+        node = self.desk.node
+        node.pump.run_to_limit()
+        store = node.store
+        log = b""
+        while self.base + len(log) < store.log_end:
+            log += store.read_log(self.base + len(log), 1 << 24)
+        queues = {
+            name: _units(queue)
+            for name, queue in store.queue_table.queues.items()
+            if name[0] in TOPICS
+        }
+        self.base = store.log_end
+        sent = {key: total for key, total in node.runtime.counters.sent.items() if key[0] in TOPICS}
+        refused = node.runtime.counters.refused_sends
+        return len(log), _records(log), queues, sent, refused
+
+
+def _records(log: bytes) -> list[bytes]:
+    """Return the records, without the copies of the metadata: they name the broker's ports."""
+    found, at = [], 0
+    while at < len(log):
+        size, _ = BLANK.unpack_from(log, at)
+        found.append(log[at : at + size])
+        at += size
+    return [record for record in found if META_TOPIC.encode() not in record]
+
+
+def _units(queue: ConsumeQueue) -> bytes:
+    units = b""
+    while len(units) < queue.max_offset * UNIT.size:
+        units += queue.read(len(units) // UNIT.size, queue.max_offset)
+    return units
+
+
+async def _outcome(answer: Any) -> object:
+    try:
+        return await answer
+    except (RpcFailure, WireError) as error:
+        return type(error), error.message
+
+
+@dataclass(slots=True)
+class Pair:
+    """A broker with the crate and one without, in one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    native: Side
+    python: Side
+
+    def compare(self, cases: list[Case]) -> int:
+        """Send the requests to both and compare everything; return how many were accepted."""
+        accepted = []
+        path = self.native.desk.node.sender._native
+        assert path is not None and self.python.desk.node.sender._native is None
+        append = path.append
+
+        def counting(requests: Any, first: int) -> Any:
+            plan = append(requests, first)
+            accepted.append(0 if plan is None else len(plan.ends))
+            return plan
+
+        path.append = counting  # type: ignore[method-assign]
+        try:
+            answers = self.loop.run_until_complete(self.native.send(cases))
+        finally:
+            path.append = append  # type: ignore[method-assign]
+        assert answers == self.loop.run_until_complete(self.python.send(cases))
+        assert self.native.state() == self.python.state()
+        return sum(accepted)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    loop = asyncio.new_event_loop()
+    stack = AsyncExitStack()
+
+    async def side(name: str, switch: str) -> Side:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(native.SWITCH, switch)
+            directory: Path = tmp_path_factory.mktemp(name)
+            # A new topic is written to the log before or after the requests ahead of its own.
+            opened = await stack.enter_async_context(
+                desk(directory, clock=_StillClock(), auto_create_topic_enable=False)
+            )
+        node = opened.node
+        node.sender.set_store_host(pack_host("10.0.0.1", 8081))
+        for topic in TOPICS.values():
+            node.meta_log.write_topic(
+                Topic(topic.name, topic.read_queues, topic.write_queues, topic.perm,
+                      message_type=topic.message_type)
+            )  # fmt: skip
+        # The first message of a type creates its system topic.
+        later = v2.Timestamp(seconds=_StillClock.now_ms // 1_000 + 60)
+        await opened.send(sent_message("mixed", delivery_timestamp=later))
+        await opened.send(sent_message("mixed", message_type=v2.TRANSACTION))
+        await opened.send(sent_message("mixed", lite_topic="lite"))
+        (row,) = methods_of(
+            "apache.rocketmq.v2.MessagingService", {"SendMessage": node.sender.send}
+        )
+        method = decoded_late(row) if node.sender.takes_bytes else row
+        return Side(opened, method, node.store.log_end)
+
+    async def both() -> Pair:
+        return Pair(loop, await side("native", ""), await side("python", "off"))
+
+    opened = loop.run_until_complete(both())
+    yield opened
+    loop.run_until_complete(stack.aclose())
+    loop.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_both_brokers_store_and_answer_the_same(pair: Pair, seed: int) -> None:
+    source = random.Random(seed)
+    cases = Cases(source)
+    pair.compare([cases.case() for _ in range(source.randrange(1, 30))])
+
+
+def _request(body: int, topic: str = "normal", count: int = 1, **system: Any) -> Case:
+    messages = [
+        sent_message(topic, bytes(body), message_id=f"ID-{n}", **system) for n in range(count)
+    ]
+    raw = v2.SendMessageRequest(messages=messages).SerializeToString()
+    return Case(raw, ("10.0.0.2", pack_host("10.0.0.2", 50001)), as_sent=True)
+
+
+def test_requests_that_cross_a_segment_are_stored_the_same(pair: Pair) -> None:
+    before = pair.native.base
+    for _ in range(6):
+        pair.compare([_request(30_000, count=4) for _ in range(4)])
+    assert pair.native.base - before > 2 << 20, "several segments of 1 MiB"
+
+
+def test_a_refused_request_between_common_ones_keeps_the_order(pair: Pair) -> None:
+    delayed = _request(10, delivery_timestamp=v2.Timestamp(seconds=1))
+    pair.compare([_request(10)])
+    common = [_request(10) for _ in range(3)]
+    assert pair.compare([*common, delayed, *common, delayed, delayed, *common]) == 9
+
+
+def test_damaged_requests_fail_as_in_the_door(pair: Pair) -> None:
+    damaged = Case(b"\x0a\xff\x01", ("10.0.0.2", b""), as_sent=False)
+    many = _request(1, count=1_001)
+    assert pair.compare([damaged, many, damaged]) == 0
+
+
+def test_a_quota_decodes_the_requests(pair: Pair) -> None:
+    both = (pair.native, pair.python)
+    for side in both:
+        side.desk.node.metadata.put_quota(Quota("Topic:normal", messages=1_000))
+    assert pair.compare([_request(10)]) == 0
+    for side in both:
+        side.desk.node.metadata.remove_quota("Topic:normal")
+    assert pair.compare([_request(10)]) == 1
+
+
+@pytest.mark.parametrize(
+    "changed", [{"message_deduplication_enable": True}, {"trace_topic_enable": True}]
+)
+async def test_features_that_read_messages_take_the_python_path(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    async with desk(tmp_path, **changed) as opened:
+        assert not opened.node.sender.takes_bytes
+
+
+async def test_the_switch_selects_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.SWITCH, "off")
+    async with desk(tmp_path) as opened:
+        assert not opened.node.sender.takes_bytes
