@@ -104,6 +104,50 @@ class WireMessages:
         their start offset (-1: that of the first message), the invisible time, the attempts after
         which a message is not delivered. `attempts`: the number of each record's delivery."""
 
+class codec:
+    """Byte work of frequent messages."""
+
+    class SendTemplate:
+        """What all records of a topic share."""
+
+        def __init__(
+            self, name: str, message_type: int, queues: int, before: bytes, between: bytes
+        ) -> None:
+            """`before` and `between`: encoded properties before and after the message id."""
+
+    class SendPlan:
+        """The records of accepted requests, and what follows from them."""
+
+        data: bytes
+        records: int
+        last: int
+        answers: list[bytes]
+        ends: list[int]
+        units: list[tuple[str, int, int, bytes]]
+        turns: list[tuple[str, int]]
+        counts: list[tuple[str, int, int, int, list[int]]]
+        resume: int
+
+    class SendPlanner:
+        """Plans appends of SendMessage requests; `broker/sending/native_path.py` explains it."""
+
+        def __init__(self, max_body: int, answer_ok: bytes, size_bounds: Sequence[int]) -> None: ...
+        def plan(
+            self,
+            requests: Sequence[tuple[bytes | None, str, bytes]],
+            first: int,
+            place: tuple[int, int, int, int, bytes],
+            topic_of: Callable[[str], tuple[codec.SendTemplate, int] | None],
+            next_offset: Callable[[str, int], int | None],
+        ) -> codec.SendPlan:
+            """Plan the requests from number `first` on. `place`: log offset of the first record,
+            log offset that no record may cross, store time, born time of messages without one,
+            packed address of this broker."""
+
+    @staticmethod
+    def count_messages(raw: bytes) -> int:
+        """Return the number of messages of an encoded SendMessage request."""
+
 def self_signed(names: Sequence[str]) -> tuple[str, str]:
     """Generate a certificate and key (PEM) for development, valid for these names."""
 

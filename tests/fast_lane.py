@@ -25,7 +25,7 @@ LEFT_OUT = {
         full_disk_broker gaps lite lite_core lite_ends lite_replicas lite_subscribe message_queries
         meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts
         pop_handover pop_restart proxy pull read_log recall receive redelivery registration replicas
-        retention_broker revive_codec reviver role role_state send server spans stand_in
+        retention_broker revive_codec reviver role role_state send send_native server spans stand_in
         telemetry_forward
         timer_core timer_failover timer_kill timer_service timer_stamp timer_trouble
         transaction_bounds transaction_checks transaction_core transaction_records

@@ -24,9 +24,11 @@ from pathlib import Path
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.parts import Broker
+from cometmq.broker.sending.send_request import decoded_late
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
+from cometmq.front.service import methods_of
 from cometmq.ha.config import HaConfig
 from cometmq.proto import v2
 from cometmq.store.config.store_config import StoreConfig
@@ -34,6 +36,7 @@ from cometmq.store.config.store_config import StoreConfig
 BODY = bytes(range(256)) * 4
 IN_FLIGHT = 64
 BATCH = 32
+SERVICE = "apache.rocketmq.v2.MessagingService"
 TOPIC = v2.Resource(name="bench")
 GROUP = v2.Resource(name="bench-group")
 
@@ -76,7 +79,10 @@ RECEIVE = v2.ReceiveMessageRequest(
 
 async def sends(node: Broker, requests: list[bytes]) -> None:
     """Run one loop turn of sends until all are answered."""
-    parse, send, ctx = v2.SendMessageRequest.FromString, node.sender.send, context()
+    (method,) = methods_of(SERVICE, {"SendMessage": node.sender.send})
+    if node.sender.takes_bytes:
+        method = decoded_late(method)
+    parse, send, ctx = method.parse, method.handler, context()
     answers = [send(parse(raw), ctx) for raw in requests]
     for answer in answers:
         await answer
