@@ -87,7 +87,7 @@ def make_app(
             *TopicPages(cluster, views).routes(),
             *GroupPages(cluster, views, wall_ms).routes(),
             *MessagePages(cluster, views, search).routes(),
-            *DeadLetterPages(cluster, views, search).routes(),
+            *DeadLetterPages(cluster, views, search, wall_ms).routes(),
             *TimerPages(cluster, views, wall_ms).routes(),
             *HighAvailabilityPages(cluster, controllers, views).routes(),
             *StorePages(cluster, views, wall_ms).routes(),

@@ -4,7 +4,7 @@ They are copies in the topic `%DLQ%GROUP`. To redrive one is to send a copy to i
 where every consumer group gets it; the dead letter stays until retention deletes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -64,8 +64,11 @@ def places_of(group: str, texts: Sequence[str]) -> list[tuple[Queue, int]]:
 class DeadLetterPages:
     """The section of dead letters."""
 
-    def __init__(self, cluster: Cluster, views: Views, search: MessageSearch) -> None:
+    def __init__(
+        self, cluster: Cluster, views: Views, search: MessageSearch, wall_ms: Callable[[], int]
+    ) -> None:
         self._cluster = cluster
+        self._wall_ms = wall_ms
         self._views = views
         self._search = search
 
@@ -77,6 +80,8 @@ class DeadLetterPages:
             views.show("/dead-letters/{group}", self.letters),
             views.show("/dead-letters/{group}/redrive", self.plan),
             views.act("/dead-letters/{group}/redrive", self.redrive),
+            views.show("/dead-letters/{group}/redrive-all", self.plan_all),
+            views.act("/dead-letters/{group}/redrive-all", self.redrive_all),
         ]
 
     def groups(self, request: Request) -> Response:
@@ -167,6 +172,57 @@ class DeadLetterPages:
             group=group,
             rows=rows,
             sent=sum(row["result"].startswith("sent") for row in rows),
+        )
+
+    def plan_all(self, request: Request) -> Response:
+        """Show what a redrive of every dead letter that matches does."""
+        group = request.path_params["group"]
+        wanted = request.query_params.get("contains", "")[:200]
+        which = f"that contain “{wanted}” " if wanted else ""
+        path = f"/dead-letters/{quoted(group)}"
+        sentences = [
+            f"Every dead letter of {group} {which}that is stored by now is sent again to its "
+            f"original topic, {REDRIVEN_MAX} at a time; the page shows the progress.",
+            "Every consumer group of these topics gets the copies.",
+            "The copies are new messages. The dead letters stay until retention deletes them: a "
+            "second redrive sends them once more.",
+        ]
+        plan = Plan(
+            *(f"Redrive all dead letters of {group}", sentences, f"{path}/redrive-all"),
+            *("Send all again", path),
+            fields={"contains": wanted, "end": str(self._wall_ms())},
+        )
+        return self._views.plan(request, plan)
+
+    def redrive_all(self, request: Request, form: Form) -> Response:
+        """Send the next part of the dead letters that match; the page goes on with the rest.
+
+        The form carries the position and the counts, so that the console holds no state.
+        """
+        group = request.path_params["group"]
+        counts = {name: whole(form.text(name) or "0", "The count") for name in ("sent", "failed")}
+        asked = {"by": "time", "topic": PREFIX + group}
+        asked |= {name: form.text(name) for name in ("contains", "end", "at")}
+        whole(asked["end"], "The end")
+        found = self._search.find(asked, REDRIVEN_MAX)
+        kinds: dict[str, str] = {}
+        failures: list[dict[str, object]] = []
+        for queue, message in found.messages:
+            offset = browse.offset_of(message)
+            try:
+                self._send(queue, offset, kinds)
+                counts["sent"] += 1
+            except CliError as error:
+                counts["failed"] += 1
+                place = f"queue {queue.queue_id} offset {offset}"
+                failures.append({"dead letter": place, "failure": str(error)})
+        return self._views.page(
+            *(request, "redriving.html"),
+            title="Redrive",
+            group=group,
+            counts=counts,
+            failures=failures,
+            fields={**asked, **counts, **found.following} if found.following else {},
         )
 
     def _send(

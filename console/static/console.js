@@ -86,6 +86,8 @@
   document.addEventListener("DOMContentLoaded", () => {
     label();
     drawFixed();
+    // A long change goes on by itself, one part after another.
+    document.querySelector("form[data-continue]")?.requestSubmit();
     // On a narrow screen the sections are scrolled sideways.
     document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     document.getElementById("theme")?.addEventListener("click", () => {

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cometmq
+from cometmq.cli.connection import Connection
+from cometmq.console.pages.dead_letters import REDRIVEN_MAX
+from cometmq.proto import paths, v2
 from cometmq.tests.console.browser import SIZES, chromium, opened, violations
 from cometmq.tests.console.served import serve
+from cometmq.tests.console.test_pages import receive
 from cometmq.tests.harness.cluster import Cluster
 
 PAGES = (
@@ -98,4 +103,39 @@ def test_the_keyboard_alone_finds_the_message_of_an_order_and_resends_it(
         go_to("form[action='/message/copy'] button")
         page.keyboard.press("Enter")
         page.wait_for_selector("[role=status]:has-text('Sent and stored')")
+        assert errors == []
+
+
+def test_all_dead_letters_are_redriven_part_by_part_with_progress(
+    shared_cluster: Cluster, tmp_path: Path
+) -> None:
+    count = REDRIVEN_MAX + 5
+    shared_cluster.create_topic("lost", queues=1)
+    shared_cluster.create_group("losers")
+    with cometmq.sync.Producer(shared_cluster.endpoints, topics=["lost"]) as producer:
+        for n in range(count):
+            producer.send("lost", str(n).encode())
+    with Connection(shared_cluster.endpoints) as connection:
+        for message in receive(shared_cluster, "lost", "losers", count):
+            request = v2.ForwardMessageToDeadLetterQueueRequest(
+                group=v2.Resource(name="losers"),
+                topic=v2.Resource(name="lost"),
+                receipt_handle=message.receipt_handle,
+                message_id=message.message_id,
+                delivery_attempt=1,
+                max_delivery_attempts=1,
+            )
+            answer = v2.ForwardMessageToDeadLetterQueueResponse
+            connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, answer)
+    with (
+        serve(tmp_path, shared_cluster.endpoints, "--allow-changes") as console,
+        chromium() as one,
+        opened(one, SIZES[1], "light") as (page, errors),
+    ):
+        page.goto(f"{console.url}/dead-letters/losers")
+        page.click("a:text('All…')")
+        page.click("button:text('Send all again')")
+        page.wait_for_selector("h1:text('Result')")
+        assert f"{count} dead letters sent again." in page.inner_text("[role=status]")
+        assert violations(page) == []
         assert errors == []

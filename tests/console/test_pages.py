@@ -368,9 +368,15 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     done = told(console.act("/dead-letters/givers-up/redrive", chosen).text)
     assert "2 of 3 dead letters sent again" in done
     assert "failed: Queue 0 of topic %DLQ%givers-up has no message at offset 999" in done
+    everything = "/dead-letters/givers-up/redrive-all"
+    plan = console.get(f"{everything}?contains=cause-1")
+    assert "that contain “cause-1”" in told(plan)
+    fields = dict(re.findall(r'type="hidden" name="(contains|end)" value="([^"]*)"', plan))
+    assert "1 dead letter sent again." in told(console.act(everything, fields).text)
+    assert console.act(everything, {"end": "x"}).status == 400
     exported = json.loads(console.get("/messages/export?topic=mortal&format=json"))
     texts = [one["body"] for one in exported]
-    assert (len(texts), len(set(texts[3:])), set(texts)) == (5, 2, {"body-0", "body-1", "body-2"})
+    assert (len(texts), len(set(texts[3:])), set(texts)) == (6, 3, {"body-0", "body-1", "body-2"})
 
 
 def test_without_a_nameserver_high_availability_is_from_the_brokers(
