@@ -1,9 +1,9 @@
 """QueryRoute and QueryAssignment: the queues of a topic and their endpoints, for official clients.
 
-Promises: broker id 0, READ_WRITE, queue ids from 0, one endpoint a group, stable order; never an OK
-without queues; any node answers for every group (docs/formats/grpc-api.md, sections 5.1, 5.2, 9,
-pitfalls 26-34). Answers depend on the metadata and the cluster view only and are built for each
-call: clients ask every 30 s.
+Promises: broker id 0, READ_WRITE (READ in a drained group), queue ids from 0, one endpoint a group,
+stable order; never an OK without queues; any node answers for every group
+(docs/formats/grpc-api.md, sections 5.1, 5.2, 9, pitfalls 26-34). Answers depend on the metadata and
+the cluster view only and are built for each call: clients ask every 30 s.
 """
 
 from __future__ import annotations
@@ -74,10 +74,16 @@ class Routes:
         check_topic(request.topic.name)
         check_repeated(request.topic, request.endpoints)
         answer = v2.QueryRouteResponse(status=v2.Status(code=v2.OK, message="OK"))
-        for located in self._topic_in_groups(request.topic.name):
+        found = list(self._topic_in_groups(request.topic.name))
+        # While a group is drained, producers go to the others; a client that does not look at the
+        # permission is forwarded (`request_router.py`).
+        moving = any(located.perm & PERM_WRITE for located in found)
+        for located in found:
+            drained = moving and located.perm & PERM_DEFAULT == PERM_READ
+            usual = v2.READ_WRITE if located.perm & PERM_DEFAULT else v2.NONE
             queue = v2.MessageQueue(
                 topic=request.topic,
-                permission=v2.READ_WRITE if located.perm & PERM_DEFAULT else v2.NONE,
+                permission=v2.READ if drained else usual,
                 broker=self._broker(located.group, request.endpoints, ctx),
                 accept_message_types=_accepted(located.message_type),
             )

@@ -10,6 +10,7 @@ from ..confirm import go_on, plan_options
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import print_table, show_document, show_fields
+from .adding import add_group
 from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
 from .definition_files import apply, export, mend_all
 from .draining import drain
@@ -24,6 +25,7 @@ def cluster() -> None:
 cluster.add_command(export)
 cluster.add_command(apply)
 cluster.add_command(drain)
+cluster.add_command(add_group)
 
 
 @cluster.command()

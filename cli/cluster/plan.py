@@ -13,15 +13,15 @@ With a controller (the default) the nameservers elect the leaders, at first the 
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import CliError, Exit
 from . import ports
 from .layout import DataDirectory, read_settings
 from .ports import BROKER_FLAGS, HOST, BrokerPorts
-from .shape import Member, Shape, chosen_shape, existing_shape
+from .shape import GROUPS_MAX, Member, Shape, chosen_shape, existing_shape
 
 _PORTS_END = 65_536
 _SINGLE = Member("single", "broker-a", 0)
@@ -137,6 +137,26 @@ def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
     for plan in plans if options.log_format else ():
         plan.flags["log_format"] = str(options.log_format)
     return plans
+
+
+def plans_of_another_group(
+    data: DataDirectory, options: Options, running: Sequence[Plan]
+) -> list[Plan]:
+    """Write the files of one more broker group of a running cluster; return its plans.
+
+    Its ports are the next usual ones, or with `--port` free ones. Raises CliError.
+    """
+    here = existing_shape(data.path)
+    if options.single or here is None:
+        raise CliError("A cluster of --single has one group: start one without.", Exit.USAGE)
+    if here.groups == GROUPS_MAX:
+        raise CliError(f"The cluster has {GROUPS_MAX} groups, which is the limit.", Exit.USAGE)
+    shape = replace(here, groups=here.groups + 1)
+    chosen = options if options.port is None else replace(options, port=0)
+    nameservers = [f"{HOST}:{plan.ports['namesrv']}" for plan in running if not plan.group]
+    known = {plan.name for plan in running}
+    plans = _brokers(data, chosen, data.token(), shape, nameservers)
+    return [plan for plan in plans if plan.name not in known]
 
 
 def _check_kind(data: DataDirectory, options: Options) -> None:

@@ -128,11 +128,13 @@ def compared(kind: Kind, present: Mapping[str, Sequence[Any]], source: str) -> l
 
 def drained_groups(topics: Mapping[str, Sequence[v1.TopicConfig]]) -> frozenset[str]:
     """Return the groups that `cometmq cluster drain` drains: no topic takes messages there, but
-    some do in another group. Their permissions are no differences."""
+    some do in another group. Their permissions are no differences. A new group without topics is
+    not drained."""
     writing = {
         broker for broker, found in topics.items() if any(t.perm & PERM_WRITE for t in found)
     }
-    return frozenset(topics) - writing if writing else frozenset()
+    silent = frozenset(broker for broker, found in topics.items() if found) - writing
+    return silent if writing else frozenset()
 
 
 def _read_only(topic: v1.TopicConfig) -> v1.TopicConfig:

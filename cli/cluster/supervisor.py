@@ -20,7 +20,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from .banner import banner, durability, endpoints, groups_of, in_sync, nameserve
 from .child import Child, command_of
 from .control import ControlServer
 from .layout import DataDirectory
+from .plan import Plan
 from .policy import set_replication
 from .ports import HOST
 
@@ -43,6 +44,8 @@ GRACE_S = 5.0
 # After the grace time a child still flushes and closes; then it is killed. Acknowledged messages
 # are not lost.
 KILL_AFTER_S = GRACE_S + 3.0
+# Longest start of a broker group that is added.
+_GROUP_S = 90.0
 # Parts of the error of a process whose port another one has.
 _PORT_IN_USE = ("is in use by another process", "another process may use it")
 # SIGTERM before the child has installed its handlers ends it by the signal.
@@ -89,6 +92,7 @@ class Supervisor:
         *,
         restarts: bool,
         replication: str | None,
+        another_group: Callable[[Sequence[Plan]], list[Plan]],
         ready_file: Path | None,
         say: Callable[[str], None],
         version: str,
@@ -99,6 +103,8 @@ class Supervisor:
         self._restarts = restarts
         #: Requested replication (sync, async), which the group has before it is ready.
         self._replication = replication
+        #: Makes the plans of one more broker group beside those that run. Raises CliError.
+        self._another_group = another_group
         self._policy_changes: dict[str, asyncio.Task[None]] = {}
         self._ready_file = ready_file
         self._say = say
@@ -108,6 +114,8 @@ class Supervisor:
         self._failure: str | None = None
         self._stop_signals = 0
         self._stopping = asyncio.Event()
+        #: Set by every report of a child.
+        self._reported = asyncio.Event()
         self._banner_timer: asyncio.TimerHandle | None = None
         groups = groups_of([slot.child.plan for slot in self._slots.values()])
         self._groups = {name: Shown(len(plans)) for name, plans in groups.items()}
@@ -122,6 +130,7 @@ class Supervisor:
             "restart": self._restart_by_hand,
             "status": self._status,
             "stop": self._stop_by_hand,
+            "add_group": self._add_group,
         }
         control = ControlServer(self._data.socket, handlers)
         await control.start()
@@ -153,6 +162,7 @@ class Supervisor:
     def _on_report(self, slot: Slot) -> None:
         if not slot.child.read_reports():
             asyncio.get_running_loop().remove_reader(slot.child.report_fd)
+        self._reported.set()
         if slot.child.bound is not None and not slot.served:
             self._on_serving(slot)
         if self._ready:
@@ -399,6 +409,46 @@ class Supervisor:
         finally:
             slot.waiter = None
         return {"name": name, "pid": slot.child.pid, "ports": slot.child.plan.ports}
+
+    async def _add_group(self, _: str) -> dict[str, Any]:
+        """Serve `cometmq cluster add-group`: start one more broker group, wait until it serves."""
+        if not self._ready or self._stopping.is_set():
+            raise CliError("The cluster is starting or stopping. Try again when it is ready.")
+        plans = self._another_group([slot.child.plan for slot in self._slots.values()])
+        group, loop = plans[0].group, asyncio.get_running_loop()
+        slots = [Slot(Child(plan), waiter=loop.create_future()) for plan in plans]
+        self._groups[group] = Shown(len(plans))
+        for slot in slots:
+            self._slots[slot.child.name] = slot
+        try:
+            for slot in slots:
+                self._start(slot)
+            async with asyncio.timeout(_GROUP_S):
+                await asyncio.gather(*(slot.waiter for slot in slots if slot.waiter))
+                while not self._serves(group):
+                    self._reported.clear()
+                    await self._reported.wait()
+        except TimeoutError:
+            text = f"{group} does not serve within {_GROUP_S:g} s: see the logs of its processes."
+            raise CliError(text) from None
+        finally:
+            for slot in slots:
+                slot.waiter = None
+        self._write_addresses()
+        return {"group": group, "processes": [plan.name for plan in plans]}
+
+    def _serves(self, group: str) -> bool:
+        """Return True if the group's leader accepts writes and every broker that runs knows it."""
+        state = self._leader(group).state
+        return (
+            state.get("role") == "leader"
+            and not state["write_refusal"]
+            and all(
+                group in slot.child.state.get("led", ())
+                for slot in self._slots.values()
+                if slot.child.plan.group and slot.child.is_running()
+            )
+        )
 
     async def _status(self, _: str) -> dict[str, Any]:
         """Serve `cometmq up status`."""

@@ -7,6 +7,7 @@ only then the event loop and the supervisor are imported, while the children imp
 import contextlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from ..options import output_option
 from ..private_file import PRIVATE_UMASK
 from .child import Child
 from .layout import DataDirectory, socket_path, wait_until_free
-from .plan import Options, Plan, make_plans
+from .plan import Options, Plan, make_plans, plans_of_another_group
 from .shape import GROUPS_MAX, NAMESERVERS, REPLICAS_MAX, existing_shape
 
 _RESTART_TIMEOUT_S = 120.0
@@ -162,7 +163,7 @@ def up(
         # Children that run already stop at the end of their stdin when this process exits.
         raise CliError(f"Cannot start a process: {error.strerror} ({error.filename}).") from None
     _supervise(
-        *(directory, children, ready_file),
+        *(directory, children, ready_file, options),
         restarts=not no_restart,
         replication=replication,
         started_s=started_s,
@@ -260,6 +261,7 @@ def _supervise(
     directory: DataDirectory,
     children: list[Child],
     ready_file: Path | None,
+    options: Options,
     *,
     restarts: bool,
     replication: str | None,
@@ -276,6 +278,7 @@ def _supervise(
             children,
             restarts=restarts,
             replication=replication,
+            another_group=partial(plans_of_another_group, directory, options),
             ready_file=ready_file,
             say=_say,
             version=__version__,

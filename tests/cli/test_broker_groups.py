@@ -198,6 +198,18 @@ def counts(groups: TwoGroups, topic: str) -> dict[str, int]:
     return found
 
 
+#: What a route permits while broker-b is drained.
+RO = {("broker-a", v2.READ_WRITE), ("broker-b", v2.READ)}
+
+
+def permitted(endpoint: str) -> set[tuple[str, int]]:
+    """The groups of the route of `moving`, and what clients may do there."""
+    request = v2.QueryRouteRequest(topic=v2.Resource(name="moving"))
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
+    return {(queue.broker.name, queue.permission) for queue in answer.message_queues}
+
+
 def test_producers_leave_a_drained_group_and_return(groups: TwoGroups) -> None:
     groups.run("topic", "create", "moving", "--queues", "2")
     wait_until("the route has both groups", lambda: routed(groups.first, "moving") == NAMES)
@@ -218,6 +230,8 @@ def test_producers_leave_a_drained_group_and_return(groups: TwoGroups) -> None:
         partial = groups.run("cluster", "drain", "broker-b", code=Exit.UNHEALTHY)
         assert f"broker-b is not empty: {before['broker-b']} of leaving" in partial.stdout
         send(MESSAGES // 2)  # with the route from before, too
+        for endpoint in (groups.first, groups.second.endpoint):
+            wait_until("the route is read-only", lambda at=endpoint: permitted(at) == RO)
         after = counts(groups, "moving")
         assert after["broker-b"] == before["broker-b"]
         assert sum(after.values()) == MESSAGES

@@ -91,3 +91,37 @@ def test_two_groups_serve_through_any_node_and_survive_a_killed_leader(cluster: 
     down = cluster.run("up", "status", "--data", str(cluster.data), check=False)
     assert down.returncode == 3
     assert down.stdout.count("ended") == 2
+
+
+@pytest.mark.timeout(300)
+def test_a_group_is_added_to_a_running_cluster_with_its_topics(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "data", "--replicas", "1", controller=True, segment_size=1 << 20)
+    try:
+        cluster.start(WAIT_S)
+        data = ("--data", str(cluster.data))
+        cluster.run("topic", "create", "t", "--queues", "2", *data)
+        cluster.run("group", "create", "readers", "--max-attempts", "3", *data)
+        cluster.run("quota", "set", "Topic:t", "--messages", "9000", *data)
+        told = cluster.run("cluster", "add-group", *data, timeout=WAIT_S).stdout
+        assert told.startswith("broker-b is serving: master-b.\n")
+        assert "broker-b  Created topic t.\n" in told
+        assert "broker-b  Created group readers.\n" in told
+        assert "broker-b  Created quota Topic:t.\n" in told
+        assert documents(cluster, "cluster", "describe")["differences"] == []
+        for name in ("master", "master-b"):
+            at = cluster.address(name)
+            wait_until("the route has both groups", lambda at=at: routed(at, "t") == GROUPS, WAIT_S)
+        sent = sent_to_both(cluster.address("master"), "t", "a")
+        queues = documents(cluster, "topic", "describe", "t")["queues"]
+        assert {queue["broker"] for queue in queues if queue["messages"]} == set(GROUPS)
+        assert consumed(cluster.address("master-b"), "t", sent) == sent
+        rows = documents(cluster, "up", "status")["processes"]
+        assert {row["name"]: row["state"] for row in rows}["master-b"] == "serving"
+    finally:
+        assert cluster.stop() == 0
+    # The next start has both groups.
+    try:
+        cluster.start(WAIT_S)
+        assert {node.name for node in cluster.nodes()} == {"namesrv", "master", "master-b"}
+    finally:
+        cluster.stop()
