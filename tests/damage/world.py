@@ -32,7 +32,8 @@ COMMITTED = 20
 ACKED = 16
 MAX_ATTEMPTS = 5
 STEP_MS = 1000
-FIRST_DUE_MS = 3_600_000
+#: Longer than a run of thousands of cases: until then no delayed message is due by itself.
+FIRST_DUE_MS = 12 * 3_600_000
 
 Content = tuple[str, str, tuple[str, ...], str, str]
 
