@@ -167,6 +167,12 @@ class NameserverServer:
         self._watch.start()
         self.metrics_address = host_port(config.bind_address, bound)
 
+    @property
+    def remoting_address(self) -> str:
+        """HOST:PORT of the remoting protocol; empty: off."""
+        port = self.remoting_port
+        return host_port(self._config.bind_address, port) if port else ""
+
     def metric_families(self) -> "list[Metric]":
         """Read all metrics."""
         host = self._controller_host

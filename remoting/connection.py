@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..proto.addresses import host_port
 from .codec import FrameError, FrameReader, encode
@@ -118,8 +118,9 @@ class Connection(asyncio.Protocol):
     # -- transport --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        shared, self._transport = self._shared, transport
+        # Not a subclass of `asyncio.Transport` with uvloop.
+        shared, self._transport = self._shared, cast(asyncio.Transport, transport)
+        transport = self._transport
         name = transport.get_extra_info("peername")
         self.peer = host_port(name[0].removeprefix("::ffff:"), name[1]) if name else ""
         self.active_ns = shared.steady_ns()

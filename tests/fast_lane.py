@@ -34,7 +34,7 @@ LEFT_OUT = {
     "cli": """
         admin_commands auth_commands backup broker_groups commands contexts definitions ha
         installation local_cluster proxy released_store store_commands store_retention up
-        up_controller up_groups
+        up_controller up_remoting up_groups
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
     "console": "access_pages beside_a_server browser node_death operating_pages pages",

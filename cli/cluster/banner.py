@@ -10,6 +10,7 @@ from typing import Any
 from .plan import Plan
 from .ports import HOST
 
+_CLASSIC = "namesrv_remoting"
 _MEANING = {
     ("async", "async"): "in the master's page cache: survives a crash of the process",
     ("sync", "async"): "on the master's disk: survives power loss",
@@ -74,6 +75,10 @@ def banner(
     door = bound.get("door", "grpcio")
     rows = [("endpoints", endpoints(plans))]
     rows += [(plan.name, _addresses(plan, pids.get(plan.name, 0))) for plan in plans]
+    classic = [plan.ports[_CLASSIC] for plan in plans if _CLASSIC in plan.ports]
+    if classic:
+        # The nameserver of rocketmq-client 4.x, client-go v2 and mqadmin.
+        rows.append(("classic", f"namesrvAddr={';'.join(f'{HOST}:{port}' for port in classic)}"))
     rows.append(
         ("door", "native (TLS and plaintext)" if door == "native" else f"{door}, plaintext")
     )
@@ -119,6 +124,7 @@ def _addresses(plan: Plan, pid: int) -> str:
         parts.append(f"{'nameserver ' if parts else ''}{HOST}:{ports['namesrv']}")
     if "ha" in ports:
         parts.append(f"replication {ports['ha']}")
+    parts += [f"remoting {ports[name]}" for name in ("remoting", _CLASSIC) if name in ports]
     if "metrics" in ports:
         parts.append(f"http://{HOST}:{ports['metrics']}/metrics")
     return f"{', '.join(parts)}, process {pid}"

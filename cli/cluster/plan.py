@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 
 from ..errors import CliError, Exit
@@ -26,6 +27,10 @@ from .shape import GROUPS_MAX, Member, Shape, chosen_shape, existing_shape
 _PORTS_END = 65_536
 _SINGLE = Member("single", "broker-a", 0)
 
+_REMOTING = "remotingListenPort"
+# Chosen by the system, for a process that would take 0 for "off".
+_ANY_PORT = "-1"
+
 #: Flag of a process -> key of its file, for everything that `up` sets by flags.
 KEYS = {
     "grpc_server_port": "grpcServerPort",
@@ -36,6 +41,7 @@ KEYS = {
     "namesrv_addr": "namesrvAddr",
     "broker_role": "brokerRole",
     "flush_disk_type": "flushDiskType",
+    "remoting_listen_port": _REMOTING,
 }
 
 
@@ -55,6 +61,8 @@ class Options:
     replicas: int | None = None
     nameservers: int | None = None
     log_format: str | None = None
+    #: Serve classic clients.
+    remoting: bool = False
 
 
 @dataclass(slots=True)
@@ -100,12 +108,16 @@ class Plan:
             "metrics": "metrics_prom_exporter_port",
             "namesrv": "listen_port",
             "namesrv_metrics": "namesrv_metrics_port",
+            "remoting": "remoting_listen_port",
+            "namesrv_remoting": "remoting_listen_port",
         }
         for name, flag in flags.items():
             port = str(bound.get(name, "")).rpartition(":")[2]
             if port.isdigit():
                 self.ports[name] = int(port)
-                self.flags[flag] = port
+                if self.subcommand != "single" or flag != "remoting_listen_port":
+                    # The nameserver and the broker of one process have this flag in common.
+                    self.flags[flag] = port
 
 
 def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
@@ -122,15 +134,15 @@ def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
             " --replicas 2.",
             Exit.USAGE,
         )
-    if options.port and options.port + ports.block_size(shape) > _PORTS_END:
+    size = ports.block_size(shape) + (ports.remoting_size(shape) if options.remoting else 0)
+    if options.port and options.port + size > _PORTS_END:
         raise CliError(
-            f"--port {options.port} needs {ports.block_size(shape)} ports, up to {_PORTS_END - 1}:"
-            " give a lower one.",
+            f"--port {options.port} needs {size} ports, up to {_PORTS_END - 1}: give a lower one.",
             Exit.USAGE,
         )
     token = data.token()
     if options.single:
-        plans = [_single(data, options, token)]
+        plans = [_single(data, options, token, shape)]
     else:
         plans = _nameservers(data, options, token, shape)
         plans += _brokers(data, options, token, shape, _namesrv_addresses(plans))
@@ -181,9 +193,12 @@ def _check_kind(data: DataDirectory, options: Options) -> None:
 def _nameservers(data: DataDirectory, options: Options, token: str, shape: Shape) -> list[Plan]:
     plans = []
     numbers = _namesrv_ports(options, shape)
+    classic = _remoting_ports(options, shape, ports.usual_nameserver_remoting(), brokers=False)
     for name in shape.namesrv_names():
         home = data.path / name
-        file, found, flags = _namesrv_file(data, options, token, home, next(numbers))
+        settings = next(classic)
+        file, found, flags = _namesrv_file(data, options, token, home, next(numbers), settings[0])
+        flags.update(settings[1])
         plans.append(Plan(name, "nameserver", "namesrv", home, {"--config": file}, flags, found))
     if len(plans) == 1:
         return plans
@@ -206,14 +221,36 @@ def _namesrv_ports(options: Options, shape: Shape) -> Iterator[tuple[int, int]]:
     return zip(ports.usual_nameservers(), ports.usual_nameserver_metrics(), strict=False)
 
 
+def _remoting_ports(
+    options: Options, shape: Shape, usual: Iterator[int], *, brokers: bool
+) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """Yield the keys of the file and the flags of the process for the port of classic clients."""
+    if not options.remoting:
+        return repeat(({}, {}))
+    if options.port == 0:
+        return repeat(({}, {"remoting_listen_port": _ANY_PORT}))
+    if options.port is None:
+        return (({_REMOTING: str(port)}, {}) for port in usual)
+    block = ports.block_remoting if brokers else ports.block_nameserver_remoting
+    numbers = map(str, block(options.port, shape))
+    flag = "remoting_listen_port"
+    # In one process with a broker: see `Plan.keep_ports`.
+    return (({_REMOTING: port}, {} if options.single else {flag: port}) for port in numbers)
+
+
 def _namesrv_addresses(plans: list[Plan]) -> list[str]:
     """Return the addresses; none if they are not known before the start."""
     numbers = [plan.value("listen_port") for plan in plans]
     return [] if "0" in numbers else [f"{HOST}:{number}" for number in numbers]
 
 
-def _namesrv_file(
-    data: DataDirectory, options: Options, token: str, home: Path, numbers: tuple[int, int]
+def _namesrv_file(  # noqa: PLR0917 - what a file is made of
+    data: DataDirectory,
+    options: Options,
+    token: str,
+    home: Path,
+    numbers: tuple[int, int],
+    remoting: Mapping[str, str],
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     file = home / "namesrv.conf"
     wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
@@ -227,6 +264,7 @@ def _namesrv_file(
         flags["authentication_enabled"] = "true"
     if options.port != 0:
         wanted.update({KEYS[flag]: port for flag, port in chosen.items()})
+    wanted.update(remoting)
     found = data.configure(file, wanted, "A nameserver of `cometmq up`.")
     return file, found, flags
 
@@ -237,14 +275,21 @@ def _brokers(
     usual = "sync" if shape.replicas > 1 else "async"
     members = list(shape.members())
     numbers = _broker_ports(data, options, members, shape)
+    usual_ports = (
+        _below_ha(data, member, chosen) for member, chosen in zip(members, numbers, strict=True)
+    )
+    classic = _remoting_ports(options, shape, usual_ports, brokers=True)
     for member, chosen in zip(members, numbers, strict=True):
         home = data.path / member.name
+        settings = next(classic)
         file, found, flags = _broker_file(
             *(data, options, token, member),
             chosen=chosen,
             namesrv=";".join(nameservers),
             usual_replication=usual,
+            remoting=settings[0],
         )
+        flags.update(settings[1])
         yield Plan(
             member.name,
             member.role,
@@ -256,6 +301,12 @@ def _brokers(
             needs_namesrv=not nameservers,
             group=member.group,
         )
+
+
+def _below_ha(data: DataDirectory, member: Member, chosen: BrokerPorts) -> int:
+    """Return the port below that of replication, which the file of the broker may name."""
+    found = read_settings(data.path / member.name / "broker.conf").get(KEYS["ha_listen_port"], "")
+    return (int(found) if found.isdigit() else chosen[1]) - 1
 
 
 def _broker_ports(
@@ -273,16 +324,25 @@ def _broker_ports(
     return [complete if file.keys() >= set(keys) else next(free) for file in files]
 
 
-def _single(data: DataDirectory, options: Options, token: str) -> Plan:
+def _single(data: DataDirectory, options: Options, token: str, shape: Shape) -> Plan:
     home = data.path / _SINGLE.name
-    numbers = next(_namesrv_ports(options, Shape(1, 1, 1)))
-    (chosen,) = _broker_ports(data, options, [_SINGLE], Shape(1, 1, 1))
+    numbers = next(_namesrv_ports(options, shape))
+    (chosen,) = _broker_ports(data, options, [_SINGLE], shape)
+    usual = iter([_below_ha(data, _SINGLE, chosen)])
+    own = next(_remoting_ports(options, shape, usual, brokers=True))
+    names = ports.usual_nameserver_remoting()
+    other = next(_remoting_ports(options, shape, names, brokers=False))
     # The process sets the address itself, after its nameserver has bound a port.
     namesrv = "" if options.port == 0 else f"{HOST}:{numbers[0]}"
     file, found, flags = _broker_file(
-        *(data, options, token, _SINGLE), chosen=chosen, namesrv=namesrv, usual_replication="async"
+        *(data, options, token, _SINGLE),
+        chosen=chosen,
+        namesrv=namesrv,
+        usual_replication="async",
+        remoting=own[0],
     )
-    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, numbers)
+    flags.update(own[1])
+    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, numbers, other[0])
     files = {"--config": file, "--namesrv-config": namesrv_file}
     return Plan(
         *(_SINGLE.name, "master", "single", home, files, {**flags, **namesrv_flags}, found),
@@ -299,6 +359,7 @@ def _broker_file(
     chosen: BrokerPorts,
     namesrv: str,
     usual_replication: str,
+    remoting: Mapping[str, str],
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     home = data.path / member.name
     wanted = {
@@ -335,6 +396,7 @@ def _broker_file(
         wanted["auditLogFile"] = str(home / "log" / "audit.log")
         wanted["auditTopicEnable"] = "true"
         flags["authentication_enabled"] = flags["authorization_enabled"] = "true"
+    wanted.update(remoting)
     if options.flush:
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
     file = home / "broker.conf"

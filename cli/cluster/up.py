@@ -87,6 +87,12 @@ _ANSWER_TIMEOUT_S = 10.0
     " in DATA/admin-credentials.",
 )
 @click.option(
+    "--remoting",
+    is_flag=True,
+    help="Serve classic clients (rocketmq-client 4.x and 5.x, client-go v2, mqadmin), too; the"
+    " banner shows their nameserver. Kept in the files of DATA.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     help="Format of the lines in DATA/<name>/log [default: text].",
@@ -111,6 +117,7 @@ def up(
     flush: str | None,
     controller: bool,
     auth: bool,
+    remoting: bool,
     log_format: str | None,
     no_restart: bool,
     ready_file: Path | None,
@@ -145,6 +152,7 @@ def up(
         *(port, single, replication, flush, controller and not single, auth, groups, replicas),
         int(nameservers) if nameservers else None,
         log_format,
+        remoting,
     )
     before = existing_shape(directory.path)
     plans = make_plans(directory, options)
@@ -155,6 +163,17 @@ def up(
             "New broker groups have no topics yet. When the cluster is ready, `cometmq cluster"
             f" reconcile --data {data}` creates those of the other groups."
         )
+    children = _started(plans)
+    _supervise(
+        *(directory, children, ready_file, options),
+        restarts=not no_restart,
+        replication=replication,
+        started_s=started_s,
+    )
+
+
+def _started(plans: list[Plan]) -> list[Child]:
+    """Start the processes. Raises CliError."""
     children = [Child(plan) for plan in plans]
     try:
         for child in children:
@@ -162,12 +181,7 @@ def up(
     except OSError as error:
         # Children that run already stop at the end of their stdin when this process exits.
         raise CliError(f"Cannot start a process: {error.strerror} ({error.filename}).") from None
-    _supervise(
-        *(directory, children, ready_file, options),
-        restarts=not no_restart,
-        replication=replication,
-        started_s=started_s,
-    )
+    return children
 
 
 _data_option = click.option(

@@ -220,7 +220,12 @@ class _Namesrv:
     async def start(self) -> Mapping[str, Any]:
         self._bound = await self.server.start()
         metrics = self.server.metrics_address
-        return {"namesrv": self._bound, **({"namesrv_metrics": metrics} if metrics else {})}
+        remoting = self.server.remoting_address
+        return {
+            "namesrv": self._bound,
+            **({"namesrv_metrics": metrics} if metrics else {}),
+            **({"namesrv_remoting": remoting} if remoting else {}),
+        }
 
     async def stop(self, grace_s: float) -> None:
         await self.server.stop(grace_s)
@@ -271,6 +276,7 @@ class _Broker:
             "ha": bound.ha,
             "metrics": bound.metrics,
             "door": bound.door,
+            **({"remoting": bound.remoting} if bound.remoting else {}),
         }
 
     async def stop(self, grace_s: float) -> None:
