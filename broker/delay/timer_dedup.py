@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
-from ...store.format.record import Delivery, decode_delivery
+from ...store.format.record import Delivery, checked_delivery, decode_delivery
 from .delivery_copy import DEQUEUED
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class TimerDedup:
         if not copies or not self._is_candidate(timed):
             return False
         try:
-            record = decode_delivery(self._store.record_at(timed.physical_offset))
+            record = checked_delivery(self._store.record_at(timed.physical_offset))
         except (OffsetOutOfRangeError, RecordFormatError):
             return False
         fingerprint = _fingerprint(record)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
-from ...store.format.record import decode_delivery
+from ...store.format.record import checked_delivery, decode_delivery
 from ...store.format.results import GetStatus
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, slot_for
 from ...store.timer.store import DUE, KNOWN, TimerStore
@@ -108,17 +108,17 @@ class TimerIntake:
 
     def _open_unit(self, unit: TimerUnit) -> None:
         try:
-            data = self._store.record_at(unit.physical_offset)
-            properties = decode_delivery(data).properties
+            record = checked_delivery(self._store.record_at(unit.physical_offset))
         except OffsetOutOfRangeError:
             self._stats.gone += 1  # deleted by retention
             return
         except RecordFormatError as error:
-            self._stats.gone += 1
+            self._stats.damaged += 1
             logger.error(
                 "timer.message_damaged physical_offset=%d: %s", unit.physical_offset, error
             )
             return
+        properties = record.properties
         self._add(properties, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
 
     def _add(

@@ -14,7 +14,7 @@ from ...proto.errors import WireError
 from ...store.config.store_config import TIMER_SLOTS
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import decode_properties
-from ...store.format.record import decode_delivery
+from ...store.format.record import checked_delivery
 from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled
 from .delivery_copy import number
 from .recall_handle import RecallHandle
@@ -115,7 +115,7 @@ class TimerList:
 
     def _message(self, unit: TimerUnit, slot_ms: int, precision_ms: int) -> v1.WaitingMessage:
         try:
-            delivery = decode_delivery(self._store.record_at(unit.physical_offset))
+            delivery = checked_delivery(self._store.record_at(unit.physical_offset))
             properties = decode_properties(delivery.properties)
         except (OffsetOutOfRangeError, RecordFormatError):
             # Retention has deleted it, or it is damaged: only its time is known.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ...proto.errors import WireError
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError, StoreError
 from ...store.format.properties import property_value
-from ...store.format.record import Delivery, Message, decode_delivery
+from ...store.format.record import Delivery, Message, checked_delivery, decode_delivery
 from ...store.format.results import PutStatus
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
@@ -449,10 +449,10 @@ class TimerService:
 
     def _record(self, physical_offset: int) -> Delivery | None:
         try:
-            return decode_delivery(self._store.record_at(physical_offset))
+            return checked_delivery(self._store.record_at(physical_offset))
         except OffsetOutOfRangeError:
             self.stats.gone += 1  # deleted by retention
         except RecordFormatError as error:
-            self.stats.gone += 1
+            self.stats.damaged += 1
             logger.error("timer.message_damaged physical_offset=%d: %s", physical_offset, error)
         return None

@@ -27,6 +27,8 @@ class TimerStats:
     delays: dict[str, Buckets] = field(default_factory=dict)
     #: Records that retention deleted before they were due, or that are not timer messages.
     gone: int = 0
+    #: Records that are damaged.
+    damaged: int = 0
     #: Messages whose topic was deleted while they waited.
     without_topic: int = 0
     undeliverable: int = 0

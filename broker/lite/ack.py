@@ -14,7 +14,7 @@ from ...proto.errors import WireError
 from ...proto.request_limits import ACKS_MAX
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
-from ...store.format.record import decode_delivery
+from ...store.format.record import checked_delivery
 from ..messages.validation import (
     check_group,
     check_invisible,
@@ -208,11 +208,10 @@ class LiteAcks:
     def _lite_of(self, handle: ReceiptHandle) -> str:
         """Return the lite topic of the handle's record; "" if there is none."""
         try:
-            data = self._store.record_at(handle.physical_offset)
+            record = checked_delivery(self._store.record_at(handle.physical_offset))
         except (OffsetOutOfRangeError, RecordFormatError):
             return ""
-        properties = decode_delivery(data).properties
-        return property_value(properties, PROPERTY.encode()).decode("utf-8", "replace")
+        return property_value(record.properties, PROPERTY.encode()).decode("utf-8", "replace")
 
 
 def _claim(handle: ReceiptHandle) -> DeliveryRef:

@@ -106,6 +106,7 @@ def _ours(timers: TimerService, families: Families) -> list[Metric]:
             "Delayed messages that could not be delivered.",
             [
                 (("retention",), stats.gone),
+                (("damaged",), stats.damaged),
                 (("no_topic",), stats.without_topic),
                 (("refused",), stats.undeliverable),
             ],

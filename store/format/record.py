@@ -53,6 +53,7 @@ __all__ = [
     "Delivery",
     "Message",
     "Record",
+    "checked_delivery",
     "crc_room",
     "decode",
     "decode_delivery",
@@ -407,3 +408,22 @@ def decode_delivery(data: bytes) -> Delivery:
         store_host,
         reconsumed,
     )
+
+
+def checked_delivery(data: bytes) -> Delivery:
+    """Return the same for a record that was not read through a queue, and so was not checked.
+
+    Raises RecordFormatError when lengths or checksums do not fit.
+    """
+    try:
+        found = decode_delivery(data)
+    except (struct.error, IndexError) as error:
+        raise RecordFormatError("The lengths do not fit the record.") from error
+    length = len(found.properties)
+    if int.from_bytes(data[-length - 2 : len(data) - length], "big") != length:
+        raise RecordFormatError("The lengths do not add up to the size of the record.")
+    if found.body and crc32(found.body) & CRC_MASK != found.body_crc:
+        raise RecordFormatError("The checksum of the body does not match.")
+    if data[-CRC_TAIL_BYTES:].startswith(CRC_NAME) and not property_crc_ok(data):
+        raise RecordFormatError("The checksum of the record does not match.")
+    return found

@@ -9,9 +9,9 @@ background; until then a query finds only what is indexed. Keys and files are de
     files           oldest first; only the last one has free entries
 
 * After a clean stop everything is kept. After an unclean stop every file is deleted that is newer
-  than the checkpoint or not full (its slots were in memory only). A file with an invalid header, or
-  one that points behind the log end, is deleted too. All files after a deleted one are deleted.
-  Indexing continues behind the last entry of the rest.
+  than the checkpoint or not full (its slots were in memory only). Deleted as well: a file with an
+  invalid header, one that points behind the log end, one that is not full before the last. All
+  files after a deleted one are deleted. Indexing continues behind the last entry of the rest.
 * A killed store can be opened by Apache's broker, which keeps the files whose last time the
   checkpoint covers, and indexes all records from the last file's `end_offset` on. So the header of
   a full file is written just before the checkpoint covers it. The next file gets its name only
@@ -106,6 +106,8 @@ class Index:
         kept = 0
         for file in self._files:
             reason = self._doubt(file, clean, index_timestamp_ms)
+            if not reason and file is not self._files[-1] and not self._is_full(file):
+                reason = "it is not full, and a later file exists."
             if reason:
                 logger.info("index.dropped file=%s reason=%s", file.path, reason)
                 break

@@ -22,6 +22,7 @@ from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.store.timer.store import TimerFlush
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import until
+from cometmq.tests.broker.test_gaps import FIRST_SEGMENT
 from cometmq.tests.broker.timing import (
     GROUP,
     HOUR,
@@ -32,6 +33,7 @@ from cometmq.tests.broker.timing import (
     stored,
     with_store,
 )
+from cometmq.tests.store.damage import Place, flip
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +125,20 @@ async def test_records_deleted_by_retention_are_skipped(
         k.advance(HOUR)
         await arrives(k, b"there")
         assert k.node.timers.stats.gone == 1
+
+
+async def test_an_altered_body_is_counted_and_not_delivered(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.runtime.clock.wall_ms() + HOUR
+        await send(k, delayed(b"altered", due), delayed(b"sound", due))
+        first = k.node.store.get(TIMER_TOPIC, 0, 0, 1).records[0]
+        at = first.data.index(b"altered")
+        flip(Place(tmp_path / FIRST_SEGMENT, first.physical_offset + at, 1 << 20))
+        k.advance(HOUR)
+        await arrives(k, b"sound")
+        assert k.node.timers.stats.damaged == 1
+        assert [record.body for record in stored(k)] == [b"sound"]
 
 
 @pytest.mark.parametrize(("number", "stops"), [(errno.EIO, True), (errno.ENOSPC, False)])

@@ -55,9 +55,15 @@ def no_error(s: Stage) -> None:
     s.check("no replica truncated its log", not s.verdict.archived, s.verdict.archived)
 
 
+#: A starved process must not lose its lease: an unplanned election truncates an asynchronous log.
+PATIENT = {"controllerLeaseMs": "6000", "haInSyncLagMs": "12000"}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("body", [changes, no_error], ids=lambda body: body.__name__)
 def test_a_policy_changes_under_load(body: object, tmp_path: Path) -> None:
     assert callable(body)
     result = Verdict("policy", (body.__doc__ or "").strip(), "sync")
-    settle(perform(tmp_path, result, Setup().with_mode("async"), body), tmp_path)
+    timers = {"controllerLeaseMs": PATIENT["controllerLeaseMs"]}
+    setup = Setup(conf=PATIENT, namesrv_conf=timers).with_mode("async")
+    settle(perform(tmp_path, result, setup, body), tmp_path)

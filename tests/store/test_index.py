@@ -339,6 +339,20 @@ def test_an_invalid_file_is_deleted_with_all_later_ones(kit: Kit) -> None:
     assert_rebuilt(kit, 20)
 
 
+def test_a_file_before_the_last_that_is_not_full_is_rebuilt(kit: Kit) -> None:
+    put(kit, 0, 20)
+    kit.close()
+    expected = index_bytes(kit)
+    paths = index_paths(kit)
+    data = bytearray(expected[2])
+    data[39] -= 1  # the number of the next entry
+    paths[2].write_bytes(data)
+    assert kit.open_only().clean
+    assert index_bytes(kit) == expected[:2]
+    kit.store.start()
+    assert_rebuilt(kit, 20)
+
+
 def test_files_with_entries_behind_the_log_end_are_deleted(kit: Kit) -> None:
     put(kit, 0, 20)
     kit.close()
