@@ -6,7 +6,6 @@ CI=true such a skip is a failure, so that everything that can be tested is teste
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +15,12 @@ import pytest
 import trustme
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
 #: The native door is tested if it is installed; scripts/test builds it if a toolchain exists.
-NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
+NATIVE_DOOR = is_available()
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 

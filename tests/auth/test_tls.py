@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import ssl
 import stat
@@ -17,6 +16,7 @@ import grpc
 import pytest
 
 from cometmq.proto import paths, v1, v2
+from cometmq.proto.native import is_available
 from cometmq.proto.node_links import TOKEN_KEY
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.tls_cluster import (
@@ -33,7 +33,7 @@ FORWARDED = "x-cometmq-forwarded"
 HEALTH = "/grpc.health.v1.Health/Check"
 pytestmark = pytest.mark.timeout(180)
 native = pytest.mark.skipif(
-    importlib.util.find_spec("cometmq_native") is None,
+    not is_available(),
     reason="the native door is not installed (scripts/native_door builds it where Rust is)",
 )
 

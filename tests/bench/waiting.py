@@ -9,7 +9,6 @@ the polls (`waiting_client.py`).
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+
+from cometmq.proto.native import is_available
 
 from ..harness.cluster import temporary
 from .rows import Row, show
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--polls", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=8.0)
     arguments = parser.parse_args()
-    doors = ["grpcio", *(["native"] if importlib.util.find_spec("cometmq_native") else [])]
+    doors = ["grpcio", *(["native"] if is_available() else [])]
     show([row for door in doors for row in rows(door, arguments.polls, arguments.seconds)])
 
 

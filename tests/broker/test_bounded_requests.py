@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
+from cometmq.proto.native import is_available
 from cometmq.proto.request_limits import ACKS_MAX, MESSAGES_MAX, SEND_BYTES_MAX
 from cometmq.store import query
 from cometmq.tests.broker.desk import Desk, desk, message, parse_received, resource
@@ -33,7 +33,7 @@ from cometmq.tests.broker.live import Live, create_topic, nameserver, running, s
 from cometmq.tests.broker.test_pull import pull
 from cometmq.tests.harness.wire import Wire
 
-DOORS = ["grpcio"] + (["native"] if importlib.util.find_spec("cometmq_native") else [])
+DOORS = ["grpcio"] + (["native"] if is_available() else [])
 
 
 @pytest.fixture(params=DOORS)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from cometmq.proto import v2
+from cometmq.proto.native import is_available
 from cometmq.tests.broker.broker_process import BrokerProcess
 from cometmq.tests.broker.live import create_topic
 from cometmq.tests.front.raw_http2 import PREFACE, SETTINGS, frame
 from cometmq.tests.harness.wire import normal_message
 
-DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else ("grpcio",)
+DOORS = ("grpcio", "native") if is_available() else ("grpcio",)
 DESCRIPTORS = 300
 IDLE = 400
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from cometmq.auth.signature import authorization
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v1, v2
+from cometmq.proto.native import is_available
 from cometmq.tests.broker.live import (
     Live,
     Settings,
@@ -30,7 +30,7 @@ from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 
 FIRST = '{"username":"admin","password":"admin-secret"}'
 SECOND_NS = 1_000_000_000
-DOORS = ["grpcio"] + (["native"] if importlib.util.find_spec("cometmq_native") else [])
+DOORS = ["grpcio"] + (["native"] if is_available() else [])
 
 
 class Stopped(Clock):

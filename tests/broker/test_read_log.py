@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.pipeline.source.channel import Channel
 from cometmq.pipeline.source.options import parse
 from cometmq.proto import paths, v1
+from cometmq.proto.native import is_available
 from cometmq.tests.broker.live import Live, create_topic, settings
 from cometmq.tests.broker.test_replicas import pair
 from cometmq.tests.harness.wire import normal_message
@@ -43,7 +43,7 @@ async def test_a_follower_forwards_the_request_to_the_leader(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("door", ["grpcio", "native"])
 async def test_responses_have_the_requested_size_at_every_door(tmp_path: Path, door: str) -> None:
-    if door == "native" and importlib.util.find_spec("cometmq_native") is None:
+    if door == "native" and not is_available():
         pytest.skip("the native door is not built here")
     chosen = settings(tmp_path)
     server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))

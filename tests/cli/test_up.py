@@ -2,7 +2,6 @@
 only."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -18,6 +17,7 @@ import pytest
 
 from cometmq.cli.connection import Connection
 from cometmq.proto import paths, v2
+from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, ClusterError, cometmq_command, wait_until
 
 WAIT_S = 30.0
@@ -76,7 +76,7 @@ def test_the_banner_shows_addresses_and_durability(shared_cluster: Cluster) -> N
     for words in (shared_cluster.endpoints, "sync replication", "in sync"):
         assert words in text()
     # The native door speaks TLS on the same port: clients connect with their default settings.
-    native = importlib.util.find_spec("cometmq_native") is not None
+    native = is_available()
     assert ("enableSsl(false)" in text()) != native
     assert ("native (TLS and plaintext)" in text()) == native
 

@@ -7,7 +7,6 @@ pass the same suite (front-door note, section 4).
 
 import asyncio
 import contextlib
-import importlib.util
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,12 +26,13 @@ from cometmq.front.reply_future import ReplyFuture
 from cometmq.front.service import HALF_CLOSED, Kind, Method, Outbound, OutboundFull, status_failure
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
+from cometmq.proto.native import is_available
 from cometmq.proto.node_links import NodeLinks
 
 PREFIX = "/test.Conformance/"
 #: The native door is tested where it is installed; scripts/test builds it where there is a
 #: toolchain.
-DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else ("grpcio",)
+DOORS = ("grpcio", "native") if is_available() else ("grpcio",)
 PATIENCE_S = 10.0
 
 

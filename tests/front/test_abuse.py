@@ -7,7 +7,6 @@ door's own (`front/config.py`); grpc's core has limits of its own, which are not
 
 import asyncio
 import gc
-import importlib.util
 import os
 import struct
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cometmq.proto.native import is_available
 from cometmq.tests.front.raw_http2 import (
     CONTINUATION,
     DATA,
@@ -32,7 +32,7 @@ from cometmq.tests.front.raw_http2 import (
 )
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("cometmq_native") is None,
+    not is_available(),
     reason="the native door is not installed (scripts/native_door builds it where Rust is)",
 )
 

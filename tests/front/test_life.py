@@ -1,7 +1,6 @@
 """Conformance of a door, part 4: opening, the standard services, draining."""
 
 import asyncio
-import importlib.util
 import re
 import socket
 from typing import Any
@@ -21,6 +20,7 @@ from cometmq.front.errors import AddressError, DoorMissingError, PortInUseError
 from cometmq.front.service import Kind, Method, status_failure
 from cometmq.front.standard import StandardServices
 from cometmq.proto import paths, v2
+from cometmq.proto.native import is_available
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -194,7 +194,7 @@ async def test_a_drain_without_a_start_does_nothing(door_name: str) -> None:
 def test_the_door_that_is_not_installed_is_refused_or_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    installed = importlib.util.find_spec("cometmq_native") is not None
+    installed = is_available()
     if not installed:
         with pytest.raises(DoorMissingError, match="cometmq-native"):
             choose_door(DoorConfig(front_door="native"))

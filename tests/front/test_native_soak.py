@@ -7,7 +7,6 @@ go as the kernel likes.
 """
 
 import asyncio
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.proto.native import is_available
 from cometmq.tests.front.raw_http2 import RawConnection
 from cometmq.tests.front.test_abuse import ATTACKS
 
@@ -31,7 +31,7 @@ SHAPES = (
 )
 pytestmark = [
     pytest.mark.skipif(
-        importlib.util.find_spec("cometmq_native") is None,
+        not is_available(),
         reason="the native door is not installed (scripts/native_door builds it where Rust is)",
     ),
     pytest.mark.skipif(not LOADGEN.exists(), reason="the load generator is not built (needs Go)"),

@@ -2,7 +2,6 @@
 need one."""
 
 import asyncio
-import importlib.util
 import os
 import ssl
 from collections.abc import Iterator
@@ -18,12 +17,13 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.door import check_certificates, choose_door
 from cometmq.front.errors import CertificateError, DoorMissingError
+from cometmq.proto.native import is_available
 from cometmq.proto.node_links import NodeLinks
 from cometmq.proto.tls_config import TlsConfig
 
 ECHO = "/test.Conformance/Echo"
 native = pytest.mark.skipif(
-    importlib.util.find_spec("cometmq_native") is None,
+    not is_available(),
     reason="the native door is not installed (scripts/native_door builds it where Rust is)",
 )
 

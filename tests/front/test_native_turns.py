@@ -1,7 +1,6 @@
 """The native door delivers requests in batches; slow ones are spread over turns of the loop."""
 
 import asyncio
-import importlib.util
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.front.service import Method
+from cometmq.proto.native import is_available
 from cometmq.tests.front.conftest import PREFIX
 
 CALLS = 8
@@ -20,7 +20,7 @@ CALLS = 8
         pytest.param(
             "native",
             marks=pytest.mark.skipif(
-                importlib.util.find_spec("cometmq_native") is None,
+                not is_available(),
                 reason="the native door is not installed",
             ),
         )

@@ -5,7 +5,6 @@ has no budget for unfinished requests (docs/compatibility.md).
 """
 
 import asyncio
-import importlib.util
 import os
 import socket
 import struct
@@ -16,6 +15,7 @@ import pytest
 
 from cometmq.front.config import DoorConfig
 from cometmq.front.slow_clients import SlowClients
+from cometmq.proto.native import is_available
 from cometmq.tests.front.raw_http2 import (
     END_HEADERS,
     HEADERS,
@@ -35,7 +35,7 @@ CHUNK = 16_000
 CANCEL = struct.pack(">I", 8)
 
 native_only = pytest.mark.parametrize("door_name", ["native"])
-if importlib.util.find_spec("cometmq_native") is None:
+if not is_available():
     native_only = pytest.mark.skip("the native door is not installed")
 
 

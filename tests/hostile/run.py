@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import os
 import sys
 import tempfile
@@ -20,13 +19,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from cometmq.proto.native import is_available
 from cometmq.tests.hostile.catalogue import CATALOGUE
 from cometmq.tests.hostile.target import Target
 from cometmq.tests.hostile.trial import STAYS_MIB, Trial
 from cometmq.tests.hostile.trial import run as run_trial
 
 RATE_SHARE = 0.8
-DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else ("grpcio",)
+DOORS = ("grpcio", "native") if is_available() else ("grpcio",)
 
 
 async def replay(

@@ -6,7 +6,6 @@ Each client runs all cases of a test in one process. The cluster checks signatur
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, wait_until
 from cometmq.tests.interop.programs import CACHE, HERE, build, java, node, require
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)  # the first run fetches and builds
 
 RUN_S = 240.0
 SECRET, OTHER_SECRET = "orders-secret", "another-secret"
-NATIVE = importlib.util.find_spec("cometmq_native") is not None
+NATIVE = is_available()
 Case = tuple[str, str, str, str, str]
 Client = Callable[[list[Case]], list[str]]
 

@@ -7,7 +7,6 @@ slave. Programs are built once into `.cache`; a missing tool skips the test with
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.interop.programs import go, java, node
 
@@ -25,7 +25,7 @@ RUN_S, COUNT = 240.0, 20
 pytestmark = [
     pytest.mark.timeout(500),  # the first run fetches and builds
     pytest.mark.skipif(
-        importlib.util.find_spec("cometmq_native") is None,
+        not is_available(),
         reason="the native door is not installed (scripts/native_door builds it where Rust is)",
     ),
 ]

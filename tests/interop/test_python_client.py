@@ -6,7 +6,6 @@ each with a separate topic and group on a shared cluster (docs/formats/client-wi
 
 from __future__ import annotations
 
-import importlib.util
 import time
 import uuid
 from collections.abc import Callable
@@ -17,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.official import Official, OfficialError
 
 Start = Callable[[str], Official]
 WAIT_S = 60.0
-NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
+NATIVE_DOOR = is_available()
 
 
 @pytest.fixture
