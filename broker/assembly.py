@@ -16,6 +16,7 @@ from ..proto import native, v2
 from ..proto.addresses import host_port
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
+from ..store.format.results import StoredRecord
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
 from .access.key_source import KeySource
@@ -353,7 +354,8 @@ def _open_store(
         if PowerLossDisk.wanted(store_config.root):
             disk = PowerLossDisk(store_config.root)
         disk.fault = faults.disk_fault
-    store = MessageStore(store_config, clock.wall_ms, disk)
+    records = native.part("QueueRecords")
+    store = MessageStore(store_config, clock.wall_ms, disk, records and records(StoredRecord))
     for line in store.open().lines():
         logger.info("store.report %s", line)
     stack.callback(store.close)

@@ -81,6 +81,28 @@ class Server:
     def refuse_plaintext(self) -> None:
         """Close connections in plaintext from now on."""
 
+class QueueRecords:
+    """Reading of the records of a consume queue's units, for the common case."""
+
+    def __init__(self, record_class: Callable[[int, int, bytes, int], Any]) -> None:
+        """`record_class(queue_offset, physical_offset, data, tags_code)` makes a record."""
+
+    def read(
+        self,
+        units: bytes,
+        at: int,
+        number: int,
+        segment: tuple[Any, int, int],
+        queue: tuple[int, bytes],
+        tags: frozenset[int] | None,
+        room: tuple[int, int, int],
+    ) -> tuple[int, list[Any], bool, int]:
+        """Examine units from byte `at` on, where the unit with this `number` is: examined units,
+        records, whether the batch is full, log offset of the last unit (-1: none). `segment`: a map
+        and the log offsets of its begin and end; `queue`: id and encoded topic; `room`: the records
+        found before, the maximum of records, the bytes left. Ends in front of a unit that does not
+        fit the room, and in front of one of another form."""
+
 class WireMessages:
     """Conversion of stored records to the messages of an answer."""
 

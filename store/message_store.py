@@ -55,7 +55,7 @@ from .log.transient_pool import LogCommitter
 from .log.write_gate import WriteGate, suppress_no_space
 from .query import MessageQueries
 from .queue.table import QueueTable
-from .reading import QueueReader
+from .reading import NativeRecords, QueueReader
 from .retention.service import RetentionService
 from .stats import Meter, StoreStats
 from .store_lock import StoreLock
@@ -80,8 +80,13 @@ class MessageStore:
     """One store directory; `open`, `start` and `close` are each called once."""
 
     def __init__(
-        self, config: StoreConfig, wall_ms: Callable[[], int], disk: Disk | None = None
+        self,
+        config: StoreConfig,
+        wall_ms: Callable[[], int],
+        disk: Disk | None = None,
+        records: NativeRecords | None = None,
     ) -> None:
+        """`records`: the native reader of records, if there is one."""
         self.config = config
         self.disk = disk or Disk()
         #: Called on the flush thread with the new flushed offset.
@@ -115,7 +120,7 @@ class MessageStore:
             seal=config.enabled_append_prop_crc,
             lmq_max=config.lmq_max,
         )
-        self._reader = QueueReader(self.log, self.queue_table, config)
+        self._reader = QueueReader(self.log, self.queue_table, config, native=records)
         self._checkpoint = Checkpoint()
         self._checkpoint_file = CheckpointFile(str(config.root / "checkpoint"), self.disk)
         self._committer: LogCommitter | None = None

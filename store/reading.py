@@ -31,13 +31,16 @@ cut. Unlike in RocketMQ (`travelCqFileNumWhenGetMessage`) a read may cross queue
 Records are copied out of the map, so a result does not depend on a segment.
 """
 
+from __future__ import annotations
+
 import logging
 import mmap
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from .config.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 from .format.checksum import crc32
@@ -81,6 +84,51 @@ def tags_match(tags_code: int, wanted: frozenset[int]) -> bool:
     return tags_code in wanted or not _INT_MIN <= tags_code <= _INT_MAX
 
 
+class NativeRecords(Protocol):
+    """Reads records of units of the common form in the native crate (`QueueRecords`)."""
+
+    def read(
+        self,
+        units: bytes,
+        at: int,
+        number: int,
+        *,
+        segment: tuple[mmap.mmap | bytes, int, int],
+        queue: tuple[int, bytes],
+        tags: frozenset[int] | None,
+        room: tuple[int, int, int],
+    ) -> tuple[int, list[StoredRecord], bool, int]:
+        """Return the number of examined units, their records, whether the batch is full, and the
+        log offset of the last unit (-1: none)."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A read in progress: the next unit, the room that is left, and the segment in use."""
+
+    queue: ConsumeQueue
+    result: GetResult
+    count_max: int
+    bytes_left: int
+    tag_codes: frozenset[int] | None
+    #: The next unit, and the one at which the read ends.
+    number: int
+    end: int
+    #: Log offset of the last unit.
+    seen: int
+    #: Bounds of the segment that `data` maps.
+    begin: int = 0
+    stop: int = 0
+    data: mmap.mmap | bytes = b""
+    #: The segment is finished and its bodies are checked.
+    cold: bool = False
+
+    @property
+    def has_count(self) -> bool:
+        """Whether the batch has the maximum of records; the first may always be added."""
+        return bool(self.result.records) and len(self.result.records) >= self.count_max
+
+
 class QueueReader:
     """Reads queues; a queue that does not exist is treated as empty."""
 
@@ -90,7 +138,10 @@ class QueueReader:
         queues: QueueTable,
         config: StoreConfig,
         memory_bytes: Callable[[], int] = machine_memory,
+        native: NativeRecords | None = None,
     ) -> None:
+        """`native`: reads units of the common form."""
+        self._native = native
         self._log = log
         self._table = queues
         self._queues = queues.queues
@@ -235,67 +286,127 @@ class QueueReader:
         bytes_max: int,
         tag_codes: frozenset[int] | None,
     ) -> None:
-        """Examine units until the batch is full. Hot loop: one map lookup, one copy per record."""
-        log = self._log
-        segments = log.segments
-        log_start, log_end, segment_bytes = log.start, log.readable_end, log.segment_bytes
-        records, granted = result.records, bytes_max
-        light, queue_id = is_lmq(queue.topic), queue.queue_id
-        check = _SIZE_AND_OFFSET.unpack_from if light else RECORD_HEAD.unpack_from
-        begin = stop = 0  # bounds of the segment that `data` maps
-        cold = False  # the segment is finished and its bodies are checked
-        data: mmap.mmap | bytes = b""
-        number = result.next_offset
-        end = min(number + max(self._filter_units_max, count_max), result.max_offset)
-        wrong, withheld = self.check.wrong_part, self.damaged
+        """Examine units until the batch is full."""
+        span = max(self._filter_units_max, count_max)
+        batch = _Batch(
+            queue,
+            result,
+            count_max,
+            bytes_max,
+            tag_codes,
+            number=result.next_offset,
+            end=min(result.next_offset + span, result.max_offset),
+            seen=self._log.readable_end,
+        )
         step = max(count_max, 1) if tag_codes is None else self._filter_units_max
-        seen = log_end
-        while number < end and not (tag_codes is None and len(records) >= count_max and records):
-            units = self.units.read(queue, number, min(step, end - number))
-            for offset, size, code in UNIT.iter_unpack(units):
-                if size != FILLER_SIZE or offset:
-                    tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
-                    # The tags code of a unit without a possible size means nothing.
-                    damaged = size < RECORD_BYTES_MIN
-                    if tag_codes is None or damaged or tags_match(tags_code, tag_codes):
-                        # A full batch ends here, at the next matching unit.
-                        if records and (len(records) >= count_max or size > bytes_max):
-                            end = number
-                            break
-                        if not begin <= offset < stop and log_start <= offset < log_end:
-                            segment = segments[(offset - log_start) // segment_bytes]
-                            begin, stop, data = segment.start, segment.end, segment.map
-                            stop = min(stop, log_end)
-                            cold = self.on_damaged_record is not None and segment is not log.tail
-                        at = offset - begin
-                        # docs/formats/store-format.md, section 9.4
-                        if (
-                            begin <= offset
-                            and not damaged
-                            and offset + size <= stop
-                            and check(data, at)
-                            == ((size, offset) if light else (size, queue_id, number, offset))
-                            and not wrong(queue, (record := data[at : at + size]), tags_code)
-                            and not (withheld and self._is_withheld(offset, size))
-                        ):
-                            bytes_max -= size
-                            records.append(StoredRecord(number, offset, record, tags_code))
-                        else:
-                            unit = number, offset, size, tags_code
-                            taken = self._without_record(queue, unit, result, cold)
-                            if taken < 0:
-                                if taken == _STOP:
-                                    end = number
-                                    self._stop(queue)
-                                break
-                            bytes_max -= taken
-                    seen = offset
-                number += 1
-        result.size = granted - bytes_max
-        result.suggest_pulling_from_slave = log_end - seen > self._memory_span
-        if records:
+        while batch.number < batch.end and not (tag_codes is None and batch.has_count):
+            count = min(step, batch.end - batch.number)
+            self._examine(batch, self.units.read(queue, batch.number, count))
+        result.size = bytes_max - batch.bytes_left
+        behind = self._log.readable_end - batch.seen
+        result.suggest_pulling_from_slave = behind > self._memory_span
+        if result.records:
             result.status = GetStatus.FOUND
-        result.next_offset = number
+        result.next_offset = batch.number
+
+    def _examine(self, batch: _Batch, units: bytes) -> None:
+        """Examine units from the batch's number on; return early if they were repaired."""
+        common = not (is_lmq(batch.queue.topic) or self.check.sealed or self.damaged)
+        native = self._native if common else None
+        at = 0
+        while at < len(units) and batch.number < batch.end:
+            if native is not None:
+                examined = self._examine_common(batch, units, at, native)
+                if at and not examined:
+                    native = None  # two units of another form: the rest is likely to be the same
+                at += examined
+                if at == len(units) or batch.number == batch.end:
+                    return
+            offset, size, code = UNIT.unpack_from(units, at)
+            if (size != FILLER_SIZE or offset) and not self._examine_one(batch, offset, size, code):
+                return
+            batch.number += 1
+            at += CONSUME_QUEUE_UNIT_BYTES
+
+    def _examine_common(self, batch: _Batch, units: bytes, at: int, native: NativeRecords) -> int:
+        """Examine units of the common form in the segment of the first; return their bytes."""
+        self._enter_segment(batch, UNIT.unpack_from(units, at)[0])
+        queue, records = batch.queue, batch.result.records
+        examined, found, full, seen = native.read(
+            units,
+            at,
+            batch.number,
+            segment=(batch.data, batch.begin, batch.stop),
+            queue=(queue.queue_id, queue.topic_field),
+            tags=batch.tag_codes,
+            room=(len(records), batch.count_max, batch.bytes_left),
+        )
+        records += found
+        batch.bytes_left -= sum(len(record.data) for record in found)
+        batch.number += examined
+        if seen >= 0:
+            batch.seen = seen
+        if full:
+            batch.end = batch.number
+        return examined * CONSUME_QUEUE_UNIT_BYTES
+
+    def _examine_one(self, batch: _Batch, offset: int, size: int, code: int) -> bool:
+        """Add the record of a unit to the batch if it matches; return False if the unit must be
+        read again, or if the batch ends in front of it."""
+        queue, number = batch.queue, batch.number
+        tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
+        # The tags code of a unit without a possible size means nothing.
+        damaged = size < RECORD_BYTES_MIN
+        wanted = batch.tag_codes
+        if wanted is None or damaged or tags_match(tags_code, wanted):
+            # A full batch ends here, at the next matching unit.
+            if batch.result.records and (batch.has_count or size > batch.bytes_left):
+                batch.end = number
+                return False
+            self._enter_segment(batch, offset)
+            record = b"" if damaged else self._sound_record(batch, offset, size, tags_code)
+            if record:
+                batch.result.records.append(StoredRecord(number, offset, record, tags_code))
+                taken = size
+            else:
+                unit = number, offset, size, tags_code
+                taken = self._without_record(queue, unit, batch.result, batch.cold)
+            if taken == _STOP:
+                batch.end = number
+                self._stop(queue)
+            if taken < 0:
+                return False
+            batch.bytes_left -= taken
+        batch.seen = offset
+        return True
+
+    def _enter_segment(self, batch: _Batch, offset: int) -> None:
+        """Map the segment that holds a log offset, if there is one and it is another."""
+        log = self._log
+        if batch.begin <= offset < batch.stop or not log.start <= offset < log.readable_end:
+            return
+        segment = log.segments[(offset - log.start) // log.segment_bytes]
+        batch.begin, batch.data = segment.start, segment.map
+        batch.stop = min(segment.end, log.readable_end)
+        batch.cold = self.on_damaged_record is not None and segment is not log.tail
+
+    def _sound_record(self, batch: _Batch, offset: int, size: int, tags_code: int) -> bytes:
+        """Return the record of a unit in the batch's segment; b"" if it is not there, or damaged
+        (docs/formats/store-format.md, section 9.4)."""
+        queue, at = batch.queue, offset - batch.begin
+        if at < 0 or offset + size > batch.stop:
+            return b""
+        if is_lmq(queue.topic):
+            same = _SIZE_AND_OFFSET.unpack_from(batch.data, at) == (size, offset)
+        else:
+            head = RECORD_HEAD.unpack_from(batch.data, at)
+            same = head == (size, queue.queue_id, batch.number, offset)
+        if not same:
+            return b""
+        record = batch.data[at : at + size]
+        if self.check.wrong_part(queue, record, tags_code) or self._is_withheld(offset, size):
+            return b""
+        return record
 
     def _without_record(
         self, queue: ConsumeQueue, unit: tuple[int, int, int, int], result: GetResult, cold: bool

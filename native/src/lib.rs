@@ -20,6 +20,7 @@
 //! | `authority` | clients with several addresses for one target |
 //! | `tls` | TLS and plaintext on one port |
 //! | `options` | limits and counters |
+//! | `queue_read` | units of a consume queue to records |
 //! | `wire_messages` | stored records to messages of an answer |
 //! | `stored_record`, `wire_fields`, `md5` | the formats that this needs |
 //! | `protobuf` | protobuf's wire format |
@@ -38,6 +39,7 @@ mod md5;
 mod metadata;
 mod options;
 mod protobuf;
+mod queue_read;
 mod send_codec;
 mod send_plan;
 mod sent;
@@ -59,6 +61,8 @@ mod cometmq_native {
     use crate::call::Call;
     #[pymodule_export]
     use crate::client::Client;
+    #[pymodule_export]
+    use crate::queue_read::QueueRecords;
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]
