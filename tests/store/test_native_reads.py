@@ -26,7 +26,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.tests.store.kit import SEGMENT, Kit
 
 EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "12"))
-QUEUE_RECORDS = native.part("QueueRecords")
+QUEUE_RECORDS: Any = native.part("QueueRecords")
 TOPIC, LONG_TOPIC = "TopicTest", "t" * 127
 TAGS = ("", "A", "B", "é𝄞", "A||B")
 
