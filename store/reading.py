@@ -53,7 +53,7 @@ from .log.commit_log import CommitLog
 from .queue.consume_queue import ConsumeQueue
 from .queue.table import QueueTable
 from .queue.unit_repair import RECORD_HEAD, Found, UnitRepair
-from .record_check import COMPARED, RecordCheck
+from .record_check import RecordCheck
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -437,7 +437,7 @@ class QueueReader:
             part = self.check.wrong_part(queue, record, tags_code)
             if part:
                 self.check.mismatches[part] += 1
-            if cold and self._waits_for_record(offset, record, part):
+            if cold and self._waits_for_record(offset, record):
                 return _STOP
         self._miss(queue, number, offset, size, result)
         return 0
@@ -477,18 +477,19 @@ class QueueReader:
         stop = offset + size
         return any(begin < stop and offset < end for begin, end in self.damaged)
 
-    def _waits_for_record(self, offset: int, record: bytes, part: str) -> bool:
-        """Return whether a damaged record of a finished segment will be repaired. A part that the
-        record itself does not show to be damaged is compared with the digest of its block, once."""
-        size = len(record)
-        if part in COMPARED and not self._is_withheld(offset, size):
-            crc = crc32(record)
-            if self._compared.get(offset) == crc:
-                return False
+    def _waits_for_record(self, offset: int, record: bytes) -> bool:
+        """Return whether a damaged record of a finished segment will be repaired: no longer if a
+        scrub saw the same bytes and found its block intact."""
+        size, crc = len(record), crc32(record)
+        if self._compared.get(offset) == crc and not self._is_withheld(offset, size):
+            return False
+        if not self._waits(offset, size):
+            return False
+        if self._is_withheld(offset, size):  # else the block has no digest yet
             if len(self._compared) >= _COMPARED_MAX:
                 self._compared.clear()
             self._compared[offset] = crc
-        return self._waits(offset, size)
+        return True
 
     def _waits(self, offset: int, size: int) -> bool:
         """Return whether a damaged record will be repaired, so that readers must not skip it."""

@@ -52,8 +52,6 @@ _IPV6: Final = 0x30
 _STORE_TIMESTAMP, _BODY_LENGTH = 10, 14
 _PHYSICAL_OFFSET: Final = slice(28, 36)
 _CRC_NAME_AT: Final = slice(-CRC_TAIL_BYTES, -CRC_TAIL_BYTES + len(CRC_NAME))
-#: Parts whose damage only a comparison with other data shows.
-COMPARED: Final = frozenset(("topic", "tags"))
 #: Up to this size a copy of the body is cheaper than a view of it.
 _COPIED_MAX: Final = 1 << 16
 _LENGTH_MAX: Final = 0xFFFF

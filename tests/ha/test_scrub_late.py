@@ -7,7 +7,8 @@ import asyncio
 from pathlib import Path
 
 from cometmq.ha.state import digests
-from tests.ha.scrub_pair import Pair
+from cometmq.store.format.record import CRC_NAME
+from tests.ha.scrub_pair import COUNT, Pair
 
 
 async def test_damage_before_the_digest_is_found_by_record_checksums(tmp_path: Path) -> None:
@@ -47,6 +48,24 @@ async def test_fields_damaged_before_the_digest_are_found_by_the_records_own_che
     async with pair:
         assert (await pair.one.scrub.run_once()).repaired == 1
         assert pair.one.kit.log_bytes() == pair.bytes
+
+
+async def test_a_reader_passes_a_record_whose_block_the_scrub_finds_intact(tmp_path: Path) -> None:
+    """The name of the record's own checksum is damaged, and the digest is of damaged bytes."""
+    pair = Pair(tmp_path, enabled_append_prop_crc=True)
+    pair.one.peers = []
+    record = pair.records[20]
+    name_at = pair.bytes.index(CRC_NAME, record.physical_offset)
+    pair.one.kit.flip_byte(name_at)
+    async with pair:
+        pair.one.scrub.start()
+        store = pair.one.kit.store
+        found = store.get("TopicTest", 0, 20, 100, 1 << 20)
+        assert (found.records, found.next_offset) == ([], 20), "it waits for a scrub"
+        assert (await pair.one.scrub.run_once()).lost == 0
+        found = store.get("TopicTest", 0, 20, 100, 1 << 20)
+        assert [each.queue_offset for each in found.records] == list(range(21, COUNT))
+        await pair.one.scrub.stop()
 
 
 async def test_a_difference_with_intact_records_on_both_sides_is_reported_only(
