@@ -6,7 +6,7 @@
     broker       the server is a broker or proxy, and accepts the caller's keys
     topic        a scratch topic and a scratch group exist, or --topic
     route        the topic has a route
-    addresses    each address in the route, to which clients go next, accepts a connection
+    addresses    each address in the route, to which clients go next, speaks HTTP/2
     telemetry    a client gets the settings of the server
     send         a message is stored
     receive      it is received and acknowledged
@@ -130,9 +130,10 @@ def _tcp(way: Way) -> str:
 
 def _protocol(way: Way) -> str:
     if not uses_tls(way.endpoint):
-        if _speaks_http2(way, None):
+        server = way.addresses[0], way.port
+        if _speaks_http2(server, None):
             return "HTTP/2 in plaintext"
-        if _speaks_http2(way, _unverified()):
+        if _speaks_http2(server, _unverified()):
             raise BrokenLeg("The port speaks TLS only.", "Give --tls or --tls-ca FILE.")
         raise BrokenLeg(
             "The port does not speak HTTP/2.",
@@ -146,7 +147,8 @@ def _protocol(way: Way) -> str:
     name = used.name if used is not None else ""
     context.set_alpn_protocols(["h2"])
     try:
-        if _speaks_http2(way, context, name or way.host.strip("[]")):
+        server = way.addresses[0], way.port
+        if _speaks_http2(server, context, name or way.host.strip("[]")):
             return "HTTP/2 with TLS, the certificate is trusted"
     except ssl.SSLCertVerificationError as error:
         raise BrokenLeg(
@@ -169,13 +171,13 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def _speaks_http2(way: Way, context: ssl.SSLContext | None, name: str = "") -> bool:
+def _speaks_http2(server: tuple[str, int], context: ssl.SSLContext | None, name: str = "") -> bool:
     """Return whether the server answers the preface of HTTP/2 with settings.
 
     Raises ssl.SSLError with a context that verifies (it has a name to check).
     """
     try:
-        plain = socket.create_connection((way.addresses[0], way.port), _TIMEOUT_S)
+        plain = socket.create_connection(server, _TIMEOUT_S)
         with plain:
             link = (
                 plain
@@ -248,12 +250,17 @@ def _addresses(way: Way) -> str:
     }
     reached = []
     broken = []
+    context = _unverified() if uses_tls(way.endpoint) else None
     for host, port in sorted(found):
         try:
-            with socket.create_connection((host, port), _TIMEOUT_S):
-                reached.append(f"{host}:{port}")
+            socket.create_connection((host, port), _TIMEOUT_S).close()
         except OSError as error:
             broken.append(f"{host}:{port} ({error.strerror or error})")
+            continue
+        if _speaks_http2((host, port), context):
+            reached.append(f"{host}:{port}")
+        else:
+            broken.append(f"{host}:{port} (another server: it does not speak HTTP/2)")
     if broken and not reached:
         raise BrokenLeg(
             f"The broker sends clients to addresses that this machine does not reach:"

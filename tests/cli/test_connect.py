@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -76,3 +78,16 @@ def test_an_advertised_address_that_is_not_reached_is_diagnosed(
     assert found["legs"][-1]["leg"] == "addresses"
     assert "127.0.0.1:1" in found["legs"][-1]["found"]
     assert "advertise=HOST:PORT" in found["cure"]
+
+
+def test_another_server_at_an_advertised_address_is_diagnosed(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{other.server_port}"
+        cluster = new_cluster("--single", env={"COMETMQ_ADVERTISE": address})
+        found = connect(cluster, cluster.endpoints, code=5)
+        other.shutdown()
+    assert found["legs"][-1]["leg"] == "addresses"
+    assert f"{address} (another server" in found["legs"][-1]["found"]
