@@ -67,7 +67,7 @@ def list_letters(*, group: str, endpoint: str, output: str, count: int, **select
         show_rows(
             [_row(each) for each in documents],
             output,
-            empty=f"Group {group} has no such dead letters.",
+            empty=f"Group {group} has no{' matching' * wanted.narrows} dead letters.",
         )
     if len(found) > count:
         click.echo("cometmq: There are more; see --count and --begin.", err=True)

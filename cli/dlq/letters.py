@@ -27,6 +27,11 @@ class Selection:
     origin: str = ""
     ids: Sequence[str] = ()
 
+    @property
+    def narrows(self) -> bool:
+        """Return whether the selection may leave out dead letters."""
+        return bool(self.begin_ms or self.end_ms or self.origin or self.ids)
+
     def has(self, letter: Message) -> bool:
         """Return whether a dead letter is selected."""
         return (
