@@ -1,4 +1,5 @@
-"""Progress that depends on bytes to be cut: consumer offsets, delay levels, timers.
+"""Progress that depends on bytes to be cut: consumer offsets, deliveries without a leader, delay
+levels, timers.
 
 A consumer offset may have passed a message whose checkpoint lies later in the log, and a delay
 level a message whose delivered copy does. When those records are cut, the progress must be lowered
@@ -24,7 +25,10 @@ from .archive import folder_of
 
 _OFFSETS: Final = "consumerOffset.json"
 _DELAYS: Final = "delayOffset.json"
+#: Files in `<store>/ha`. The second has what this replica delivered while it had no leader: offsets
+#: of the cut bytes would let the leader skip other messages at the same offsets.
 _RECENT: Final = "offsets-recent"
+_HANDOVER: Final = "pop-handover"
 _SEPARATOR: Final = "@"
 
 
@@ -34,7 +38,8 @@ def move_progress_aside(directory: Path, root: Path, file_id: str, disk: Disk) -
     config = root / "config"
     files = [config / _OFFSETS, config / _DELAYS]
     files = [each for path in files for each in (path, backup_of(path))]
-    present = [path for path in (*files, directory / _RECENT) if path.exists()]
+    files += [directory / _RECENT, directory / _HANDOVER]
+    present = [path for path in files if path.exists()]
     if not present:
         return []
     target.mkdir(parents=True, exist_ok=True)
@@ -60,10 +65,11 @@ def lower_offsets(
             lowered += _lower(str(name), queues, ends)
         if lowered:
             persist(path, dumps(ordered(content)), disk)
-    recent = directory / _RECENT
-    if recent.exists():  # its frames rely on the old end; the table is at most a few seconds old
-        disk.unlink(str(recent))
-        disk.sync_directory(str(directory))
+    for name in (_RECENT, _HANDOVER):
+        # They rely on the old end; the table is at most a few seconds old.
+        if (directory / name).exists():
+            disk.unlink(str(directory / name))
+            disk.sync_directory(str(directory))
     if not lowered:
         return []
     return [f"lowered {len(lowered)} consumer offsets: {', '.join(lowered[:8])}"]

@@ -324,6 +324,19 @@ def test_consumer_offsets_move_aside_when_a_leader_ordered_the_cut(tmp_path: Pat
     assert kept.read_bytes() == content
 
 
+@pytest.mark.parametrize("leader", ["broker 1", ""])
+def test_deliveries_from_the_cut_tail_are_not_handed_to_a_leader(
+    tmp_path: Path, leader: str
+) -> None:
+    """Their offsets belong to other messages in the leader's log."""
+    store = Diverged(tmp_path)
+    _offsets(tmp_path)
+    (store.ha / "pop-handover").write_bytes(b"deliveries")
+    store.plan = Plan(CUT, store.cut_at, epoch=4, leader=leader)
+    store.cut()
+    assert not (store.ha / "pop-handover").exists()
+
+
 def test_without_a_leader_offsets_are_lowered_to_the_ends(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     path = _offsets(tmp_path)
