@@ -20,7 +20,11 @@ def timer() -> None:
 @click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}.")
 @click.option("--end", type=moment, default="0", metavar="TIME", help="Due before this time.")
 @click.option(
-    "--count", type=click.IntRange(1), default=100, show_default=True, help="Show at most so many."
+    "--count",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Maximum number of rows.",
 )
 @broker_option
 @endpoint_option

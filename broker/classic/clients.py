@@ -1,7 +1,7 @@
 """Heartbeats of classic clients, the members of their groups, and locks of queues.
 
 Source: docs/formats/remoting.md, sections 10 and 14. A heartbeat creates the retry topic of each
-consumer group; when the members of a group change, all of them are told (code 40). A group whose
+consumer group; a change of its members is sent to all of them (code 40). A group whose
 members use the gRPC protocol is refused: both protocols together would deliver messages twice.
 """
 

@@ -1,7 +1,7 @@
 """Members of groups: client ids, connections, and subscriptions of consumers. Pure; in memory.
 
 One table holds the consumer groups, another one the producer groups. Classic consumers divide the
-queues of a topic among themselves: each asks for the ids of its group, and is told when they
+queues of a topic among themselves: each asks for the ids of its group, and gets a notice when they
 change. A member is known by heartbeats; it goes with its connection, or when it is silent for the
 expiry time (docs/formats/remoting.md, section 10). A loss costs one heartbeat interval. The time is
 passed in, in steady nanoseconds.
@@ -108,7 +108,7 @@ class Members(Generic[Channel]):
         *,
         about: About | None = None,
     ) -> bool:
-        """Enter a heartbeat; return whether the group must be told of a change.
+        """Enter a heartbeat; return whether the group must get a notice.
 
         None for `subscriptions` keeps those of the group. Raises TooManyMembersError.
         """

@@ -36,7 +36,11 @@ def dlq() -> None:
 @click.argument("group", default="")
 @_selection
 @click.option(
-    "--count", type=click.IntRange(1), default=100, show_default=True, help="Show at most so many."
+    "--count",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Maximum number of rows.",
 )
 @broker_option
 @endpoint_option

@@ -32,7 +32,7 @@ _TITLES = {"brokers": "broker groups", "replicas": "replicas", "consumers": "con
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Show so many consumer groups, those with the highest lag.",
+    help="Maximum number of consumer groups, highest lag first.",
 )
 @endpoint_option
 @output_option

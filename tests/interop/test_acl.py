@@ -56,7 +56,7 @@ def node_client(cases: list[Case]) -> list[str]:
 
 
 CLIENTS: tuple[Client, ...] = (python_client, java_client, go_client, node_client)
-#: Clients that use TLS unless they are told otherwise.
+#: Clients that use TLS by default.
 TLS_FIRST = (java_client, go_client)
 
 

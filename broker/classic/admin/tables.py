@@ -1,4 +1,4 @@
-"""What tools are told of the tables: names of topics and groups, versions, tasks of handlers."""
+"""Tables for tools: names of topics and groups, versions, tasks of handlers."""
 
 from __future__ import annotations
 
