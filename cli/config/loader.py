@@ -21,12 +21,13 @@ from . import properties
 from .rocketmq_keys import IGNORED
 
 ENVIRONMENT_PREFIX = "COMETMQ_"
-# Variables of the command line; not settings.
+# Variables of the process and the command line; not settings.
 _OTHER_VARIABLES = frozenset(
     (
         "COMETMQ_ENDPOINT",
         "COMETMQ_CONTEXT",
         "COMETMQ_TRACEBACK",
+        "COMETMQ_NATIVE",
         "COMETMQ_ACCESS_KEY",
         "COMETMQ_SECRET_KEY",
     )

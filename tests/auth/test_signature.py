@@ -63,7 +63,10 @@ def test_any_text_is_parsed_or_unauthorized(text: str) -> None:
         assert error.code == v2.UNAUTHORIZED
 
 
-@given(st.text(st.characters(exclude_characters="/,= "), min_size=1), st.text(min_size=1))
+ENCODABLE = st.characters(codec="utf-8")
+
+
+@given(st.text(ENCODABLE, min_size=1), st.text(ENCODABLE, min_size=1))
 def test_a_made_header_is_accepted(secret: str, time: str) -> None:
     credential = parse_authorization(authorization("user-1", secret, time))
     assert credential.user == "user-1"

@@ -80,6 +80,11 @@ def test_an_unknown_key_is_an_error_when_strict(tmp_path: Path) -> None:
     assert failure.value.code == Exit.USAGE
 
 
+def test_the_switch_of_the_native_crate_is_not_a_setting(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, "", environment={"COMETMQ_NATIVE": "off"})
+    assert loaded.warnings == ()
+
+
 def test_an_unknown_variable_is_a_warning_too(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, "", environment={"COMETMQ_ENABLE": "true", "HOME": "/"})
     assert "did you mean 'COMETMQ_ENABLED'?" in loaded.warnings[0]
