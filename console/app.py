@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from urllib.parse import quote
 
 import anyio.to_thread
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from ..cli.errors import CliError
 from .archives import Archives
@@ -32,6 +34,7 @@ from .pages.topics import TopicPages
 from .pages.users import UserPages
 from .search import MessageSearch
 from .security import HEADERS, Guard
+from .targets import PREFIX, Target, paths_of
 from .views import Views
 
 # Threads for calls to the cluster. Each page holds one until it is answered; more would only wait
@@ -49,56 +52,121 @@ class _Files(StaticFiles):
 
 
 def make_app(
-    cluster: Cluster,
-    controllers: Controllers,
-    views: Views,
+    targets: Sequence[Target],
+    templates: Environment,
     wall_ms: Callable[[], int],
     *,
     hosts: Iterable[str],
     archives: Archives,
     lag_alert: int,
-) -> tuple[Starlette, Watch]:
-    """Return the application and its watch; `hosts` are further names of the console."""
-    watch = Watch(cluster, wall_ms)
-    search = MessageSearch(cluster, wall_ms)
+) -> tuple[Starlette, list[Watch]]:
+    """Return the application and a watch of each cluster; `hosts` are further names of the
+    console."""
+    bases = paths_of(targets)
+    routes: list[BaseRoute] = [
+        Mount("/static", _Files(packages=[(__package__, "static")]), name="static")
+    ]
+    views_of: dict[str, Views] = {}
+    watches = []
+    for target in targets:
+        base = dict(bases).get(target.name, "")
+        views = views_of[base] = Views(
+            templates,
+            endpoint=target.connection.endpoint,
+            base=base,
+            context=target.name,
+            contexts=bases,
+        )
+        cluster = Cluster(target.connection, wall_ms)
+        watch = Watch(cluster, wall_ms, is_only=not bases)
+        watches.append(watch)
+        pages = _pages(
+            *(cluster, target.controllers, views, watch), archives=archives, lag_alert=lag_alert
+        )
+        routes.append(Mount(base, routes=pages))
+    if bases:
+        routes.append(Route("/{path:path}", _ToFirst(bases[0][1]), methods=["GET"]))
+    return _application(routes, views_of, watches, hosts), watches
+
+
+class _ToFirst:
+    """Leads a URL that names no cluster to the page of the first one."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Redirect."""
+        path, query = scope["path"], scope["query_string"].decode("latin-1")
+        if path.startswith(PREFIX):
+            raise HTTPException(404, "This console does not show a cluster of this name.")
+        url = self._base + quote(path) + (f"?{query}" if query else "")
+        await RedirectResponse(url)(scope, receive, send)
+
+
+def _application(
+    routes: Sequence[BaseRoute],
+    views_of: Mapping[str, Views],
+    watches: Sequence[Watch],
+    hosts: Iterable[str],
+) -> Starlette:
+    """Return the application; `views_of` has the views of each cluster by the path of its pages."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
-        task = asyncio.create_task(watch.run())
+        tasks = [asyncio.create_task(watch.run()) for watch in watches]
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def views_for(request: Request) -> Views:
+        base = request.scope.get("root_path", "")
+        return views_of[base] if base in views_of else next(iter(views_of.values()))
 
     async def failed(request: Request, error: Exception) -> Response:
-        return views.error(request, error)
+        return views_for(request).error(request, error)
 
     async def crashed(request: Request, _error: Exception) -> Response:
         """Answer a fault of the console itself; uvicorn logs it."""
-        found = views.error(request, HTTPException(500, "Its log has the details."))
+        found = views_for(request).error(request, HTTPException(500, "Its log has the details."))
         found.headers.update(HEADERS)  # this answer does not pass the guard
         return found
 
-    app = Starlette(
-        routes=[
-            *OverviewPages(watch, views, lag_alert).routes(),
-            *TopicPages(cluster, views).routes(),
-            *GroupPages(cluster, views, wall_ms).routes(),
-            *MessagePages(cluster, views, search).routes(),
-            *DeadLetterPages(cluster, views, search, wall_ms).routes(),
-            *TimerPages(cluster, views, wall_ms).routes(),
-            *HighAvailabilityPages(cluster, controllers, views).routes(),
-            *StorePages(cluster, views, wall_ms).routes(),
-            *SparkPages(cluster, views, archives).routes(),
-            *ClientPages(cluster, views).routes(),
-            *UserPages(cluster, views, wall_ms).routes(),
-            *ConfigurationPages(cluster, views).routes(),
-            Mount("/static", _Files(packages=[(__package__, "static")]), name="static"),
-        ],
+    return Starlette(
+        routes=routes,
         middleware=[Middleware(Guard, names=hosts)],
         exception_handlers={CliError: failed, HTTPException: failed, Exception: crashed},
         lifespan=lifespan,
     )
-    return app, watch
+
+
+def _pages(
+    cluster: Cluster,
+    controllers: Controllers,
+    views: Views,
+    watch: Watch,
+    *,
+    archives: Archives,
+    lag_alert: int,
+) -> list[BaseRoute]:
+    """Return the pages of one cluster."""
+    wall_ms = watch.wall_ms
+    search = MessageSearch(cluster, wall_ms)
+    return [
+        *OverviewPages(watch, views, lag_alert).routes(),
+        *TopicPages(cluster, views).routes(),
+        *GroupPages(cluster, views, wall_ms).routes(),
+        *MessagePages(cluster, views, search).routes(),
+        *DeadLetterPages(cluster, views, search, wall_ms).routes(),
+        *TimerPages(cluster, views, wall_ms).routes(),
+        *HighAvailabilityPages(cluster, controllers, views).routes(),
+        *StorePages(cluster, views, wall_ms).routes(),
+        *SparkPages(cluster, views, archives).routes(),
+        *ClientPages(cluster, views).routes(),
+        *UserPages(cluster, views, wall_ms).routes(),
+        *ConfigurationPages(cluster, views).routes(),
+    ]

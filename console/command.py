@@ -66,6 +66,13 @@ _LAG_ALERT = 100_000
     show_default=True,
     help="Lag of a consumer group from which the overview has an alarm; 0: none.",
 )
+@click.option(
+    "--also-context",
+    "further",
+    multiple=True,
+    metavar="NAME",
+    help="A further context (`cometmq context add`) whose cluster the console shows; repeatable.",
+)
 @click.option("--supervised", is_flag=True, hidden=True)
 @click.option(
     "--ready-file",
@@ -90,6 +97,7 @@ def console(
     trace_url: str,
     archives: tuple[Path, ...],
     lag_alert: int,
+    further: tuple[str, ...],
     supervised: bool,
     ready_file: Path | None,
     namesrv: str,
@@ -98,10 +106,11 @@ def console(
     """Serve the web console of a cluster.
 
     The console acts with the credentials of this command. Give several nodes, so that it survives
-    the end of one.
+    the end of one. Further clusters use the addresses, the user and the TLS of their contexts.
 
     \b
     cometmq console --port 8082 --endpoint "127.0.0.1:8081;127.0.0.1:8083"
+    cometmq console --context prod --also-context staging
     """
     if not is_loopback(host) and not hosts:
         text = (
@@ -116,20 +125,23 @@ def console(
     try:
         from .controllers import Controllers
         from .server import serve
+        from .targets import Target, name_of, opened
     except ModuleNotFoundError as error:
         text = f"The console needs {error.name}: pip install 'cometmq[console]'"
         raise CliError(text) from None
     with Connection(endpoint) as connection:
-        serve(
-            connection,
-            host=host,
-            port=port,
-            hosts=hosts,
-            allow_changes=allow_changes,
-            trace_url=trace_url,
-            archives=archives,
-            lag_alert=lag_alert,
-            supervised=supervised,
-            ready_file=ready_file,
-            controllers=Controllers(namesrv, click.get_current_context()),
-        )
+        controllers = Controllers(namesrv, click.get_current_context())
+        first = Target(name_of(endpoint), connection, controllers)
+        with opened(first, further) as targets:
+            serve(
+                targets,
+                host=host,
+                port=port,
+                hosts=hosts,
+                allow_changes=allow_changes,
+                trace_url=trace_url,
+                archives=archives,
+                lag_alert=lag_alert,
+                supervised=supervised,
+                ready_file=ready_file,
+            )

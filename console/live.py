@@ -6,14 +6,16 @@ progress of the consumer groups, which costs more. All pages get the same render
 
 import asyncio
 import contextlib
+import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
+import anyio.to_thread
+from anyio import CapacityLimiter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from ..cli.errors import CliError
@@ -21,7 +23,7 @@ from ..proto import paths, v1
 from ..proto.addresses import host_of
 from .cluster import Cluster
 from .history import History
-from .overview import OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
+from .overview import BAD, OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
 from .views import Views
 
 # A dead node is shown within 2 s: a period, the timeout of a call and of a connection.
@@ -34,14 +36,26 @@ VIEWERS_MAX = 64
 # Addresses that are tried each time: more replicas than a console can draw.
 _ADDRESSES_MAX = 64
 _LARGEST = 8
+# A page asks for the state twice a second, less often in the background.
+_ASKED_MS = 5_000
+_FAILURES_SHOWN = 5
+_SEEN_CHARS = 16
+T = TypeVar("T")
 
 
 class Watch:
     """The newest snapshot and the history of its figures."""
 
-    def __init__(self, cluster: Cluster, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, cluster: Cluster, wall_ms: Callable[[], int], *, is_only: bool = True
+    ) -> None:
+        """`is_only`: the console shows no other cluster, so this one is read without a viewer."""
         self._cluster = cluster
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
+        self._is_only = is_only
+        self._asked_ms = 0
+        # Threads of its own: a cluster that does not answer holds up no page of another one.
+        self._threads = CapacityLimiter(2)
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._reached: set[str] = set()
@@ -58,27 +72,40 @@ class Watch:
             while True:
                 await self._look()
                 self._wanted.clear()
-                with contextlib.suppress(TimeoutError):
-                    if self.viewers:
-                        await asyncio.sleep(_PERIOD_S)
-                    else:  # the first viewer does not wait for the end of the period
-                        await asyncio.wait_for(self._wanted.wait(), _IDLE_PERIOD_S)
+                if self._is_watched():
+                    await asyncio.sleep(_PERIOD_S)
+                else:
+                    await self._idle()
         finally:
             backlog.cancel()
             await asyncio.gather(backlog, return_exceptions=True)
 
+    async def _idle(self) -> None:
+        """Wait for a viewer, or for the next look at the only cluster."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), _IDLE_PERIOD_S if self._is_only else None)
+
+    def _is_watched(self) -> bool:
+        return bool(self.viewers) or self.wall_ms() - self._asked_ms < _ASKED_MS
+
     async def _watch_backlog(self) -> None:
         while True:
-            self._backlog = await run_in_threadpool(self._read_backlog)
+            if self._is_only or self._is_watched() or not self._backlog.at_ms:
+                self._backlog = await self._in_thread(self._read_backlog)
             await asyncio.sleep(_BACKLOG_PERIOD_S)
 
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
     async def _look(self) -> None:
-        read, error = await run_in_threadpool(self._read_groups)
+        known = _addresses(self.snapshot.groups)
+        (read, error), unreachable = await asyncio.gather(
+            self._in_thread(self._read_groups), self._unreachable(known)
+        )
         groups = keep_known(read, self.snapshot.groups)
-        members = [one for group in groups if group.answer for one in group.answer.members]
-        addresses = [one.addresses.client for one in members if one.addresses.client]
-        unreachable = await self._unreachable(addresses[:_ADDRESSES_MAX])
-        now_ms = self._wall_ms()
+        if more := [each for each in _addresses(groups) if each not in known]:
+            unreachable |= await self._unreachable(more)
+        now_ms = self.wall_ms()
         self.snapshot = Snapshot(now_ms, groups, self._backlog, unreachable, error)
         rates = self.snapshot.rates()
         lag = self._backlog.lag if self._backlog.at_ms else None
@@ -105,6 +132,9 @@ class Watch:
             )
         except CliError as error:
             return Backlog(error=str(error))
+        failed = [str(one.error) for one in outcomes if one.error is not None]
+        if failed:  # sums without a broker group would be wrong
+            return Backlog(error=failed[0])
         lags: dict[str, int] = {}
         sums = v1.GroupProgress()
         for page in (page for one in outcomes for page in one.answer or ()):
@@ -115,13 +145,11 @@ class Watch:
                 sums.retries += each.retries
                 sums.dead_letters += each.dead_letters
         largest = sorted(lags.items(), key=lambda one: -one[1])[:_LARGEST]
-        failed = [str(one.error) for one in outcomes if one.error is not None]
         return Backlog(
-            self._wall_ms(),
+            self.wall_ms(),
             *(sums.lag, sums.in_flight, sums.retries, sums.dead_letters),
             groups=len(lags),
             largest=[(name, lag) for name, lag in largest if lag],
-            error=failed[0] if failed else "",
         )
 
     async def _unreachable(self, addresses: list[str]) -> frozenset[str]:
@@ -135,6 +163,12 @@ class Watch:
         return frozenset(
             address for address, answers in pairs if not answers and address in self._reached
         )
+
+    def asked(self) -> Snapshot:
+        """Return the newest snapshot for a page that asks again soon."""
+        self._asked_ms = self.wall_ms()
+        self._wanted.set()
+        return self.snapshot
 
     async def changes(self) -> AsyncIterator[Snapshot]:
         """Yield the newest snapshot, then each new one."""
@@ -152,6 +186,13 @@ class Watch:
         """End all streams, so that the server can stop."""
         self.closed = True
         self._tell()
+
+
+def _addresses(groups: Sequence[GroupState]) -> list[str]:
+    """Return the client addresses of all replicas."""
+    members = [one for group in groups if group.answer for one in group.answer.members]
+    found = [one.addresses.client for one in members if one.addresses.client]
+    return found[:_ADDRESSES_MAX]
 
 
 async def _answers(address: str) -> bool:
@@ -179,12 +220,29 @@ class OverviewPages:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of this section."""
-        return [self._views.show("/", self.overview), Route("/live", self.live, methods=["GET"])]
+        return [
+            self._views.show("/", self.overview),
+            Route("/live", self.live, methods=["GET"]),
+            Route("/state", self.state, methods=["GET"]),
+        ]
 
     def overview(self, request: Request) -> Response:
         """Show the newest snapshot."""
         part = self._part(self._watch.snapshot)
         return self._views.page(request, "overview.html", title="Overview", part=part)
+
+    async def state(self, request: Request) -> Response:
+        """Return the failures of the cluster for an open page, which asks for them again and again.
+
+        The answer is empty while they are those that the page shows already.
+        """
+        snapshot = self._watch.asked()
+        failures = [one.text for one in alarms(snapshot) if one.level == BAD]
+        seen = hashlib.sha256("\n".join(failures).encode()).hexdigest()[:_SEEN_CHARS]
+        if request.query_params.get("seen") == seen:
+            return Response(status_code=204)
+        text = self._views.part("state.html", failures=failures[:_FAILURES_SHOWN], seen=seen)
+        return HTMLResponse(text)
 
     async def live(self, _request: Request) -> Response:
         """Stream the page's part and the points of the curves as events."""

@@ -78,14 +78,16 @@ class Snapshot:
         return [one.answer.store for one in self.groups if one.answer and not one.error]
 
     def rates(self) -> tuple[float, float] | None:
-        """Return messages in and out per second; None if no group answered."""
+        """Return messages in and out per second; None unless every group answered."""
         stores = list(self.stores())
-        if not stores:
+        if not stores or len(stores) < len(self.groups):
             return None
         return sum(one.put_tps for one in stores), sum(one.get_tps for one in stores)
 
     def disk_use(self) -> int:
-        """Return percent of the fullest disk; -1 if unknown."""
+        """Return percent of the fullest disk; -1 unless every group answered."""
+        if any(one.error for one in self.groups):
+            return -1
         return max((one.disk_use for one in self.stores()), default=-1)
 
 

@@ -13,17 +13,15 @@ from pathlib import Path
 
 import uvicorn
 
-from ..cli.connection import Connection
 from ..cli.errors import CliError
 from ..cli.private_file import replace
 from ..front.clock import Clock
 from .app import make_app
 from .archives import Archives
-from .cluster import Cluster
-from .controllers import Controllers
 from .live import VIEWERS_MAX, Watch
 from .protocol import TimedProtocol
-from .views import Views
+from .targets import Target
+from .views import templates
 
 # Connections: those of the open overviews, and as many for pages.
 _CONNECTIONS_MAX = 2 * VIEWERS_MAX
@@ -35,7 +33,7 @@ _KEEP_ALIVE_S = 15
 
 
 def serve(
-    connection: Connection,
+    targets: Sequence[Target],
     *,
     host: str,
     port: int,
@@ -46,15 +44,12 @@ def serve(
     lag_alert: int,
     supervised: bool,
     ready_file: Path | None,
-    controllers: Controllers,
 ) -> None:
     """Serve until a signal. Raises CliError if the port or the ready file cannot be used."""
-    clock = Clock()
     token = secrets.token_urlsafe(32)
-    views = Views(connection.endpoint, token, allow_changes=allow_changes, trace_url=trace_url)
-    cluster = Cluster(connection, clock.wall_ms)
-    app, watch = make_app(
-        *(cluster, controllers, views, clock.wall_ms),
+    app, watches = make_app(
+        *(targets, templates(token, allow_changes=allow_changes, trace_url=trace_url)),
+        Clock().wall_ms,
         hosts=hosts,
         archives=Archives(archives),
         lag_alert=lag_alert,
@@ -72,7 +67,7 @@ def serve(
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
         )
-        server = _Server(config, watch, ready_file, supervised=supervised)
+        server = _Server(config, watches, ready_file, supervised=supervised)
         asyncio.run(server.serve(sockets=[listener]))
     if server.failure is not None:
         raise server.failure
@@ -84,7 +79,7 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        watch: Watch,
+        watches: Sequence[Watch],
         ready_file: Path | None,
         *,
         supervised: bool,
@@ -92,7 +87,7 @@ class _Server(uvicorn.Server):
         """`supervised`: the end of the standard input ends the server."""
         super().__init__(config)
         self._supervised = supervised
-        self._watch = watch
+        self._watches = watches
         self._ready_file = ready_file
         self.failure: CliError | None = None
 
@@ -113,7 +108,8 @@ class _Server(uvicorn.Server):
         print(f"The console is at http://{name}:{port}/", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._watch.close()
+        for watch in self._watches:
+            watch.close()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

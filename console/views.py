@@ -4,7 +4,7 @@
 change (`act`) gets its form only after the checks of `security.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -88,58 +88,82 @@ class Plan:
     is_dangerous: bool = True
 
 
+def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Environment:
+    """Return the templates, which all clusters of a console share.
+
+    `token` is a secret of this process, which every form carries; `trace_url` has the place
+    `{trace_id}`.
+    """
+    # Message bodies and names come from clients: every value is escaped.
+    found = Environment(
+        loader=PackageLoader(__package__, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "number": words.number,
+        "short": words.short,
+        "size": words.size,
+        "moment": words.moment,
+        "clock_time": words.clock_time,
+        "span": words.span,
+        "q": quoted,
+    }
+    found.globals |= {
+        "sections": SECTIONS,
+        "version": __version__,
+        "trace_url": trace_url,
+        "allow_changes": allow_changes,
+        "counted": words.counted,
+        "link": link,
+        "token_field": TOKEN_FIELD,
+        "token": token,
+    }
+    return found
+
+
 class Views:
-    """Renders pages and checks forms."""
+    """Renders the pages of one cluster and checks forms."""
 
     def __init__(
-        self, endpoint: str, token: str, *, allow_changes: bool, trace_url: str = ""
+        self,
+        templates: Environment,
+        *,
+        endpoint: str,
+        base: str = "",
+        context: str = "",
+        contexts: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`token` is a secret of this process, which every form carries; `trace_url` has the place
-        `{trace_id}`."""
-        self.allow_changes = allow_changes
-        self._token = token
-        # Message bodies and names come from clients: every value is escaped.
-        self._templates = Environment(
-            loader=PackageLoader(__package__, "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= {
-            "number": words.number,
-            "short": words.short,
-            "size": words.size,
-            "moment": words.moment,
-            "clock_time": words.clock_time,
-            "span": words.span,
-            "q": quoted,
-        }
-        self._templates.globals |= {
-            "sections": SECTIONS,
-            "version": __version__,
+        """`base` is the path of this cluster's pages, in front of every link; `contexts` has the
+        name and the path of each cluster of a console with several, `context` the name of this
+        one."""
+        self._templates = templates
+        self.allow_changes = bool(templates.globals["allow_changes"])
+        self._token = str(templates.globals["token"])
+        self._base = base
+        self._own = {
             "endpoint": endpoint,
-            "trace_url": trace_url,
-            "allow_changes": allow_changes,
-            "counted": words.counted,
-            "link": link,
-            "token_field": TOKEN_FIELD,
-            "token": token,
+            "base": base,
+            "context": context,
+            "contexts": contexts,
         }
 
     def part(self, template: str, **values: Any) -> str:
         """Render a template to text."""
-        return self._templates.get_template(template).render(values)
+        return self._templates.get_template(template).render(self._own, **values)
 
     def page(
         self, request: Request, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
         """Render a page; `section` marks its entry in the navigation."""
-        first = request.url.path.split("/")[1]
+        path = request.scope["path"].removeprefix(self._base)
+        first = path.split("/")[1]
         text = self.part(
             template,
             section=_SECTION_OF.get(first, f"/{first}"),
-            request_path=request.url.path,
+            request_path=quote(path),
             **values,
         )
         return HTMLResponse(text, status)
@@ -179,7 +203,10 @@ class Views:
             if not is_own_page(request.headers) or not is_token(self._token, form.text("token")):
                 text = "The form is from another page, or the console has restarted. Reload it."
                 raise HTTPException(403, text)
-            return await run_in_threadpool(handler, request, form)
+            found = await run_in_threadpool(handler, request, form)
+            if place := found.headers.get("location"):
+                found.headers["location"] = self._base + place
+            return found
 
         return Route(path, endpoint, methods=["POST"])
 

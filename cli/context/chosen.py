@@ -58,6 +58,20 @@ def context_of(endpoint: str) -> Context | None:
     return found[1] if owned.issuperset(split(endpoint)) else None
 
 
+def context_for(name: str) -> tuple[Context, click.Context]:
+    """Return a context by its name, and a click context in which it is the chosen one.
+
+    Calls made in that scope use the token, the user and the TLS settings of the context only.
+    Raises CliError.
+    """
+    found = load().get(name)
+    if found.data:
+        found = _of_directory(found)
+    scope = click.Context(click.get_current_context().command)
+    scope.meta[_CHOSEN_KEY] = name, found
+    return found, scope
+
+
 def list_addresses(addresses: Iterable[str]) -> None:
     """Add addresses that a node of the context listed."""
     click.get_current_context().meta.setdefault(_LISTED_KEY, set()).update(addresses)

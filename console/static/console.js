@@ -118,6 +118,9 @@
     event.preventDefault();
     add(JSON.parse(event.detail.data));
   });
-  document.addEventListener("htmx:sseError", () => document.body.classList.add("is-offline"));
-  document.addEventListener("htmx:sseOpen", () => document.body.classList.remove("is-offline"));
+  const offline = (is) => document.body.classList.toggle("is-offline", is);
+  document.addEventListener("htmx:sseError", () => offline(true));
+  document.addEventListener("htmx:sseOpen", () => offline(false));
+  document.addEventListener("htmx:sendError", () => offline(true));
+  document.addEventListener("htmx:afterOnLoad", () => offline(false));
 })();

@@ -32,8 +32,9 @@ class Answer:
 class Served:
     """The client of one console."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, base: str = "") -> None:
+        """`base` is the path in front of the pages of the cluster whose forms are used."""
+        self.port, self.base = port, base
         self.url = f"http://127.0.0.1:{port}"
 
     def ask(
@@ -57,7 +58,7 @@ class Served:
 
     def token(self) -> str:
         """Return the token of the forms, from a page that has one."""
-        found = _TOKEN.search(self.get("/topics/new"))
+        found = _TOKEN.search(self.get(self.base + "/topics/new"))
         assert found
         return found[1]
 

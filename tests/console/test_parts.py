@@ -137,6 +137,17 @@ def test_templates_have_no_inline_code_and_escape_what_they_show(file: Path) -> 
     assert set(re.findall(r"([\w.]+)\s*\|\s*safe", text)) <= {"part"}
 
 
+@pytest.mark.parametrize(
+    "file", sorted((FOLDER / "templates").glob("*.html")), ids=lambda f: f.name
+)
+def test_links_of_templates_stay_in_their_cluster(file: Path) -> None:
+    links = re.findall(
+        r'(?<![\w-])(?:href|action|hx-get|hx-post|sse-connect)="(.{12})', file.read_text()
+    )
+    own = ("{{ base }}", "{{ path }}{{", "{{ trace_url", "/static/", "#")
+    assert [one for one in links if not one.startswith(own)] == []
+
+
 def test_the_wheel_has_every_file_of_the_console() -> None:
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["cometmq.console"]
