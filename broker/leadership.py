@@ -116,3 +116,9 @@ class Leadership:
         if leader is None or leader.broker_id == self._broker_id:
             return None
         return leader.client
+
+    def leader_remoting(self) -> str:
+        """The address of this group's leader for classic clients; empty if it is not known."""
+        client = self.leader_client()
+        members = self._cluster.own().members
+        return next((each.remoting for each in members if each.client == client), "")

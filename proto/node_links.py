@@ -102,6 +102,15 @@ class NodeLinks:
                     "between the nodes is private."
                 )
 
+    def client_context(self) -> ssl.SSLContext | None:
+        """Return the context of a connection to a node, None for plaintext."""
+        if self.files is None or not self.tls.calls_with_tls:
+            return None
+        current = self.files.current()
+        context = ssl.create_default_context(cadata=current.authorities.decode())
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
     # --- callers ----------------------------------------------------------------------------------
 
     def admits(self, token: str, certificate: bytes, *, local: bool) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 #: Bits of `Command.flag`.
 RESPONSE = 1
 ONEWAY = 2
+#: Set by a server in a request of a client that it passes on to another server.
+PASSED_ON = 4
 #: What this server tells of itself: the version number of 5.5.0. A client refuses SQL
 #: subscriptions to servers below 4.1.0.
 SERVER_VERSION = 513
@@ -25,7 +27,7 @@ class Command:
     #: Typed fields of the header, all as text.
     fields: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    #: Bits RESPONSE and ONEWAY.
+    #: Bits RESPONSE, ONEWAY and PASSED_ON.
     flag: int = 0
     #: Number of the request, chosen by the side that sends it.
     opaque: int = 0

@@ -91,7 +91,7 @@ class Shared:
 
 
 class Connection(asyncio.Protocol):
-    """The server's end of a connection. Used on the event loop only."""
+    """One end of a connection. Used on the event loop only."""
 
     _transport: asyncio.Transport
 
@@ -212,22 +212,22 @@ class Connection(asyncio.Protocol):
         """Call `listener` once when the connection has ended."""
         self._on_close.append(listener)
 
-    def notify(self, command: Command) -> None:
+    def notify(self, command: Command, flag: int = 0) -> None:
         """Send a oneway request; dropped if the connection has ended. Raises FrameError."""
-        command.flag = ONEWAY
+        command.flag = ONEWAY | flag
         command.opaque = self._next_opaque()
         self._write(encode(command))
 
-    def call(self, command: Command) -> asyncio.Future[Command]:
+    def call(self, command: Command, flag: int = 0) -> asyncio.Future[Command]:
         """Send a request; the future gets the response. The caller cancels it at its time limit.
 
         Raises FrameError, RemotingError. The future raises PeerGoneError.
         """
         if len(self._calls) >= CALLS_MAX:
-            raise RemotingError(Reply.SYSTEM_BUSY, f"{CALLS_MAX} calls of the client wait")
+            raise RemotingError(Reply.SYSTEM_BUSY, f"{CALLS_MAX} calls to the peer wait")
         if self.closed:
-            raise RemotingError(Reply.SYSTEM_ERROR, "the client has left")
-        command.flag = 0
+            raise RemotingError(Reply.SYSTEM_ERROR, "the peer has left")
+        command.flag = flag
         command.opaque = opaque = self._next_opaque()
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._calls[opaque] = future

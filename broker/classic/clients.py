@@ -1,8 +1,9 @@
 """Heartbeats of classic clients, the members of their groups, and locks of queues.
 
 Source: docs/formats/remoting.md, sections 10 and 14. A heartbeat creates the retry topic of each
-consumer group; a change of its members is sent to all of them (code 40). A group whose
-members use the gRPC protocol is refused: both protocols together would deliver messages twice.
+consumer group; a change of its members is sent to all of them (code 40). A follower enters members,
+and creates nothing. A group whose members use the gRPC protocol is refused: both protocols together
+would deliver messages twice.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .pull import filter_of
 
 if TYPE_CHECKING:
     from ..clients.registry import ClientRegistry
+    from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..pop.dead_letter import GroupTopics
     from ..runtime import Runtime
@@ -49,6 +51,7 @@ class ClassicClients:
         *,
         runtime: Runtime,
         metadata: Metadata,
+        leadership: Leadership,
         registry: ClientRegistry,
         group_topics: GroupTopics,
         members: Members[Connection],
@@ -59,6 +62,7 @@ class ClassicClients:
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._metadata = metadata
+        self._leadership = leadership
         self._registry = registry
         self._group_topics = group_topics
         self._members = members
@@ -130,11 +134,12 @@ class ClassicClients:
                 f"consumer group {name} is in use by clients of the gRPC protocol: a group belongs "
                 "to one protocol at a time (allowMixedProtocols)",
             )
-        try:
-            self._metadata.ensure_group(name)
-        except WireError:
-            return  # as in RocketMQ: its pulls are refused
-        self._group_topics.ensure(f"%RETRY%{name}")
+        if self._leadership.is_leader:
+            try:
+                self._metadata.ensure_group(name)
+            except WireError:
+                return  # as in RocketMQ: its pulls are refused
+            self._group_topics.ensure(f"%RETRY%{name}")
         if self._enter(self._members, name, client_id, peer, subscriptions, about=about):
             self._tell(name)
 

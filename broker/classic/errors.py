@@ -13,9 +13,7 @@ from ...remoting.connection import RemotingError
 from ..messages.validation import check_group, check_topic
 
 if TYPE_CHECKING:
-    from ...remoting.command import Command
-    from ...remoting.connection import Connection, Handler
-    from ..leadership import Leadership
+    from ...remoting.connection import Connection
     from ..metadata.tables import Metadata, Topic
 
 #: Clients try another broker on SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, NO_PERMISSION and
@@ -46,20 +44,6 @@ _FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further deta
 def reply_code(code: int) -> Reply:
     """Return the response code for a code of the gRPC protocol."""
     return _REPLIES.get(code, Reply.SYSTEM_ERROR)
-
-
-def on_leader(handler: Handler, leadership: Leadership) -> Handler:
-    """Return a handler that only a leader executes, and whose errors have response codes."""
-
-    def handle(command: Command, peer: Connection) -> Any:
-        if not leadership.is_leader:
-            # Clients ask for the route again: it names the leader as broker 0.
-            raise RemotingError(
-                Reply.SERVICE_NOT_AVAILABLE, "this replica follows: its leader serves requests"
-            )
-        return with_codes(lambda: handler(command, peer))
-
-    return handle
 
 
 def with_codes(call: Callable[[], Any]) -> Any:

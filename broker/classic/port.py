@@ -12,7 +12,9 @@ from .admin.audited import audited
 from .admin.handlers import admin_handlers
 from .calls import ClientCalls
 from .clients import ClassicClients
-from .errors import on_leader
+from .followers import Followers
+from .following import Following
+from .leader_link import LeaderLink
 from .locks import QueueLocks
 from .members import Members
 from .offsets import ClassicOffsets
@@ -72,13 +74,15 @@ class ClassicPort:
         handlers |= admin_handlers(
             broker, admin, members=members, producers=producers, settings=settings
         )
-        leadership = broker.leadership
-        handlers = {code: on_leader(handler, leadership) for code, handler in handlers.items()}
+        clock, leadership = broker.runtime.clock, broker.leadership
+        self._link = LeaderLink(leadership.leader_remoting, links, door, clock)
+        following = Following(leadership, broker.replication, self._link)
+        handlers = {code: following.deciding(handler) for code, handler in handlers.items()}
         if guard is not None:
             access = ClassicAccess(guard, rights(broker.store, broker.transactions))
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}
         handlers = audited(handlers, audit)
-        self._server = RemotingServer(handlers, door, broker.runtime.clock, links)
+        self._server = RemotingServer(handlers, door, clock, links)
 
     async def open(self, stack: AsyncExitStack) -> str:
         """Listen; return the address for clients, HOST:PORT. Raises DoorError."""
@@ -87,6 +91,7 @@ class ClassicPort:
         for part in self._parts:
             part.start()
             stack.callback(part.close)
+        stack.callback(self._link.close)
         stack.push_async_callback(self._server.drain, 0)
         return host_port(config.broker_ip1, port)
 
@@ -107,6 +112,7 @@ def _handlers(
     clients = ClassicClients(
         runtime=broker.runtime,
         metadata=broker.metadata,
+        leadership=broker.leadership,
         registry=broker.clients,
         group_topics=broker.group_topics,
         members=members,
@@ -144,6 +150,8 @@ def _consuming(
         pulls=broker.pulls,
         members=members,
         offsets=offsets,
+        followers=Followers(broker.runtime.config, broker.replication, broker.cluster),
+        leadership=broker.leadership,
     )
     pop = ClassicPop(
         store=broker.store,

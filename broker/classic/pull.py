@@ -2,7 +2,9 @@
 
 Source: docs/formats/remoting.md, section 12. Reading and waiting are those of the pull service;
 this module checks the request and makes the answer. The subscription is the group's, from
-heartbeats, or in the request. The offset in a request is committed before it waits.
+heartbeats, or in the request. The offset in a request is committed before it waits, by the leader
+only. The answer to a pull of old records names an in-sync follower (`suggestWhichBrokerId`), which
+the client asks from then on, until the answer names the leader.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...proto import v2
+from ...remoting.broker_ids import LEADER_ID
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
     from ...store.format.results import GetResult
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..pull.service import PullService
+    from .followers import Followers
     from .members import Members
     from .offsets import ClassicOffsets
 
@@ -61,6 +66,8 @@ class ClassicPulls:
         pulls: PullService,
         members: Members[Connection],
         offsets: ClassicOffsets,
+        followers: Followers,
+        leadership: Leadership,
     ) -> None:
         self._store = store
         self._metadata = metadata
@@ -68,6 +75,8 @@ class ClassicPulls:
         self._pulls = pulls
         self._members = members
         self._offsets = offsets
+        self._followers = followers
+        self._leadership = leadership
 
     def handlers(self) -> dict[int, Handler]:
         """Return the table of request codes."""
@@ -91,7 +100,7 @@ class ClassicPulls:
             )
         wanted = self._filter(header)
         self._pump.catch_up()
-        if header.sys_flag & _COMMIT:
+        if header.sys_flag & _COMMIT and self._leadership.is_leader:
             queue = header.topic, header.consumer_group, header.queue_id
             self._offsets.commit(*queue, header.commit_offset)
         pull = Pull(
@@ -152,6 +161,12 @@ class ClassicPulls:
         """Return the fields of an answer without records."""
         return self._fields(pull.topic, pull.queue_id, pull.offset)
 
+    def where_next(self, pull: Pull, following: int) -> str:
+        """Return the id in routes of the replica for the client's next pull."""
+        store = self._store
+        is_cold = store.is_cold(pull.topic, pull.queue_id, following)
+        return str(self._followers.next_id() if is_cold else LEADER_ID)
+
 
 @dataclass(frozen=True, slots=True)
 class _RecordForm:
@@ -180,6 +195,7 @@ class _RecordForm:
         if not parts:
             return None
         fields = _fields(following, result.min_offset, result.max_offset)
+        fields["suggestWhichBrokerId"] = self.owner.where_next(pull, following)
         return reply(Reply.SUCCESS, GetStatus.FOUND.name, fields, b"".join(parts))
 
     def empty(self, pull: Pull, sentence: str) -> Command:
@@ -195,7 +211,7 @@ def filter_of(expression: str, kind: str) -> Filter | None:
 
 def _fields(following: int, low: int, high: int) -> dict[str, str]:
     return {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(LEADER_ID),
         "groupSysFlag": "0",
         "nextBeginOffset": str(following),
         "maxOffset": str(high),

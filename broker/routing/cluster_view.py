@@ -32,6 +32,8 @@ class MemberView:
     alive: bool
     epoch: int
     incarnation: int
+    #: Of classic clients; empty: off.
+    remoting: str = ""
 
 
 @dataclass(slots=True)
@@ -193,4 +195,5 @@ def _member_view(group: str, member: v1.Member) -> MemberView:
         member.alive,
         member.epoch,
         member.replica.incarnation,
+        member.addresses.remoting,
     )

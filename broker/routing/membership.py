@@ -66,6 +66,7 @@ class Membership:
             True,
             self._replication.epoch,
             self._replication.replica.meta.incarnation,
+            self._remoting,
         )
 
     def changed(self) -> None:

@@ -1,8 +1,9 @@
 """Remoting requests of the nameserver: routes, clusters, lists of topics.
 
 Source: docs/formats/remoting.md, sections 8 and 9. Broker id 0 is the leader of a group, whatever
-its configured id. Only a live leader with a remoting port is listed: producers and consumers that
-find no id 0 ask again, and an address stays only while the leader answers there. The retry topic of
+its configured id; its followers have ids from 1 on, and serve pulls. Only live replicas with a
+remoting port are listed. Without a leader there is no id 0: producers leave the group out, and
+consumers go on at a follower. The retry topic of
 any group has a route, one queue on each broker, because heartbeats create it there; so has the
 topic of a cluster's replies, which the brokers pass on and do not store. Codes that are not in the
 table are answered with REQUEST_CODE_NOT_SUPPORTED.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...remoting.bare_json import dumps
+from ...remoting.broker_ids import LEADER_ID, route_ids
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.headers import RouteOfTopic, TopicsOfCluster, read
@@ -67,7 +69,7 @@ class ClassicRoutes:
         """Answer GET_ROUTEINFO_BY_TOPIC."""
         header = read(RouteOfTopic, command.fields)
         table = self._table()
-        routes = [each for each in table.routes(header.topic) if _leader(each[0])]
+        routes = [each for each in table.routes(header.topic) if _addresses(each[0])]
         if not routes and _RETRY_TOPIC.fullmatch(header.topic):
             # A consumer asks before its first heartbeat creates the topic, and would ask again half
             # a minute later: then the first retries wait for that long.
@@ -100,7 +102,7 @@ class ClassicRoutes:
         brokers: dict[str, Any] = {}
         clusters: dict[str, list[str]] = {}
         for group in self._table().groups():
-            if _leader(group):
+            if _addresses(group):
                 brokers[group.name] = _broker(group)
                 clusters.setdefault(group.cluster, []).append(group.name)
         return _document({"brokerAddrTable": brokers, "clusterAddrTable": clusters})
@@ -120,26 +122,32 @@ class ClassicRoutes:
         address = ""
         for group in self._table().groups():
             names[group.cluster] = names[group.name] = None
-            address = address or _leader(group)
+            address = address or _addresses(group).get(LEADER_ID, "")
         document: dict[str, Any] = {"brokerAddr": address} if address else {}
         return _document({**document, "topicList": list(names)})
 
 
 def _everywhere(name: str, groups: Iterable[Group]) -> list[tuple[Group, Topic]]:
-    """Return the route of a topic with one queue at each leader."""
+    """Return the route of a topic with one queue in each group."""
     topic = Topic(name, 1, 1, _PERM_READ | _PERM_WRITE, 0)
-    return [(group, topic) for group in groups if _leader(group)]
+    return [(group, topic) for group in groups if _addresses(group)]
 
 
-def _leader(group: Group) -> str:
-    """Return the remoting address of a live leader; empty if there is none."""
+def _addresses(group: Group) -> dict[int, str]:
+    """Return the remoting addresses of the live replicas by broker id; 0 is the leader."""
     leader = group.leader()
-    return leader.addresses.remoting if leader is not None and leader.alive else ""
+    ids = route_ids(group.members, leader.replica.broker_id if leader is not None else None)
+    found = {
+        ids[broker_id]: member.addresses.remoting
+        for broker_id, member in group.members.items()
+        if member.alive and member.addresses.remoting
+    }
+    return dict(sorted(found.items()))
 
 
 def _broker(group: Group) -> dict[str, Any]:
     return {
-        "brokerAddrs": {0: _leader(group)},
+        "brokerAddrs": _addresses(group),
         "brokerName": group.name,
         "cluster": group.cluster,
         "enableActingMaster": False,

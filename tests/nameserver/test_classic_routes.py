@@ -109,20 +109,27 @@ async def test_old_clients_get_bare_numbers_and_standard_json_on_request() -> No
         assert json.loads(answer.body)["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.2:10911"}
 
 
-async def test_only_live_leaders_with_a_remoting_port_are_listed_as_broker_0() -> None:
+async def test_the_leader_is_broker_0_and_followers_have_other_ids() -> None:
     rows = (
         registration("broker-a", 2, remoting="10.0.0.2:1"),
         registration("broker-a", 0, FOLLOWER, remoting="10.0.0.1:1"),
+        registration("broker-a", 3, FOLLOWER, remoting="10.0.0.3:1"),
+        registration("broker-a", 4, FOLLOWER, remoting=""),
         registration("broker-b", remoting="", topics=("orders", "grpc-only")),
     )
     async with serving(*rows) as (client, unregister):
         document = loads((await route(client, "orders")).body)
         assert [each["brokerName"] for each in document["brokerDatas"]] == ["broker-a"]
-        assert document["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.2:1"}
+        addresses = {"0": "10.0.0.2:1", "2": "10.0.0.1:1", "3": "10.0.0.3:1"}
+        assert document["brokerDatas"][0]["brokerAddrs"] == addresses
+        assert document["queueDatas"][0]["perm"] == 6
         assert (await route(client, "grpc-only")).code == Reply.TOPIC_NOT_EXIST
         gone = v1.UnregisterRequest(replica=rows[0].replica, registration_seq=2)
         await unregister(gone.SerializeToString(), timeout=60)
-        assert (await route(client, "orders")).code == Reply.TOPIC_NOT_EXIST
+        document = loads((await route(client, "orders")).body)
+        del addresses["0"]
+        assert document["brokerDatas"][0]["brokerAddrs"] == addresses, "for consumers"
+        assert document["queueDatas"][0]["perm"] == 4, "not for producers"
 
 
 async def test_a_retry_topic_has_a_route_before_it_exists() -> None:
