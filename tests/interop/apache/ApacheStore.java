@@ -1,6 +1,7 @@
 // Opens a store directory with the released Apache RocketMQ broker (jars from Maven Central) and asks it what it sees.
 //
 //   java $FLAGS -cp 'classes:lib/*' ApacheStore --store DIR --plan PLAN.json --out OUT.json [--conf k=v]... [--stop clean|halt]
+//   java $FLAGS -cp 'classes:lib/*' ApacheStore --store DIR --serve WORK [--conf k=v]...
 //
 // The plan, every part optional:
 //   "topics":  [{"name": .., "queues": n}]                    made before anything else, if the broker does not know them
@@ -9,16 +10,22 @@
 //   "write":   [{"topic": .., "queue": n, "tags": .., "keys": .., "body_b64": .., "born": ip, "host": ip}]
 // What comes out: "before", the view of the directory as it was opened; "consumed"; "written", one answer a message; "after", the
 // view when all was written. `halt` ends the process as a crash does. oracle.py is the caller.
+//
+// `--serve` prints the ports of nameserver and broker as a line of JSON (behind ANSWER), executes a plan for each line of standard input ("topics",
+// "consume"), prints what was consumed as a line of JSON, and stops cleanly at the end of input. live.py is the caller.
 import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import com.alibaba.fastjson2.JSONWriter;
+import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.SocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
@@ -72,7 +79,7 @@ public class ApacheStore {
     }
 
     static void run(String[] arguments) throws Exception {
-        String directory = null, stop = "clean", out = null;
+        String directory = null, stop = "clean", out = null, serve = null;
         Properties conf = new Properties();
         for (int i = 0; i < arguments.length; i++) {
             switch (arguments[i]) {
@@ -80,11 +87,16 @@ public class ApacheStore {
                 case "--plan": plan = JSON.parseObject(Files.readString(Paths.get(arguments[++i]))); break;
                 case "--stop": stop = arguments[++i]; break;
                 case "--out": out = arguments[++i]; break;
+                case "--serve": serve = arguments[++i]; break;
                 case "--conf": String[] pair = arguments[++i].split("=", 2); conf.setProperty(pair[0], pair[1]); break;
                 default: throw new IllegalArgumentException(arguments[i]);
             }
         }
-        startBroker(directory, Paths.get(out).getParent(), conf);
+        startBroker(directory, serve != null ? Paths.get(serve) : Paths.get(out).getParent(), conf);
+        if (serve != null) {
+            serve();
+            return;
+        }
         for (Object one : list("topics")) topic((JSONObject) one);
         Map<String, Object> found = new LinkedHashMap<>();
         found.put("rocketmq", MQVersion.getVersionDesc(MQVersion.CURRENT_VERSION));
@@ -100,6 +112,23 @@ public class ApacheStore {
         if (stop.equals("halt")) Runtime.getRuntime().halt(9);
         broker.shutdown();
         Runtime.getRuntime().halt(0);
+    }
+
+    static void serve() throws Exception {
+        say(Map.of("nameserver", nameserverPort, "broker", port));
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line; (line = input.readLine()) != null; ) {
+            plan = JSON.parseObject(line);
+            for (Object one : list("topics")) topic((JSONObject) one);
+            say(consume());
+        }
+        broker.shutdown();
+        Runtime.getRuntime().halt(0);
+    }
+
+    static void say(Object answer) {
+        System.out.println("ANSWER " + JSON.toJSONString(answer));
+        System.out.flush();
     }
 
     static void startBroker(String directory, Path work, Properties conf) throws Exception {
