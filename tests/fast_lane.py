@@ -19,8 +19,9 @@ LEFT_OUT = {
     "auth": "decision every_path own_clients through_nodes tls users",
     "broker": """
         ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory
-        bounded_requests broadcast classic classic_access classic_admin classic_calls classic_pop
-        classic_replies classic_transactions
+        both_protocols bounded_requests broadcast
+        classic classic_access classic_admin classic_calls classic_pop
+        classic_replicas classic_replies classic_transactions
         cold_records dedup delay_levels descriptors extreme_values
         full_disk_broker gaps lite lite_core lite_ends lite_replicas lite_subscribe message_queries
         meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts

@@ -80,4 +80,4 @@ def known_group(metadata: Metadata, name: str) -> str:
 
 def no_topic(name: str) -> str:
     """Return the remark for an unknown topic."""
-    return f"topic[{name}] not exist, apply first please! {_FAQ}"
+    return f"topic[{name}] not exist, apply first please!\n{_FAQ}"

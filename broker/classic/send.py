@@ -158,6 +158,7 @@ class ClassicSends:
         unique = handle = ""
         if batch:
             self._add_batch(ready, message)
+            unique = property_value(header.properties.encode(), _UNIQUE.encode()).decode()
         else:
             unique, handle = self._add(ready, message, header)
         ready.extras = [ReceiptExtras(on_stored=positions.stored)] * len(ready.ids)
