@@ -18,6 +18,7 @@ from . import services
 from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic
 from .access.guard import Guard
+from .admin.clients import ClientAdmin
 from .admin.fault_service import FaultService
 from .admin.groups import GroupAdmin
 from .admin.message_queries import MessageQueries
@@ -25,8 +26,10 @@ from .admin.offsets import OffsetAdmin
 from .admin.read_log import LogReads
 from .admin.service import Admin, addressed
 from .admin.topics import TopicAdmin
+from .clients.connected import GrpcClients
 from .clients.relay import Relay
 from .clients.sessions import Sessions
+from .clients.stacks import ClientStacks
 from .clients.telemetry import TelemetryService
 from .delay.timer_list import TimerList
 from .maintenance.store_view import StoreView
@@ -165,7 +168,8 @@ class ClientPort:
 
     def _methods(self, relay: Relay) -> list[Method]:
         broker, faults = self._broker, self._faults
-        self.admin = self._admin()
+        stacks = ClientStacks()
+        self.admin = self._admin(stacks)
         routes = Routes(self._config, broker.metadata, broker.cluster, broker.auto_topics)
         sessions = Sessions(
             clock=self._clock,
@@ -180,7 +184,8 @@ class ClientPort:
             broker.metadata,
             broker.clients,
             self._max_message_size,
-            broker.telemetry_forward,
+            forward=broker.telemetry_forward,
+            stacks=stacks,
         )
         queries = MessageQueries(broker.store, broker.pump)
         reads = LogReads(
@@ -223,7 +228,7 @@ class ClientPort:
         )
         return router.locate, router.unreachable
 
-    def _admin(self) -> Admin:
+    def _admin(self, stacks: ClientStacks) -> Admin:
         broker = self._broker
         return Admin(
             topics=TopicAdmin(
@@ -238,7 +243,6 @@ class ClientPort:
                 status=broker.status,
             ),
             groups=GroupAdmin(
-                runtime=broker.runtime,
                 metadata=broker.metadata,
                 meta_log=broker.meta_log,
                 changes=broker.changes,
@@ -257,6 +261,7 @@ class ClientPort:
                 progress=broker.progress,
                 resets=broker.resets,
             ),
+            clients=ClientAdmin([GrpcClients(self._clock, broker.clients, stacks)]),
             status=broker.status,
             brokers=lambda: broker.cluster.groups,
             door=lambda: self.door.name,

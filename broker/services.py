@@ -109,6 +109,8 @@ def administration(
             "DeleteGroup": admin.groups.delete,
             "ListGroups": admin.groups.list_all,
             "DescribeGroup": admin.groups.describe,
+            "ListClients": admin.clients.list_all,
+            "GetClientStack": admin.clients.stack,
             "ListBrokers": admin.list_brokers,
             "DescribeCluster": admin.describe_cluster,
             "ResetOffsets": admin.offsets.reset,

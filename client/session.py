@@ -39,6 +39,7 @@ from .transport.calls import CallFailed, Metadata
 from .transport.connection import Connection
 from .transport.credentials import Caller, Credentials
 from .transport.outages import Outages
+from .transport.stack_trace import stack_trace
 from .transport.tls import Tls
 
 logger = logging.getLogger(__name__)
@@ -435,7 +436,12 @@ class Session:
             await self.on_orphan(connection, command.recover_orphaned_transaction_command)
         elif kind == "reconnect_endpoints_command":
             connection.reopen()
-        elif kind in ("print_thread_stack_trace_command", "verify_message_command"):
+        elif kind == "print_thread_stack_trace_command":
+            nonce = command.print_thread_stack_trace_command.nonce
+            found = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace=stack_trace())
+            status = v2.Status(code=v2.OK, message="OK")
+            await connection.write(v2.TelemetryCommand(status=status, thread_stack_trace=found))
+        elif kind == "verify_message_command":
             refusal = v2.Status(code=v2.NOT_IMPLEMENTED, message="not supported by this client")
             await connection.write(v2.TelemetryCommand(status=refusal))
         elif command.status.code not in (v2.OK, v2.CODE_UNSPECIFIED):

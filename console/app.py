@@ -20,6 +20,7 @@ from ..cli.errors import CliError
 from .archives import Archives
 from .cluster import Cluster
 from .controllers import Controllers
+from .descriptors import Descriptors
 from .live import OverviewPages, Watch
 from .pages.clients import ClientPages
 from .pages.configuration import ConfigurationPages
@@ -58,6 +59,7 @@ def make_app(
     *,
     hosts: Iterable[str],
     archives: Archives,
+    descriptors: Descriptors,
     lag_alert: int,
 ) -> tuple[Starlette, list[Watch]]:
     """Return the application and a watch of each cluster; `hosts` are further names of the
@@ -81,7 +83,10 @@ def make_app(
         watch = Watch(cluster, wall_ms, is_only=not bases)
         watches.append(watch)
         pages = _pages(
-            *(cluster, target.controllers, views, watch), archives=archives, lag_alert=lag_alert
+            *(cluster, target.controllers, views, watch),
+            archives=archives,
+            descriptors=descriptors,
+            lag_alert=lag_alert,
         )
         routes.append(Mount(base, routes=pages))
     if bases:
@@ -151,6 +156,7 @@ def _pages(
     watch: Watch,
     *,
     archives: Archives,
+    descriptors: Descriptors,
     lag_alert: int,
 ) -> list[BaseRoute]:
     """Return the pages of one cluster."""
@@ -160,7 +166,7 @@ def _pages(
         *OverviewPages(watch, views, lag_alert).routes(),
         *TopicPages(cluster, views).routes(),
         *GroupPages(cluster, views, wall_ms).routes(),
-        *MessagePages(cluster, views, search).routes(),
+        *MessagePages(cluster, views, search, descriptors).routes(),
         *DeadLetterPages(cluster, views, search, wall_ms).routes(),
         *TimerPages(cluster, views, wall_ms).routes(),
         *HighAvailabilityPages(cluster, controllers, views).routes(),

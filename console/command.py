@@ -60,6 +60,13 @@ _LAG_ALERT = 100_000
     help="Directory of an archive of `cometmq pipeline archive`, for the page Spark; repeatable.",
 )
 @click.option(
+    "--descriptors",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Descriptor set of `protoc --include_imports --descriptor_set_out=FILE`, to show bodies as"
+    " protobuf; repeatable.",
+)
+@click.option(
     "--lag-alert",
     type=click.IntRange(0),
     default=_LAG_ALERT,
@@ -96,6 +103,7 @@ def console(
     allow_changes: bool,
     trace_url: str,
     archives: tuple[Path, ...],
+    descriptors: tuple[Path, ...],
     lag_alert: int,
     further: tuple[str, ...],
     supervised: bool,
@@ -124,11 +132,13 @@ def console(
         raise CliError("--trace-url must be an http(s) URL with {trace_id}.", Exit.USAGE)
     try:
         from .controllers import Controllers
+        from .descriptors import read
         from .server import serve
         from .targets import Target, name_of, opened
     except ModuleNotFoundError as error:
         text = f"The console needs {error.name}: pip install 'cometmq[console]'"
         raise CliError(text) from None
+    types = read(descriptors)
     with Connection(endpoint) as connection:
         controllers = Controllers(namesrv, click.get_current_context())
         first = Target(name_of(endpoint), connection, controllers)
@@ -141,6 +151,7 @@ def console(
                 allow_changes=allow_changes,
                 trace_url=trace_url,
                 archives=archives,
+                descriptors=types,
                 lag_alert=lag_alert,
                 supervised=supervised,
                 ready_file=ready_file,

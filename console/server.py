@@ -18,6 +18,7 @@ from ..cli.private_file import replace
 from ..front.clock import Clock
 from .app import make_app
 from .archives import Archives
+from .descriptors import Descriptors
 from .live import VIEWERS_MAX, Watch
 from .protocol import TimedProtocol
 from .targets import Target
@@ -41,6 +42,7 @@ def serve(
     allow_changes: bool,
     trace_url: str,
     archives: Sequence[Path],
+    descriptors: Descriptors,
     lag_alert: int,
     supervised: bool,
     ready_file: Path | None,
@@ -52,6 +54,7 @@ def serve(
         Clock().wall_ms,
         hosts=hosts,
         archives=Archives(archives),
+        descriptors=descriptors,
         lag_alert=lag_alert,
     )
     with _listener(host, port) as listener:

@@ -37,7 +37,7 @@ SECTIONS = (
     ("/configuration", "Configuration"),
 )
 # Pages outside the path of their section.
-_SECTION_OF = {"message": "/messages", "audit": "/users"}
+_SECTION_OF = {"message": "/messages", "client": "/clients", "audit": "/users"}
 _STATUS = {Exit.NOT_FOUND: 404, Exit.USAGE: 400}
 _TITLES = {
     400: "Not a valid request",

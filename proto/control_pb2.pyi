@@ -1204,11 +1204,14 @@ class GroupClient(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
     LAST_SEEN_MS_AGO_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     language: _builtins.str
     version: _builtins.str
     peer: _builtins.str
     last_seen_ms_ago: _builtins.int
+    protocol: _builtins.str
+    """grpc, remoting"""
     def __init__(
         self,
         *,
@@ -1217,10 +1220,11 @@ class GroupClient(_message.Message):
         version: _builtins.str = ...,
         peer: _builtins.str = ...,
         last_seen_ms_ago: _builtins.int = ...,
+        protocol: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "language", b"language", "last_seen_ms_ago", b"last_seen_ms_ago", "peer", b"peer", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "language", b"language", "last_seen_ms_ago", b"last_seen_ms_ago", "peer", b"peer", "protocol", b"protocol", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1277,6 +1281,196 @@ class DescribeGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeGroupResponse: _TypeAlias = DescribeGroupResponse  # noqa: Y015
+
+@_typing.final
+class ClientStatus(_message.Message):
+    """A connected producer or consumer of either protocol."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """producer, push consumer, simple consumer, ...; empty: unknown"""
+    @_builtins.property
+    def client(self) -> Global___GroupClient: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """consumer groups; of remoting also producer groups; at most 100"""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """to which it produces; at most 100"""
+
+    @_builtins.property
+    def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientSubscription]:
+        """Only if the request names the client: what the client told of itself.
+        at most 100
+        """
+
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigEntry]:
+        """name and value"""
+
+    def __init__(
+        self,
+        *,
+        client: Global___GroupClient | None = ...,
+        kind: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        subscriptions: _abc.Iterable[Global___ClientSubscription] | None = ...,
+        settings: _abc.Iterable[Global___ConfigEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "groups", b"groups", "kind", b"kind", "settings", b"settings", "subscriptions", b"subscriptions", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientStatus: _TypeAlias = ClientStatus  # noqa: Y015
+
+@_typing.final
+class ClientSubscription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    expression: _builtins.str
+    """cut to 1,024 characters"""
+    kind: _builtins.str
+    """TAG, SQL"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        expression: _builtins.str = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "kind", b"kind", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientSubscription: _TypeAlias = ClientSubscription  # noqa: Y015
+
+@_typing.final
+class ListClientsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    client_id: _builtins.str
+    """only this client, with its settings"""
+    after: _builtins.str
+    limit: _builtins.int
+    """at most 1000; 0: 1000"""
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "broker", b"broker", "client_id", b"client_id", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsRequest: _TypeAlias = ListClientsRequest  # noqa: Y015
+
+@_typing.final
+class ListClientsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    more: _builtins.bool
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientStatus]:
+        """by client id"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        clients: _abc.Iterable[Global___ClientStatus] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "message", b"message", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsResponse: _TypeAlias = ListClientsResponse  # noqa: Y015
+
+@_typing.final
+class GetClientStackRequest(_message.Message):
+    """Asks a consumer for the stack of its threads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    client_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "client_id", b"client_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClientStackRequest: _TypeAlias = GetClientStackRequest  # noqa: Y015
+
+@_typing.final
+class GetClientStackResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    stack: _builtins.str
+    """cut to 256 Ki characters"""
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        stack: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "stack", b"stack"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClientStackResponse: _TypeAlias = GetClientStackResponse  # noqa: Y015
 
 @_typing.final
 class ResetOffsetsRequest(_message.Message):

@@ -38,7 +38,10 @@ LEFT_OUT = {
         up_controller up_remoting up_groups
     """,
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
-    "console": "access_pages beside_a_server browser node_death operating_pages pages",
+    "console": """
+        access_pages beside_a_server browser contexts many_objects node_death operating_pages pages
+        protobuf
+    """,
     "docs": "first_hour production_guide site skips",
     "front": """
         abuse access_point forward_hold life native_soak native_tls raw slow_clients streams

@@ -131,6 +131,8 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.DELETE_GROUP: _cluster(Action.DELETE),
     paths.LIST_GROUPS: _cluster(Action.LIST),
     paths.DESCRIBE_GROUP: _cluster(Action.GET),
+    paths.LIST_CLIENTS: _cluster(Action.LIST),
+    paths.GET_CLIENT_STACK: _cluster(Action.GET),
     paths.LIST_BROKERS: _cluster(_ANY),
     paths.DESCRIBE_CLUSTER: _cluster(Action.GET),
     paths.RESET_OFFSETS: _cluster(Action.UPDATE),

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..metadata.changes import MetadataChanges
     from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
-    from ..runtime import Runtime
     from .progress import ConsumerProgress
     from .removal import Removal
 
@@ -43,7 +42,6 @@ CLIENTS_MAX = 1_000
 _RETRY_QUEUES_MAX = 1_024
 _DELAYS_MAX = 100
 _MULTIPLIER_MAX = 100
-_NS_PER_MS = 1_000_000
 #: Messages in flight of one answer, and those that a call looks at: 20 ms of the event loop.
 _DELIVERIES_MAX, _DELIVERIES_EXAMINED_MAX = 500, 10_000
 
@@ -54,7 +52,6 @@ class GroupAdmin:
     def __init__(
         self,
         *,
-        runtime: Runtime,
         metadata: Metadata,
         meta_log: MetaLog,
         changes: MetadataChanges,
@@ -63,7 +60,6 @@ class GroupAdmin:
         deliveries: Callable[[str], Iterable[v1.GroupDelivery]],
     ) -> None:
         """`deliveries` returns the messages of a group that are in flight."""
-        self._clock = runtime.clock
         self._metadata = metadata
         self._meta_log = meta_log
         self._changes = changes
@@ -114,7 +110,7 @@ class GroupAdmin:
             raise _unknown(request.name)
         topics = topics_of_group(self._metadata, request.name)
         progress = self._progress.group_progress(
-            request.name, rows, len(self._progress.clients_of(request.name))
+            request.name, rows, len(self._progress.members_of(request.name))
         )
         answer = v1.DeleteGroupResponse(
             code=v2.OK,
@@ -169,18 +165,7 @@ class GroupAdmin:
         if group is None:
             raise _unknown(request.name)
         queues = await self._progress.group_queues(group.name, request.topic)
-        now_ns = self._clock.steady_ns()
-        members = self._progress.clients_of(group.name)
-        clients = [
-            v1.GroupClient(
-                client_id=client.client_id,
-                language=client.language,
-                version=client.version,
-                peer=client.peer,
-                last_seen_ms_ago=(now_ns - client.last_seen_ns) // _NS_PER_MS,
-            )
-            for client in members[:CLIENTS_MAX]
-        ]
+        members = self._progress.members_of(group.name)
         progress = self._progress.group_progress(group.name, queues, len(members))
         return v1.DescribeGroupResponse(
             code=v2.OK,
@@ -189,7 +174,7 @@ class GroupAdmin:
             queues=queues,
             lag=progress.lag,
             in_flight=progress.in_flight,
-            clients=clients,
+            clients=members[:CLIENTS_MAX],
             progress=progress,
             deliveries=self._held(request) if request.deliveries > 0 else (),
         )

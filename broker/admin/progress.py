@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..clients.connected import member_of
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import queue_topics
 from ..slices import Slices
@@ -57,6 +58,8 @@ class ConsumerProgress:
         self._clients = clients
         self._pump = pump
         self._queue_progress = queue_progress
+        #: Returns the members of a group that use the remoting protocol.
+        self.classic_members: Callable[[str], list[v1.GroupClient]] = lambda _group: []
 
     def all_group_queues(
         self, groups: Container[str] | None = None
@@ -144,13 +147,20 @@ class ConsumerProgress:
         clients = Counter(client.group for client in self._alive())
         progress = {}
         for group, found in rows.items():
-            progress[group] = self.group_progress(group, found, clients[group])
+            members = clients[group] + len(self.classic_members(group))
+            progress[group] = self.group_progress(group, found, members)
             await slices.pause()
         return progress
 
     def clients_of(self, group: str) -> list[Client]:
-        """Its consumers that were heard of lately."""
+        """Its consumers of the gRPC protocol that were heard of lately."""
         return [client for client in self._alive() if client.group == group]
+
+    def members_of(self, group: str) -> list[v1.GroupClient]:
+        """Its consumers of both protocols."""
+        now_ns = self._runtime.clock.steady_ns()
+        members = [member_of(client, now_ns) for client in self.clients_of(group)]
+        return members + self.classic_members(group)
 
     def held_messages(self, topic: str) -> int:
         """Messages that can be read in a topic."""

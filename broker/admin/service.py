@@ -1,4 +1,4 @@
-"""`cometmq.v1.Admin` on the client port: topics, groups, offsets, members and settings.
+"""`cometmq.v1.Admin` on the client port: topics, groups, offsets, clients, members and settings.
 
 The access point forwards calls to the leader if there is one (`routing/request_router.py`). The
 service needs no client id, because its callers are tools.
@@ -17,6 +17,7 @@ from ...proto.errors import WireError
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...front.service import Method
+    from .clients import ClientAdmin
     from .groups import GroupAdmin
     from .offsets import OffsetAdmin
     from .status import BrokerStatus
@@ -32,6 +33,7 @@ class Admin:
         topics: TopicAdmin,
         groups: GroupAdmin,
         offsets: OffsetAdmin,
+        clients: ClientAdmin,
         status: BrokerStatus,
         brokers: Callable[[], Iterable[str]],
         door: Callable[[], str],
@@ -42,6 +44,7 @@ class Admin:
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
+        self.clients = clients
         self._status = status
         self._brokers = brokers
         self._door = door

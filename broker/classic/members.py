@@ -223,6 +223,22 @@ class Members(Generic[Channel]):
             for client_id, member in members
         ]
 
+    def row(self, group: str, client_id: str) -> MemberRow[Channel] | None:
+        """Return a member of a group, for tools."""
+        found = self._groups.get(group)
+        member = found.members.get(client_id) if found is not None else None
+        if member is None:
+            return None
+        return MemberRow(client_id, member.channel, member.about, member.heard_ns)
+
+    def all_ids(self) -> list[str]:
+        """Return the ids of the members of all groups."""
+        return list(self._of_client)
+
+    def groups_of(self, client_id: str) -> list[str]:
+        """Return the groups of a client."""
+        return list(self._of_client.get(client_id, ()))
+
     def groups(self) -> list[str]:
         """Return the names of the groups that have members."""
         return list(self._groups)

@@ -12,6 +12,7 @@ from .admin.audited import audited
 from .admin.handlers import admin_handlers
 from .calls import ClientCalls
 from .clients import ClassicClients
+from .connected import ClassicConnected
 from .followers import Followers
 from .following import Following
 from .leader_link import LeaderLink
@@ -78,6 +79,15 @@ class ClassicPort:
         self._link = LeaderLink(leadership.leader_remoting, links, door, clock)
         following = Following(leadership, broker.replication, self._link)
         handlers = {code: following.deciding(handler) for code, handler in handlers.items()}
+        listed = ClassicConnected(
+            clock=clock,
+            members=members,
+            producers=producers,
+            broker_name=config.broker_name,
+            clients=admin.clients,
+            progress=broker.progress,
+        )
+        self._parts = (*self._parts, listed)
         if guard is not None:
             access = ClassicAccess(guard, rights(broker.store, broker.transactions))
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}

@@ -4,8 +4,8 @@ Promises: a client is identified by its id, never by its connection (one connect
 clients of a process); the end of a telemetry stream does not remove the client; settings are
 optional (docs/formats/grpc-api.md, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). The producers of
 a topic come from the settings and, for clients that add topics later, from their first transaction
-(pitfall 40). Only the parts of the settings that the broker uses are kept. State is in memory and
-derived: the next heartbeat restores it.
+(pitfall 40). Of large settings only the parts that the broker uses are kept. State is in memory
+and derived: the next heartbeat restores it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ STREAMS_MAX = 16
 SMALL_SETTINGS_BYTES = 4 << 10
 #: Total size of larger settings: callers choose their ids, so each id must not cost 256 KiB.
 LARGE_SETTINGS_BYTES_MAX = 64 << 20
+#: Total size of the settings that are kept for tools: those of 50,000 usual clients.
+KEPT_SETTINGS_BYTES_MAX = 16 << 20
 
 
 class CommandStream(Protocol):
@@ -63,6 +65,8 @@ class Client:
     has_settings: bool = False
     #: Size of its settings if they are large.
     large_bytes: int = 0
+    #: Its last settings, for tools; empty if they are large or too many clients have some.
+    settings: bytes = b""
     #: From its settings; 0: unknown.
     request_timeout_ms: int = 0
     #: Topics to which it produces, with their namespaces, from its settings.
@@ -82,6 +86,7 @@ class ClientRegistry:
         self._producers: dict[str, dict[str, Client]] = {}
         self._turns: Counter[str] = Counter()
         self._large_bytes = 0
+        self._kept_bytes = 0
         #: Returns whether clients of another protocol consume in a group, so that this one's may
         #: not.
         self.is_taken: Callable[[str], bool] = lambda _group: False
@@ -137,6 +142,7 @@ class ClientRegistry:
         client = self._clients.pop(client_id, None)
         if client is not None:
             self._large_bytes -= client.large_bytes
+            self._kept_bytes -= len(client.settings)
             self._unlist(client, (*client.topics, *client.sent))
         return client
 
@@ -149,6 +155,14 @@ class ClientRegistry:
                 v2.TOO_MANY_REQUESTS, "the settings of all clients are too large: name fewer topics"
             )
         self._large_bytes, client.large_bytes = total, large
+
+    def keep(self, client: Client, settings: v2.Settings) -> None:
+        """Keep the client's settings for tools, if they are small and there is room."""
+        data = settings.SerializeToString()
+        others = self._kept_bytes - len(client.settings)
+        if len(data) > SMALL_SETTINGS_BYTES or others + len(data) > KEPT_SETTINGS_BYTES_MAX:
+            data = b""
+        client.settings, self._kept_bytes = data, others + len(data)
 
     def publishes(self, client: Client, topics: Mapping[str, str]) -> None:
         """Set the topics to which the client produces, and their namespaces, from its settings."""

@@ -20,6 +20,7 @@ from ..messages.filters import parse_filter
 from ..messages.validation import check_group, check_topic, duration_ms, require_client_id
 from ..metadata.tables import Group
 from .settings_rate import TOO_MANY_SETTINGS, SettingsRate
+from .stacks import is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ...front.service import Outbound
     from ..metadata.tables import Metadata
     from .registry import Client, ClientRegistry
+    from .stacks import ClientStacks
     from .telemetry_forward import TelemetryForward
 
 logger = logging.getLogger(__name__)
@@ -66,15 +68,18 @@ class TelemetryService:
         metadata: Metadata,
         clients: ClientRegistry,
         max_message_size: int,
+        *,
         forward: TelemetryForward | None,
+        stacks: ClientStacks,
     ) -> None:
-        """`forward` sends the client's commands to the leaders that use this node as access
-        point."""
+        """`forward` sends the client's commands to the leaders that use this node as access point;
+        `stacks` takes the answers to requests of this node."""
         self.clock = clock
         self._metadata = metadata
         self._clients = clients
         self._max_message_size = max_message_size
         self.forward = forward
+        self.stacks = stacks
 
     def open(self, ctx: RequestContext, outbound: Outbound) -> TelemetrySession:
         """Handler of Telemetry."""
@@ -107,6 +112,7 @@ class TelemetryService:
             client.group = group.name
         client.client_type = settings.client_type
         client.has_settings = True
+        self._clients.keep(client, settings)
         client.request_timeout_ms = duration_ms(settings.request_timeout)
         return answer
 
@@ -151,11 +157,12 @@ class TelemetrySession:
                 self._settle(command)
             elif not self._outbound.finished:
                 return asyncio.ensure_future(self._settle_later(command, parts))
-        elif kind is None:
+        elif kind is None and not is_refusal(command):
             text = "the telemetry message has no command"
             self._outbound.finish(_stream_error(WireError(v2.BAD_REQUEST, text)))
         else:
             # The answer to a command goes to the leader that sent the command.
+            self._service.stacks.answered(self._ctx.client_id, command)
             self._forward(command)
         return None
 

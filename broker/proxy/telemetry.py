@@ -17,6 +17,7 @@ from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
 from ..clients.settings_rate import TOO_MANY_SETTINGS, SettingsRate
+from ..clients.stacks import is_refusal
 from ..clients.telemetry_forward import ForwardedClient, TelemetryForward
 from ..messages.validation import require_client_id
 
@@ -146,7 +147,7 @@ class ProxySession:
         if kind == "settings" and self._rate.exceeded(self._clock.steady_ns()):
             self._outbound.finish(TOO_MANY_SETTINGS)
             return
-        if kind is None:
+        if kind is None and not is_refusal(command):
             text = "the telemetry message contains no command"
             self._outbound.finish(RpcFailure(INVALID_ARGUMENT, text))
             return

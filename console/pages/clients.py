@@ -1,6 +1,6 @@
-"""Clients: the connected consumers, with version, address and consumer groups.
+"""Clients: connected producers and consumers of both protocols, with their settings and stacks.
 
-Brokers list clients by consumer group; producers are not listed.
+A client is connected to several broker groups: its rows of all groups are one.
 """
 
 from collections.abc import Iterable
@@ -10,39 +10,48 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import answers
+from ...cli.cluster.broker_groups import Outcome, answers, distinct
+from ...cli.errors import CliError, Exit
 from ...proto import paths, v1
-from ..cluster import Cluster, problems
+from ..cluster import CALL_S, Cluster, problems
+from ..inputs import bad
 from ..paging import page_of
 from ..views import Views
-from .groups import all_groups, clients_of, group_rows
 
-#: Consumer groups whose clients are read: one call for each, some milliseconds.
-GROUPS_MAX = 100
+# A client has 5 s to answer; the broker's own time comes on top.
+_STACK_S = CALL_S + 2
+#: Clients that are read of each broker group.
+_CLIENTS_MAX = 20_000
+_ID_MAX = 1_024
 
 
 @dataclass(slots=True)
 class ClientRow:
-    """One client in all its consumer groups."""
+    """One client in all broker groups."""
 
     client: v1.GroupClient
+    kind: str
     groups: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """Return what a search looks at."""
         one = self.client
-        return " ".join((one.client_id, one.language, one.version, one.peer, *self.groups))
+        words = (one.client_id, one.language, one.version, one.peer, one.protocol, self.kind)
+        return " ".join((*words, *self.groups, *self.topics))
 
 
-def client_rows(found: Iterable[tuple[str, list[v1.GroupClient]]]) -> list[ClientRow]:
-    """Return the clients by id, from the clients of each consumer group."""
+def client_rows(found: Iterable[v1.ClientStatus]) -> list[ClientRow]:
+    """Return the clients by id, from the lists of all broker groups."""
     rows: dict[str, ClientRow] = {}
-    for group, clients in found:
-        for client in clients:
-            row = rows.setdefault(client.client_id, ClientRow(client))
-            row.groups.append(group)
-            if client.last_seen_ms_ago < row.client.last_seen_ms_ago:
-                row.client = client
+    for status in found:
+        client = status.client
+        row = rows.setdefault(client.client_id, ClientRow(client, status.kind))
+        row.kind = row.kind or status.kind
+        row.groups = distinct((*row.groups, *status.groups))
+        row.topics = distinct((*row.topics, *status.topics))
+        if client.last_seen_ms_ago < row.client.last_seen_ms_ago:
+            row.client = client
     return [rows[name] for name in sorted(rows)]
 
 
@@ -55,27 +64,77 @@ class ClientPages:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of this section."""
-        return [self._views.show("/clients", self.clients)]
+        views = self._views
+        return [
+            views.show("/clients", self.clients),
+            views.show("/client", self.client),
+            views.show("/client/stack", self.stack),
+        ]
 
     def clients(self, request: Request) -> Response:
         """List the clients that match `q`."""
         query = request.query_params
-        outcomes = all_groups(self._cluster, system=False)
-        groups = [row for row in group_rows(answers(outcomes)) if row.clients]
-        groups.sort(key=lambda row: -row.clients)
-        rows = client_rows((row.name, self._clients(row.name)) for row in groups[:GROUPS_MAX])
+        outcomes = [self._listed(name) for name in self._cluster.names()]
+        rows = client_rows(status for _, found in answers(outcomes) for status in found)
         wanted = query.get("q", "")[:255]
         return self._views.page(
             *(request, "clients.html"),
             title="Clients",
             page=page_of(rows, wanted, query.get("page", ""), ClientRow.text),
             wanted=wanted,
-            left=max(0, len(groups) - GROUPS_MAX),
             problems=problems(outcomes),
         )
 
-    def _clients(self, group: str) -> list[v1.GroupClient]:
-        """Return the clients of a group; [] if it is gone by now."""
-        request = v1.DescribeGroupRequest(name=group)
-        outcomes = self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
-        return clients_of(one.answer for one in outcomes if one.answer is not None)
+    def _listed(self, broker: str) -> Outcome[list[v1.ClientStatus]]:
+        request = v1.ListClientsRequest(broker=broker)
+        call = self._cluster.connection.call
+        found: list[v1.ClientStatus] = []
+        try:
+            while len(found) < _CLIENTS_MAX:
+                page = call(paths.LIST_CLIENTS, request, v1.ListClientsResponse, CALL_S)
+                found.extend(page.clients)
+                if not (page.more and page.clients):
+                    break
+                request.after = page.clients[-1].client.client_id
+        except CliError as error:
+            return Outcome(broker, error=error)
+        return Outcome(broker, found)
+
+    def client(self, request: Request, *, stack: str = "", refusal: str = "") -> Response:
+        """Show one client with its settings."""
+        client_id = _id_of(request)
+        wanted = v1.ListClientsRequest(client_id=client_id)
+        outcomes = self._cluster.each(paths.LIST_CLIENTS, wanted, v1.ListClientsResponse)
+        found = [status for _, answer in answers(outcomes) for status in answer.clients]
+        (row,) = client_rows(found)
+        told = max(found, key=lambda one: len(one.settings) + len(one.subscriptions))
+        return self._views.page(
+            *(request, "client.html"),
+            title=client_id,
+            row=row,
+            settings=told.settings,
+            subscriptions=told.subscriptions,
+            brokers=[broker for broker, _ in answers(outcomes) if broker],
+            stack=stack,
+            refusal=refusal,
+            problems=problems(outcomes),
+        )
+
+    def stack(self, request: Request) -> Response:
+        """Show one client with the stack of its threads, which it is asked for."""
+        wanted = v1.GetClientStackRequest(client_id=_id_of(request))
+        groups = self._cluster.groups(timeout_s=_STACK_S)
+        outcomes = groups.each(paths.GET_CLIENT_STACK, wanted, v1.GetClientStackResponse)
+        stacks = [one.answer.stack for one in outcomes if one.answer is not None]
+        if stacks:
+            return self.client(request, stack=stacks[0] or "The client sent an empty stack.")
+        errors = [one.error for one in outcomes if one.error is not None]
+        refused = [one for one in errors if one.code is not Exit.NOT_FOUND] or errors
+        return self.client(request, refusal=str(refused[0]))
+
+
+def _id_of(request: Request) -> str:
+    found = request.query_params.get("id", "")
+    if not 0 < len(found) <= _ID_MAX:
+        raise bad("Give the id of a client.")
+    return found

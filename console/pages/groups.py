@@ -13,23 +13,28 @@ from starlette.routing import BaseRoute
 
 from ...cli.cluster.broker_groups import Outcome, answers, distinct
 from ...cli.group import group_settings
+from ...cli.offset import moves
 from ...proto import paths, v1
 from .. import words
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, moment_ms, whole
 from ..paging import page_of
 from ..views import Form, Plan, Views, moved, quoted
+from .named import Section, searched
 
 _ATTEMPTS_MAX = 1_000
 _SORTS = ("name", "lag", "dead letters")
-_NOTICES = {
-    "created": "The group is created.",
-    "unchanged": "The group existed with these settings.",
-    "deleted": "The group is deleted.",
-    "paused": "Consumption is paused: consumers get no messages.",
-    "resumed": "Consumption is resumed.",
-    "reset": "The offsets are set. Consumers continue there.",
-}
+_SECTION = Section(
+    *("group", "/groups", paths.DELETE_GROUP, v1.DeleteGroupRequest, v1.DeleteGroupResponse),
+    {
+        "created": "The group is created.",
+        "unchanged": "The group existed with these settings.",
+        "deleted": "The group is deleted.",
+        "paused": "Consumption is paused: consumers get no messages.",
+        "resumed": "Consumption is resumed.",
+        "reset": "The offsets are set. Consumers continue there.",
+    },
+)
 _EDGES = {
     "earliest": v1.ResetOffsetsRequest.EARLIEST,
     "latest": v1.ResetOffsetsRequest.LATEST,
@@ -121,21 +126,17 @@ class GroupPages:
     def groups(self, request: Request) -> Response:
         """List the groups that match `q`."""
         query = request.query_params
-        system = bool(query.get("system"))
         sort = query.get("sort", "")
-        outcomes = all_groups(self._cluster, system=system)
-        rows = group_rows(answers(outcomes), sort)
-        wanted = query.get("q", "")[:255]
+        outcomes = all_groups(self._cluster, system=bool(query.get("system")))
+        _, found = searched(request, group_rows(answers(outcomes), sort))
         return self._views.page(
             *(request, "groups.html"),
             title="Groups",
-            page=page_of(rows, wanted, query.get("page", ""), lambda row: row.name),
-            wanted=wanted,
-            system=system,
+            **found,
             sort=sort if sort in _SORTS else "name",
             sorts=_SORTS,
             problems=problems(outcomes),
-            notice=_NOTICES.get(query.get("done", ""), ""),
+            notice=_SECTION.notice(request),
         )
 
     def group(self, request: Request) -> Response:
@@ -170,7 +171,7 @@ class GroupPages:
             now_ms=self._wall_ms(),
             shown_topic=query.get("topic", ""),
             problems=problems(outcomes),
-            notice=_NOTICES.get(query.get("done", ""), ""),
+            notice=_SECTION.notice(request),
         )
 
     def _describe(self, name: str, deliveries: int = 0) -> list[Outcome[v1.DescribeGroupResponse]]:
@@ -193,9 +194,7 @@ class GroupPages:
             max_attempts=whole(attempts, "Attempts", least=1, most=_ATTEMPTS_MAX),
         )
         outcomes = self._cluster.each(paths.CREATE_GROUP, wanted, v1.CreateGroupResponse)
-        check(outcomes)
-        is_new = any(answer.created or answer.altered for _, answer in answers(outcomes))
-        return moved(f"/groups/{quoted(name)}", done="created" if is_new else "unchanged")
+        return _SECTION.created(name, outcomes)
 
     def plan_consumption(self, request: Request) -> Response:
         """Show what a pause or its end does."""
@@ -232,10 +231,14 @@ class GroupPages:
         """Show each queue's offset before and after a reset."""
         query = request.query_params
         name, fields = request.path_params["name"], _reset_fields(query, self._wall_ms())
-        wanted = _reset_request(name, fields)
-        wanted.dry_run = True
-        looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
-        changes = [change for _, answer in answers(looked) for change in answer.changes]
+        looked: list[Outcome[v1.ResetOffsetsResponse]] = []
+        if fields["to"] == "shift":
+            changes = [move.change for move in self._shifts(name, fields)]
+        else:
+            wanted = _reset_request(name, fields)
+            wanted.dry_run = True
+            looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
+            changes = [change for _, answer in answers(looked) for change in answer.changes]
         rows = [change_row(change) for change in changes if change.before != change.after]
         url = f"/groups/{quoted(name)}"
         sentences = [f"Set group {name} on topic {fields['topic']} to {_where(fields)}."]
@@ -251,8 +254,12 @@ class GroupPages:
 
     def reset(self, request: Request, form: Form) -> Response:
         """Set the offsets; a time is the one of the plan."""
-        name = request.path_params["name"]
-        wanted = _reset_request(name, _reset_fields(form, self._wall_ms()))
+        name, fields = request.path_params["name"], _reset_fields(form, self._wall_ms())
+        if fields["to"] == "shift":
+            wanted = v1.ResetOffsetsRequest(group=name, topic=fields["topic"])
+            moves.carry_out(self._cluster.groups(), wanted, self._shifts(name, fields))
+            return moved(f"/groups/{quoted(name)}", done="reset")
+        wanted = _reset_request(name, fields)
         wanted.dry_run = True
         looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
         answers(looked)
@@ -261,42 +268,33 @@ class GroupPages:
         check(groups.carry_out(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse, looked))
         return moved(f"/groups/{quoted(name)}", done="reset")
 
-    def _plans(self, name: str) -> list[Outcome[v1.DeleteGroupResponse]]:
-        request = v1.DeleteGroupRequest(name=name, dry_run=True)
-        return self._cluster.each(paths.DELETE_GROUP, request, v1.DeleteGroupResponse)
+    def _shifts(self, name: str, fields: dict[str, str]) -> list[moves.Move]:
+        """Return the change of each queue by a number of messages. Raises CliError."""
+        if fields["skip_retries"]:
+            raise bad("A shift leaves the messages in retry: choose another position.")
+        wanted = v1.ResetOffsetsRequest(group=name, topic=fields["topic"])
+        if fields["queue"]:
+            wanted.queue_id = _queue_id(fields)
+        return moves.shifted(self._cluster.groups(), wanted, _shift(fields))
 
     def plan_delete(self, request: Request) -> Response:
         """Show what the deletion of a group removes."""
-        name = request.path_params["name"]
-        looked = self._plans(name)
-        plans = [answer for _, answer in answers(looked)]
-        topics = distinct(topic for plan in plans for topic in plan.topics)
-        offsets = distinct(topic for plan in plans for topic in plan.offsets)
-        clients = max(plan.clients for plan in plans)
-        sentences = [
-            f"Topics that are deleted: {', '.join(topics) or 'none'}.",
-            f"Pending retries and dead letters that are lost: {sum(p.messages for p in plans):,}.",
-            f"Offsets that are lost on: {', '.join(offsets) or 'no topic'}.",
-            f"Connected clients: {clients}.",
-        ]
-        url = f"/groups/{quoted(name)}"
-        plan = Plan(
-            *(f"Delete group {name}", sentences + problems(looked), f"{url}/delete"),
-            *("Delete the group", url),
-            typed=name,
-        )
-        return self._views.plan(request, plan)
+        return _SECTION.show_deletion(request, self._views, self._cluster, _losses)
 
     def delete(self, request: Request, form: Form) -> Response:
         """Delete a group; its name must have been typed."""
-        name = request.path_params["name"]
-        if form.text("typed") != name:
-            raise bad("The typed name is not that of the group.")
-        wanted = v1.DeleteGroupRequest(name=name, accept_loss=True)
-        groups = self._cluster.groups()
-        looked = self._plans(name)
-        check(groups.carry_out(paths.DELETE_GROUP, wanted, v1.DeleteGroupResponse, looked))
-        return moved("/groups", done="deleted")
+        return _SECTION.delete(request, form, self._cluster)
+
+
+def _losses(plans: Sequence[v1.DeleteGroupResponse]) -> list[str]:
+    topics = distinct(topic for plan in plans for topic in plan.topics)
+    offsets = distinct(topic for plan in plans for topic in plan.offsets)
+    return [
+        f"Topics that are deleted: {', '.join(topics) or 'none'}.",
+        f"Pending retries and dead letters that are lost: {sum(p.messages for p in plans):,}.",
+        f"Offsets that are lost on: {', '.join(offsets) or 'no topic'}.",
+        f"Connected clients: {max(plan.clients for plan in plans)}.",
+    ]
 
 
 def _topic(queue: v1.GroupQueueStatus) -> str:
@@ -307,7 +305,7 @@ def _reset_fields(form: Mapping[str, str], now_ms: int) -> dict[str, str]:
     """Return the fields of a reset, with its time as milliseconds."""
     fields = {
         key: form.get(key, "").strip()
-        for key in ("topic", "to", "time", "offset", "queue", "skip_retries")
+        for key in ("topic", "to", "time", "offset", "shift", "queue", "skip_retries")
     }
     if not fields["topic"]:
         raise bad("Choose the topic.")
@@ -328,10 +326,21 @@ def _reset_request(group: str, fields: dict[str, str]) -> v1.ResetOffsetsRequest
     elif to == "offset":
         request.offset = whole(fields["offset"], "The offset")
     else:
-        raise bad("Choose the position: earliest, latest, a time or an offset.")
+        raise bad("Choose the position: earliest, latest, a time, an offset or a shift.")
     if fields["queue"]:
-        request.queue_id = whole(fields["queue"], "The queue", most=1_023)
+        request.queue_id = _queue_id(fields)
     return request
+
+
+def _queue_id(fields: dict[str, str]) -> int:
+    return whole(fields["queue"], "The queue", most=1_023)
+
+
+def _shift(fields: dict[str, str]) -> int:
+    """Return the number of messages of a shift; negative: back. Raises CliError."""
+    text = fields["shift"]
+    found = whole(text.lstrip("+-"), "The number of messages", least=1)
+    return -found if text.startswith("-") else found
 
 
 def _where(fields: dict[str, str]) -> str:
@@ -340,6 +349,10 @@ def _where(fields: dict[str, str]) -> str:
         return (
             f"the first message{queue} stored at {words.moment(int(fields['time']))} UTC or later"
         )
+    if fields["to"] == "shift":
+        count = _shift(fields)
+        way = "back" if count < 0 else "forward"
+        return f"{words.counted(abs(count), 'message')} {way}{queue}"
     if fields["to"] == "offset":
         return f"offset {fields['offset']}{queue}"
     return f"the {'first message' if fields['to'] == 'earliest' else 'end'}{queue}"

@@ -14,15 +14,17 @@ from ...cli.message.story import Found as StoredMessage
 from ...client.message import read_message
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
-from .. import bodies, browse
+from .. import bodies, browse, words
 from ..browse import Queue
 from ..cluster import Cluster
+from ..descriptors import Descriptors
 from ..inputs import bad
 from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
 from ..story import Stories, Story, trace_id
 from ..views import Form, Views, link
 from .topics import consumers_of, draft_of, kind_of, lines
 
+_PROTOBUF = "protobuf"
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
 
@@ -74,7 +76,11 @@ def user_properties(message: v2.Message) -> dict[str, str]:
 class MessagePages:
     """The section of messages."""
 
-    def __init__(self, cluster: Cluster, views: Views, search: MessageSearch) -> None:
+    def __init__(
+        self, cluster: Cluster, views: Views, search: MessageSearch, descriptors: Descriptors
+    ) -> None:
+        """`descriptors` has the message types as which a body can be shown."""
+        self._descriptors = descriptors
         self._cluster = cluster
         self._views = views
         self._search = search
@@ -143,8 +149,11 @@ class MessagePages:
 
     def message(self, request: Request) -> Response:
         """Show one message."""
-        queue, offset, message = self._read(request.query_params)
+        query = request.query_params
+        queue, offset, message = self._read(query)
         body = bodies.plain(message)
+        more = (_PROTOBUF,) if self._descriptors.names else ()
+        shown, refusal = self._shown(body, query.get("as", ""), query.get("type", ""))
         located = self._located(queue, offset, message.system_properties.message_id)
         origin = message.system_properties.dead_letter_queue
         return self._views.page(
@@ -160,10 +169,13 @@ class MessagePages:
             origin=origin if origin.topic else None,
             size=len(message.body),
             is_compressed=len(body) != len(message.body),
-            shown=bodies.shown(body, request.query_params.get("as", "")),
+            shown=shown,
+            refusal=refusal,
+            type_names=self._descriptors.names if shown.kind == _PROTOBUF else (),
+            type_name=query.get("type", ""),
             forms=[
                 (form, message_link("/message", queue, offset, **{"as": form}))
-                for form in bodies.forms(body)
+                for form in (*bodies.forms(body), *more)
             ],
             body_href=message_link("/message/body", queue, offset),
             copy_href=message_link("/message/copy", queue, offset),
@@ -179,6 +191,21 @@ class MessagePages:
             story=self._story(queue, message, located),
             trace_id=trace_id(message.user_properties.items()),
         )
+
+    def _shown(self, body: bytes, form: str, name: str) -> tuple[bodies.Shown, str]:
+        """Return a body in a form, and why it cannot be shown as the protobuf type `name`."""
+        if form != _PROTOBUF or not self._descriptors.names:
+            return bodies.shown(body, form), ""
+        if not name:
+            return bodies.Shown(_PROTOBUF, ""), ""
+        try:
+            found = self._descriptors.decode(name, body)
+        except CliError as refused:
+            return bodies.Shown(_PROTOBUF, ""), str(refused)
+        text = found.text[: bodies.SHOWN_MAX]
+        left = words.counted(found.unknown_fields, "field")
+        note = f"The type does not have {left} of the body." if found.unknown_fields else ""
+        return bodies.Shown(_PROTOBUF, text, len(found.text) > len(text)), note
 
     def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
         """Return the place in the log; None without the right to ask, or without an id."""

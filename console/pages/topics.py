@@ -3,7 +3,7 @@
 A search reads the names of all topics and shows one page of those that match.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -17,19 +17,23 @@ from ...cli.values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission
 from ...proto import paths, v1
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, choice, whole
-from ..paging import Slice, page_of
+from ..paging import Slice
 from ..views import Form, Plan, Views, moved, quoted
+from .named import Section, searched
 
 _QUEUES_MAX = 1_024
 #: Types whose messages `send_over` can make: a transaction needs a producer that answers checks.
 _SENT_TYPES = tuple(name for name in TOPIC_TYPES if name != "transaction")
 _SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC")
-_NOTICES = {
-    "created": "The topic is created.",
-    "unchanged": "The topic existed with these settings.",
-    "altered": "The topic is changed.",
-    "deleted": "The topic is deleted.",
-}
+_SECTION = Section(
+    *("topic", "/topics", paths.DELETE_TOPIC, v1.DeleteTopicRequest, v1.DeleteTopicResponse),
+    {
+        "created": "The topic is created.",
+        "unchanged": "The topic existed with these settings.",
+        "altered": "The topic is changed.",
+        "deleted": "The topic is deleted.",
+    },
+)
 
 
 @dataclass(slots=True)
@@ -89,25 +93,21 @@ class TopicPages:
 
     def topics(self, request: Request) -> Response:
         """List the topics that match `q`."""
-        query = request.query_params
-        system = bool(query.get("system"))
+        system = bool(request.query_params.get("system"))
         outcomes = self._cluster.pages(
             *(paths.LIST_TOPICS, v1.ListTopicsRequest(include_system=system)),
             *(v1.ListTopicsResponse, "topics"),
         )
         rows = topic_rows(answers(outcomes))
-        wanted = query.get("q", "")[:255]
-        page = page_of(rows, wanted, query.get("page", ""), lambda row: row.name)
+        page, found = searched(request, rows)
         self._count(page)
         return self._views.page(
             *(request, "topics.html"),
             title="Topics",
-            page=page,
-            wanted=wanted,
-            system=system,
+            **found,
             several=any(row.brokers != [""] for row in rows),
             problems=problems(outcomes),
-            notice=_NOTICES.get(query.get("done", ""), ""),
+            notice=_SECTION.notice(request),
         )
 
     def _count(self, page: Slice[TopicRow]) -> None:
@@ -151,7 +151,7 @@ class TopicPages:
             can_send=kind in _SENT_TYPES or kind == "transaction",
             problems=problems(described),
             permissions=list(PERMISSIONS),
-            notice=_NOTICES.get(request.query_params.get("done", ""), ""),
+            notice=_SECTION.notice(request),
             sent=sent,
         )
 
@@ -180,9 +180,7 @@ class TopicPages:
             perm=choice(PERMISSIONS, form.text("permission"), "permission"),
         )
         outcomes = self._cluster.each(paths.CREATE_TOPIC, wanted, v1.CreateTopicResponse)
-        check(outcomes)
-        is_new = any(answer.created or answer.altered for _, answer in answers(outcomes))
-        return moved(f"/topics/{quoted(name)}", done="created" if is_new else "unchanged")
+        return _SECTION.created(name, outcomes)
 
     def alter(self, request: Request, form: Form) -> Response:
         """Plan new settings, then, confirmed, make them."""
@@ -213,38 +211,11 @@ class TopicPages:
 
     def plan_delete(self, request: Request) -> Response:
         """Show what the deletion of a topic removes."""
-        name = request.path_params["name"]
-        looked = deletion_of(self._cluster, name)
-        plans = [answer for _, answer in answers(looked)]
-        topics = distinct(topic for plan in plans for topic in plan.topics)
-        groups = distinct(group for plan in plans for group in plan.groups)
-        messages = sum(plan.messages for plan in plans)
-        in_flight = sum(plan.in_flight for plan in plans)
-        sentences = [f"Topics that are deleted: {', '.join(topics)}."]
-        sentences.append(f"Messages that are lost: {messages:,} ({in_flight:,} in flight).")
-        lost = ", ".join(groups) if groups else "none"
-        sentences.append(f"Consumer groups that lose their offsets: {lost}.")
-        url = f"/topics/{quoted(name)}"
-        plan = Plan(
-            *(f"Delete topic {name}", sentences + problems(looked), f"{url}/delete"),
-            *("Delete the topic", url),
-            typed=name,
-        )
-        return self._views.plan(request, plan)
+        return _SECTION.show_deletion(request, self._views, self._cluster, _losses)
 
     def delete(self, request: Request, form: Form) -> Response:
         """Delete a topic with its messages; its name must have been typed."""
-        name = request.path_params["name"]
-        if form.text("typed") != name:
-            raise bad("The typed name is not that of the topic.")
-        wanted = v1.DeleteTopicRequest(name=name, accept_loss=True)
-        groups = self._cluster.groups()
-        check(
-            groups.carry_out(
-                paths.DELETE_TOPIC, wanted, v1.DeleteTopicResponse, deletion_of(self._cluster, name)
-            )
-        )
-        return moved("/topics", done="deleted")
+        return _SECTION.delete(request, form, self._cluster)
 
     def send(self, request: Request, form: Form) -> Response:
         """Send one message and show where it is stored."""
@@ -255,15 +226,21 @@ class TopicPages:
         return self.topic(request, sent=result.receipts[0])
 
 
-def deletion_of(cluster: Cluster, name: str) -> list[Outcome[v1.DeleteTopicResponse]]:
-    """Return what the deletion of a topic would remove."""
-    request = v1.DeleteTopicRequest(name=name, dry_run=True)
-    return cluster.each(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+def _losses(plans: Sequence[v1.DeleteTopicResponse]) -> list[str]:
+    topics = distinct(topic for plan in plans for topic in plan.topics)
+    groups = distinct(group for plan in plans for group in plan.groups)
+    messages = sum(plan.messages for plan in plans)
+    in_flight = sum(plan.in_flight for plan in plans)
+    return [
+        f"Topics that are deleted: {', '.join(topics)}.",
+        f"Messages that are lost: {messages:,} ({in_flight:,} in flight).",
+        f"Consumer groups that lose their offsets: {', '.join(groups) or 'none'}.",
+    ]
 
 
 def consumers_of(cluster: Cluster, name: str) -> list[str]:
     """Return the groups with offsets on a topic; [] without the right to plan its deletion."""
-    plans = [one.answer for one in deletion_of(cluster, name) if one.answer is not None]
+    plans = [one.answer for one in _SECTION.deletions(cluster, name) if one.answer is not None]
     return sorted({group for plan in plans for group in plan.groups})
 
 

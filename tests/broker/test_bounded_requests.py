@@ -14,6 +14,7 @@ import pytest
 
 from cometmq.broker.clients import registry
 from cometmq.broker.clients.settings_rate import SETTINGS_MAX
+from cometmq.broker.clients.stacks import ClientStacks
 from cometmq.broker.clients.telemetry import TelemetryService
 from cometmq.broker.messages.decompress import DECOMPRESSED_BYTES_MAX
 from cometmq.broker.pop import turn
@@ -292,7 +293,12 @@ def consumer_settings(*expressions: str) -> v2.TelemetryCommand:
 async def test_settings_with_many_filters_are_checked_in_several_turns(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         service = TelemetryService(
-            HurriedClock(), one.node.metadata, one.node.clients, 4 << 20, None
+            HurriedClock(),
+            one.node.metadata,
+            one.node.clients,
+            4 << 20,
+            forward=None,
+            stacks=ClientStacks(),
         )
         outbound: Any = Sent()
         session = service.open(one.context("many@1"), outbound)
@@ -309,7 +315,12 @@ async def test_settings_with_many_filters_are_checked_in_several_turns(tmp_path:
 async def test_a_stream_with_too_many_settings_ends(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         service = TelemetryService(
-            StoppedClock(), one.node.metadata, one.node.clients, 4 << 20, None
+            StoppedClock(),
+            one.node.metadata,
+            one.node.clients,
+            4 << 20,
+            forward=None,
+            stacks=ClientStacks(),
         )
         outbound: Any = Sent()
         session = service.open(one.context("many@1"), outbound)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.clients.stacks import ClientStacks
 from cometmq.broker.clients.telemetry import TelemetryService
 from cometmq.broker.lite import subscribe as lite_subscribe
 from cometmq.broker.metadata.tables import Group
@@ -255,7 +256,11 @@ async def test_a_lite_consumers_settings_contain_its_quota(tmp_path: Path) -> No
         one.bind("h", sub__client__quota="-1")
         stream = Stream()
         node = one.one.node
-        telemetry = TelemetryService(node.runtime.clock, node.metadata, node.clients, 1 << 22, None)
+        telemetry = TelemetryService(
+            *(node.runtime.clock, node.metadata, node.clients, 1 << 22),
+            forward=None,
+            stacks=ClientStacks(),
+        )
         session = telemetry.open(one.one.context("l@1"), stream)
         for group, expected in (("g", 77), ("h", 1_000_000)):
             settings = v2.Settings(client_type=v2.LITE_PUSH_CONSUMER)

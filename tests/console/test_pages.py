@@ -204,8 +204,16 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
         wait_until("the messages are consumed", consumed)
         page = wait_until("the client is listed", lambda: _with(console, "PYTHON"))
         clients = told(console.get("/clients?q=readers"))
-        assert "1 connected consumer" in clients
-        assert "PYTHON" in clients
+        assert "1 connected client" in clients
+        assert "simple consumer grpc PYTHON" in clients
+        link = re.search(r'href="(/client\?[^"]+)"', console.get("/groups/readers"))
+        assert link
+        one = unescape(link[1])
+        shown = told(console.get(one))
+        assert "long polling" in shown
+        assert "Subscriptions Topic Filter Kind consumed *" in shown
+        stack = told(console.get(one.replace("/client?", "/client/stack?")))
+        assert "Thread MainThread" in stack
         assert "No client matches" in told(console.get("/clients?q=nothing-like-it"))
     assert "5, then the dead-letter topic" in page
     wait_until("nothing is left", lambda: "Lag 0" in told(console.get("/groups/readers")))
@@ -240,7 +248,14 @@ def _with(console: Served, text: str) -> str:
 
 @pytest.mark.parametrize(
     "query",
-    ["to=earliest", "topic=t&to=odd", "topic=t&to=time&time=soon", "topic=t&to=offset&offset=x"],
+    [
+        "to=earliest",
+        "topic=t&to=odd",
+        "topic=t&to=time&time=soon",
+        "topic=t&to=offset&offset=x",
+        "topic=t&to=shift&shift=some",
+        "topic=t&to=shift&shift=0",
+    ],
 )
 def test_a_bad_reset_is_refused(console: Served, query: str) -> None:
     assert console.ask("GET", f"/groups/g/reset?{query}").status == 400

@@ -194,13 +194,16 @@ def test_a_bad_time_is_refused() -> None:
 
 
 def test_a_client_is_one_row_with_all_its_groups() -> None:
-    def client(name: str, seen: int) -> v1.GroupClient:
-        return v1.GroupClient(client_id=name, last_seen_ms_ago=seen, peer="10.0.0.1:1")
+    def status(name: str, seen: int, *groups: str, kind: str = "") -> v1.ClientStatus:
+        client = v1.GroupClient(client_id=name, last_seen_ms_ago=seen, peer="10.0.0.1:1")
+        return v1.ClientStatus(client=client, groups=groups, kind=kind)
 
-    rows = client_rows([("g1", [client("b", 9), client("a", 1)]), ("g2", [client("b", 2)])])
+    rows = client_rows(
+        [status("b", 9, "g1"), status("a", 1, "g1"), status("b", 2, "g1", "g2", kind="producer")]
+    )
     assert [(row.client.client_id, row.groups) for row in rows] == [
         ("a", ["g1"]),
         ("b", ["g1", "g2"]),
     ]
-    assert rows[1].client.last_seen_ms_ago == 2
+    assert (rows[1].client.last_seen_ms_ago, rows[1].kind) == (2, "producer")
     assert "10.0.0.1" in rows[1].text()
