@@ -6,24 +6,24 @@
 
 A queue that lost its last units would give their offsets to new messages; a start whose queues do
 not have the noted ends completes them from the log. An index file that does not match is deleted
-with all later ones, and rebuilt. After Apache's broker has run, the log end differs, and its index
-files have grown: their digests are then taken again.
+with all later ones, and rebuilt. Digests of index files come from memory (`index/digest.py`), and
+are saved before the checkpoint covers the file. After Apache's broker has run, the log end differs,
+and its index files have grown: their digests are then taken from the files.
 """
 
 import os
+import threading
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from .format.disk import Disk, data_ranges
-from .format.index_file import HEADER, IndexHeader
+from .format.disk import Disk
+from .format.index_file import HEADER, IndexDigest, IndexHeader
 from .format.json_file import dumps, load, persist
 
 DIGESTS_FILE: Final = "storeDigests.json"
 _QUEUES, _INDEX, _LOG_END = "queueEnds", "indexTable", "logEnd"
-_CHUNK_BYTES: Final = 64 << 10
-_ZEROS: Final = bytes(_CHUNK_BYTES)
 
 
 def sum_of_ends(ends: Iterable[tuple[str, int, int]]) -> int:
@@ -32,26 +32,9 @@ def sum_of_ends(ends: Iterable[tuple[str, int, int]]) -> int:
     return sum(zlib.crc32(b"%b/%d/%d" % (topic.encode(), q, end)) for topic, q, end in ends)
 
 
-def digest_of(path: str) -> str:
-    """Return the checksum of the file's chunks that are not zero, with their positions; holes are
-    not read. Any thread. Raises OSError."""
-    crc = 0
-    with open(path, "rb", buffering=0) as file:
-        descriptor = file.fileno()
-        size = os.fstat(descriptor).st_size
-        position = 0
-        for begin, end in data_ranges(descriptor, 0, size):
-            position = max(position, begin - begin % _CHUNK_BYTES)
-            while position < end:
-                chunk = os.pread(descriptor, _CHUNK_BYTES, position)
-                if chunk != _ZEROS[: len(chunk)]:
-                    crc = zlib.crc32(chunk, zlib.crc32(b"%d" % position, crc))
-                position += _CHUNK_BYTES
-        return f"{crc:08x}-{size}"
-
-
 class StoreDigests:
-    """The file; one thread at a time."""
+    """The file. The flush thread notes full index files and saves; everything else is called by the
+    event loop."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self._path = path
@@ -60,51 +43,58 @@ class StoreDigests:
         #: By name of an index file: digest, and count, end offset and end time of its header.
         self._index: dict[str, list[Any]] = {}
         self._changed = False
+        self._lock = threading.Lock()  # guards the values, not the write
 
     def load(self) -> None:
         """Read the file. Raises ConfigFileError."""
         self._queues, self._index = _tables_of(load(self._path, _tables_of) or {})
 
     def save(self) -> None:
-        """Write the file, if anything changed. Raises OSError."""
-        if not self._changed:
-            return
-        content: dict[str, Any] = {_INDEX: dict(sorted(self._index.items()))}
-        if self._queues is not None:
-            content[_LOG_END], content[_QUEUES] = self._queues
-        persist(self._path, dumps(content), self._disk)
-        self._changed = False
+        """Write the file, if anything changed; one thread at a time. Raises OSError."""
+        with self._lock:
+            if not self._changed:
+                return
+            content: dict[str, Any] = {_INDEX: dict(sorted(self._index.items()))}
+            if self._queues is not None:
+                content[_LOG_END], content[_QUEUES] = self._queues
+            self._changed = False
+        try:
+            persist(self._path, dumps(content), self._disk)
+        except BaseException:
+            self._changed = True
+            raise
 
     def note_queues(self, log_end: int, ends: int) -> None:
         """Note the sum of the queues' ends (`sum_of_ends`)."""
-        if self._queues != (log_end, ends):
-            self._queues = log_end, ends
-            self._changed = True
+        with self._lock:
+            if self._queues != (log_end, ends):
+                self._queues = log_end, ends
+                self._changed = True
 
     def queues_match(self, log_end: int, ends: int) -> bool:
         """Return whether the queues end where they ended at the last clean stop, or whether that is
         unknown."""
         return self._queues is None or self._queues[0] != log_end or self._queues[1] == ends
 
-    def index_matches(self, path: str, digest: str) -> bool:
+    def index_matches(self, path: str, digest: IndexDigest) -> bool:
         """Return whether the file has its noted digest. A digest is noted if there is none, or if
         Apache's broker has added entries."""
         known = self._index.get(os.path.basename(path))
         header = _header(path)
-        if known is not None and known[0] != digest:
+        if known is not None and known[0] != str(digest):
             grown = header.count > known[1] and header.end_offset > known[2]
             if not grown or header.end_timestamp_ms < known[3]:
                 return False
-        self.note_index(path, digest)
+        self.note_index(path, header, digest)
         return True
 
-    def note_index(self, path: str, digest: str) -> None:
-        """Note the digest of an index file."""
-        header = _header(path)
-        entry = [digest, header.count, header.end_offset, header.end_timestamp_ms]
-        if self._index.get(os.path.basename(path)) != entry:
-            self._index[os.path.basename(path)] = entry
-            self._changed = True
+    def note_index(self, path: str, header: IndexHeader, digest: IndexDigest) -> None:
+        """Note the digest of an index file with this header."""
+        entry = [str(digest), header.count, header.end_offset, header.end_timestamp_ms]
+        with self._lock:
+            if self._index.get(os.path.basename(path)) != entry:
+                self._index[os.path.basename(path)] = entry
+                self._changed = True
 
     def has_index(self, path: str) -> bool:
         return os.path.basename(path) in self._index
@@ -112,9 +102,10 @@ class StoreDigests:
     def keep_index(self, paths: Iterable[str]) -> None:
         """Drop the digests of all other index files."""
         names = {os.path.basename(path) for path in paths}
-        for name in self._index.keys() - names:
-            del self._index[name]
-            self._changed = True
+        with self._lock:
+            for name in self._index.keys() - names:
+                del self._index[name]
+                self._changed = True
 
 
 def _header(path: str) -> IndexHeader:

@@ -225,7 +225,8 @@ class QueueFlusher:
                         self._flushed = last
                     else:
                         self._queues.flush_written(self._config.flush_consume_queue_least_pages)
-                    self._index.flush(self._log_flusher.flushed, self._checkpoint)
+                    while self._index.flush(self._log_flusher.flushed, self._checkpoint):
+                        self._save()
                     self._save()
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTORS:

@@ -9,6 +9,10 @@ A frame counts only if it is complete, at least as young as the JSON file, and r
 the log than exists (`log_end`). It is never flushed: it survives the process, not the machine.
 Frames that a JSON file covers are removed when the JSON file is on disk; beyond `SIZE_MAX` nothing
 is appended until then. Derived: a loss costs repeated deliveries, never a message.
+
+`offsets-recent.copy` has the same bytes. The copy is written behind the file and replaced before
+it, so a copy that goes on where the file ends shows that the file was cut: the frames are then read
+from the copy.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ logger = logging.getLogger(__name__)
 SIZE_MAX = 8 << 20
 _HEAD = struct.Struct(">IIq")
 _CRC_FROM = 8
+_COPY_SUFFIX = ".copy"
 
 
 class Log(Protocol):
@@ -56,33 +61,40 @@ class RecentOffsets:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._copy = path.with_name(path.name + _COPY_SUFFIX)
         self._size = 0
         self._covered = 0
         self._trouble = ""
 
     def read(self, table: Path, since_ms: int, log_end: int) -> Iterator[v1.Offsets]:
         """Yield the frames that count after the JSON file `table`, in written order."""
-        try:
-            data = self._path.read_bytes()
-            if table.exists() and table.stat().st_mtime_ns > self._path.stat().st_mtime_ns:
-                return  # another writer, possibly Apache's broker, has written the table since
-        except FileNotFoundError:
-            return
-        at = 0
-        while at + _HEAD.size <= len(data):
-            length, crc, wall_ms = _HEAD.unpack_from(data, at)
-            end = at + _HEAD.size + length
-            if end > len(data) or zlib.crc32(data[at + _CRC_FROM : end]) != crc:
-                # The process ended during a write, or the file is damaged.
-                logger.warning("offsets_recent.cut path=%s position=%d", self._path, at)
-                return
-            try:
-                offsets = v1.Offsets.FromString(data[at + _HEAD.size : end])
-            except DecodeError:
-                return
+        data = self._content()
+        if table.exists() and table.stat().st_mtime_ns > self._written_ns():
+            return  # another writer, possibly Apache's broker, has written the table since
+        end = _end_of(data)
+        if end < len(data):  # the process ended during a write, or the file is damaged
+            logger.warning("offsets_recent.cut path=%s position=%d", self._path, end)
+        for _, wall_ms, offsets in _frames(data):
             if wall_ms >= since_ms and offsets.log_end <= log_end:
                 yield offsets
-            at = end
+
+    def _content(self) -> bytes:
+        """Return the bytes of the file, or of the copy if that has more whole frames."""
+        data, copy = _bytes_of(self._path), _bytes_of(self._copy)
+        end = _end_of(data)
+        if copy[:end] == data[:end] and _end_of(copy) > end:
+            logger.warning(
+                "offsets_recent.restored path=%s position=%d: the file was cut or damaged there; "
+                "the copy is used.",
+                self._path,
+                end,
+            )
+            return copy
+        return data
+
+    def _written_ns(self) -> int:
+        files = [path for path in (self._path, self._copy) if path.exists()]
+        return files[0].stat().st_mtime_ns if files else 0
 
     def begin(self, payload: bytes, wall_ms: int) -> None:
         """Start a new file with the frames read: those of an earlier instance have another
@@ -97,8 +109,9 @@ class RecentOffsets:
         if self._size + len(frame) > SIZE_MAX:
             return
         try:
-            with self._path.open("ab") as file:
-                file.write(frame)
+            for path in (self._path, self._copy):
+                with path.open("ab") as file:
+                    file.write(frame)
         except OSError as error:
             self._report(error)
             return
@@ -123,8 +136,9 @@ class RecentOffsets:
         temporary = self._path.with_name(self._path.name + ".tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            os.replace(temporary, self._path)
+            for path in (self._copy, self._path):
+                temporary.write_bytes(content)
+                os.replace(temporary, path)
         except OSError as error:
             self._report(error)
             return
@@ -134,6 +148,34 @@ class RecentOffsets:
         if str(error) != self._trouble:  # every retry repeats the error
             logger.warning("offsets_recent.not_written path=%s error=%s", self._path, error)
         self._trouble = str(error)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _end_of(data: bytes) -> int:
+    """Return where the whole frames end."""
+    return max((end for end, _, _ in _frames(data)), default=0)
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, int, v1.Offsets]]:
+    """Yield end, time and content of each frame, up to the first that is not whole."""
+    at = 0
+    while at + _HEAD.size <= len(data):
+        length, crc, wall_ms = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if end > len(data) or zlib.crc32(data[at + _CRC_FROM : end]) != crc:
+            return
+        try:
+            offsets = v1.Offsets.FromString(data[at + _HEAD.size : end])
+        except DecodeError:
+            return
+        yield end, wall_ms, offsets
+        at = end
 
 
 def _frame(payload: bytes, wall_ms: int) -> bytes:

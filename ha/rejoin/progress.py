@@ -25,10 +25,9 @@ from .archive import folder_of
 
 _OFFSETS: Final = "consumerOffset.json"
 _DELAYS: Final = "delayOffset.json"
-#: Files in `<store>/ha`. The second has what this replica delivered while it had no leader: offsets
+#: Files in `<store>/ha`. The last has what this replica delivered while it had no leader: offsets
 #: of the cut bytes would let the leader skip other messages at the same offsets.
-_RECENT: Final = "offsets-recent"
-_HANDOVER: Final = "pop-handover"
+_RECENT: Final = ("offsets-recent", "offsets-recent.copy", "pop-handover")
 _SEPARATOR: Final = "@"
 
 
@@ -38,7 +37,7 @@ def move_progress_aside(directory: Path, root: Path, file_id: str, disk: Disk) -
     config = root / "config"
     files = [config / _OFFSETS, config / _DELAYS]
     files = [each for path in files for each in (path, backup_of(path))]
-    files += [directory / _RECENT, directory / _HANDOVER]
+    files += [directory / name for name in _RECENT]
     present = [path for path in files if path.exists()]
     if not present:
         return []
@@ -65,7 +64,7 @@ def lower_offsets(
             lowered += _lower(str(name), queues, ends)
         if lowered:
             persist(path, dumps(ordered(content)), disk)
-    for name in (_RECENT, _HANDOVER):
+    for name in _RECENT:
         # They rely on the old end; the table is at most a few seconds old.
         if (directory / name).exists():
             disk.unlink(str(directory / name))

@@ -31,7 +31,7 @@ _DATA: Final = (
 #: State of the log that moves.
 _STATE: Final = (
     *("epochs", "epochs.previous", "positions", "digests"),
-    *("offsets-recent", "pop-handover"),
+    *("offsets-recent", "offsets-recent.copy", "pop-handover"),
 )
 
 

@@ -7,7 +7,7 @@ blocks.
         digests against other replicas'      different: the side with damaged records is wrong
         damaged -> ReadRange from peers -> bytes that match the digest -> write, flush, read again
     at the start and every hour: consume queue units against the log (store/queue/unit_check.py),
-    full index files against their digests (store/digests.py)
+    index files against their digests (store/digests.py, store/index/digest.py)
 
 Damage never causes a cut. A block is only overwritten with bytes that match the digest taken when
 it was intact (or, if that was taken too late, that make its damaged records whole). While a replica
@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final
 
 from ...proto import v1
-from ...store.digests import digest_of
 from ...store.format.disk import Disk
 from ...store.format.errors import CorruptLogError
 from ...store.queue.unit_repair import CHECK_BYTES as UNITS_BYTES
@@ -149,14 +148,19 @@ class Scrub:
             await asyncio.sleep(pause_s)
 
     async def check_index(self) -> None:
-        """Compare the index files that are not written any more with their digests; damaged ones
-        are rebuilt. Raises OSError."""
+        """Compare the index files with their digests, and the entries of the one that is being
+        filled; damaged ones are rebuilt. Raises OSError."""
         index = self._store.index
         for path in index.full_files():
             with suppress(FileNotFoundError):  # deleted by retention
-                digest = await asyncio.to_thread(digest_of, path)
+                digest = await asyncio.to_thread(index.read_digest, path)
                 index.compare(path, digest)
             await asyncio.sleep(0)
+        filling = index.filling()
+        if filling is not None:
+            with suppress(FileNotFoundError):
+                if not await asyncio.to_thread(filling.is_intact):
+                    index.rebuild_from(filling.path)
 
     # --- digests ----------------------------------------------------------------------------------
 

@@ -128,6 +128,18 @@ class IndexHeader:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class IndexDigest:
+    """Checksums of a file: of header and slots, and of the entries that the header counts."""
+
+    head: int
+    entries: int
+    file_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.head:08x}-{self.entries:08x}-{self.file_bytes}"
+
+
 def seconds_since(begin_ms: int, store_timestamp_ms: int) -> int:
     """Return the time field of an entry."""
     if begin_ms <= 0:

@@ -9,6 +9,7 @@ A failed write changes nothing in memory: the same entries can be put again.
 """
 
 import os
+import zlib
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from .index_file import (
     HEADER,
     MS_PER_SECOND,
     SLOT,
+    IndexDigest,
     IndexHeader,
     IndexLayout,
     seconds_since,
@@ -39,11 +41,20 @@ class IndexWriter:
     """One open file with space for `room` more entries."""
 
     def __init__(
-        self, path: str, layout: IndexLayout, header: IndexHeader, disk: Disk, *, create: bool
+        self,
+        path: str,
+        layout: IndexLayout,
+        header: IndexHeader,
+        disk: Disk,
+        *,
+        create: bool,
+        entries_sum: int = 0,
     ) -> None:
-        """Create the file (all zeros), or continue one that was closed. Raises OSError; a file that
-        could not be created is removed."""
+        """Create the file (all zeros), or continue one that was closed, whose entries have this
+        checksum. Raises OSError; a file that could not be created is removed."""
         self.path = path
+        #: Checksum of the entries before `header.count`.
+        self.entries_sum = entries_sum
         self.header = header
         self._layout = layout
         self._disk = disk
@@ -87,7 +98,9 @@ class IndexWriter:
         new["offset"] = offsets
         new["seconds"] = self._seconds(times)
         new["previous"] = previous
-        self._write(memoryview(new).cast("B"), self._layout.entry_at(first))
+        data = memoryview(new).cast("B")
+        self._write(data, self._layout.entry_at(first))
+        self.entries_sum = zlib.crc32(data, self.entries_sum)
         header.slots_used += int(np.count_nonzero(previous[heads] == 0))
         touched = slots[tails]
         self._slots[touched] = tails + first
@@ -152,6 +165,11 @@ class IndexWriter:
         """Write a header whose end lies behind the last record instead of at its start: Apache's
         broker indexes records from the end on, so it does not index this one again."""
         self._write(replace(self.header, end_offset=self.header.end_offset + 1).encode(), 0)
+
+    def digest(self) -> IndexDigest:
+        """Return the digest of the complete file, from memory. Any thread, once it is full."""
+        head = zlib.crc32(self._slots.data.cast("B"), zlib.crc32(self.header.encode()))
+        return IndexDigest(head, self.entries_sum, self._layout.file_bytes)
 
     def sync(self) -> None:
         self._disk.fdatasync(self._descriptor)

@@ -14,9 +14,12 @@ background; until then a query finds only what is indexed. Keys and files are de
   files after a deleted one are deleted. Indexing continues behind the last entry of the rest.
 * A killed store can be opened by Apache's broker, which keeps the files whose last time the
   checkpoint covers, and indexes all records from the last file's `end_offset` on. So the header of
-  a full file is written just before the checkpoint covers it. The next file gets its name only
-  when it holds the rest of the record in which the full one ends, and a header that is as old as
-  that record and ends behind it. Entries beyond the count of a header are ignored.
+  a full file is written just before the checkpoint covers it, one file at a time. The next file
+  gets its name only when it holds the rest of the record in which the full one ends, and a header
+  that is as old as that record and ends behind it. Entries beyond the count of a header are
+  ignored. Killed between header and checkpoint, Apache's broker deletes this file and the next one,
+  and indexes the last record of the file before them twice, as it does after its own kills.
+* The digest of a full file comes from memory and is saved before its header is written.
 * A full disk suspends indexing (`stall_reason`) until space is free; messages and queues continue.
   Any other failed write is raised: the store becomes read-only.
 
@@ -28,12 +31,14 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk, shortage
 from ..format.index_file import (
     UNFINISHED,
+    IndexDigest,
     IndexFile,
     IndexHeader,
     IndexLayout,
@@ -43,6 +48,7 @@ from ..format.index_file import (
     unfinished_files,
 )
 from ..log.commit_log import CommitLog
+from .digest import read_digest, read_entries
 
 if TYPE_CHECKING:
     from ..format.index_keys import Entries
@@ -52,15 +58,43 @@ logger = logging.getLogger(__name__)
 #: Records of one batch: larger ones are not cheaper per record, and the event loop waits for one.
 BATCH_RECORDS: Final = 2048
 
+#: Called on the flush thread with path, header and digest of a file that has become full.
+OnFull: TypeAlias = Callable[[str, IndexHeader, IndexDigest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The entries of the file that is being filled: those before number `count`."""
+
+    path: str
+    layout: IndexLayout
+    count: int
+    entries_sum: int
+
+    def is_intact(self) -> bool:
+        """Return whether the file holds them and has its size. Any thread. Raises OSError."""
+        if os.path.getsize(self.path) != self.layout.file_bytes:
+            return False
+        return read_entries(self.path, self.layout, self.count) == self.entries_sum
+
 
 class _File:
     """One file; `header` is kept current for the one that is being filled."""
 
-    __slots__ = ("header", "path")
+    __slots__ = ("digest", "header", "path", "writer")
 
     def __init__(self, path: str, header: IndexHeader) -> None:
         self.path = path
         self.header = header
+        #: The writer that has filled the file, until `digest` is taken from it.
+        self.writer: IndexWriter | None = None
+        self.digest: IndexDigest | None = None
+
+    def take_digest(self) -> "IndexDigest | None":
+        """Return the digest that is known; None without one."""
+        if self.writer is not None:
+            self.digest, self.writer = self.writer.digest(), None
+        return self.digest
 
 
 class Index:
@@ -161,6 +195,34 @@ class Index:
         """Paths of all files, oldest first."""
         return [file.path for file in self._files]
 
+    def header(self, path: str) -> IndexHeader:
+        return self._files[self.paths.index(path)].header
+
+    def known_digest(self, path: str) -> tuple[IndexHeader, IndexDigest] | None:
+        """Return header and digest of a complete file from memory; None if it was not written
+        since the start."""
+        file = self._files[self.paths.index(path)]
+        digest = file.take_digest()
+        if self._writer is not None and file is self._files[-1]:
+            digest = self._writer.digest()
+        return None if digest is None else (file.header, digest)
+
+    def read_digest(self, path: str) -> IndexDigest:
+        """Return the digest of what the file holds. Any thread. Raises OSError."""
+        return read_digest(path, self._layout)
+
+    def expect(self, path: str, digest: IndexDigest) -> None:
+        """Note the digest of a file that was read, so that its entries are not read again."""
+        self._files[self.paths.index(path)].digest = digest
+
+    @property
+    def filling(self) -> Filling | None:
+        """The entries of the file that is being filled, if there are any."""
+        writer = self._writer
+        if writer is None or writer.header.is_empty:
+            return None
+        return Filling(writer.path, self._layout, writer.header.count, writer.entries_sum)
+
     @property
     def full_paths(self) -> list[str]:
         """Paths of the files that are full and durable, oldest first."""
@@ -195,19 +257,22 @@ class Index:
             if shortage(error) is None:  # else the first record tries again
                 raise
 
-    def flush(self, log_flushed: int) -> None:
-        """On the flush thread: flush full files whose records are flushed, and advance `durable`.
-        Raises OSError."""
-        while self._full and self._full[0][0].header.end_offset < log_flushed:
-            file, following = self._full[0]
-            if self._complete(file) and self._sync(following):
-                self._disk.sync_directory(self._directory)
+    def flush(self, log_flushed: int, on_full: OnFull) -> bool:
+        """On the flush thread: flush the oldest full file if its records are flushed, and advance
+        `durable`; return whether the checkpoint should be saved now. Raises OSError, also what
+        `on_full` raises."""
+        if not self._full or self._full[0][0].header.end_offset >= log_flushed:
+            return False
+        file, following = self._full[0]
+        if self._sync(file.path) and self._sync(following):
+            self._disk.sync_directory(self._directory)
+            if (digest := file.take_digest()) is not None:
+                on_full(file.path, file.header, digest)
+            # Last, because the time until the checkpoint is saved counts.
+            if self._sync(file.path, file.header.encode()):
                 self.durable = file.header.end_offset, file.header.end_timestamp_ms
-            self._full.popleft()
-
-    def _complete(self, file: _File) -> bool:
-        """Make a full file durable, its header last; return False if the file was deleted."""
-        return self._sync(file.path) and self._sync(file.path, file.header.encode())
+        self._full.popleft()
+        return True
 
     def _sync(self, path: str, header: bytes = b"") -> bool:
         """Flush a file, after its header was written; return False if the file was deleted."""
@@ -223,12 +288,13 @@ class Index:
             os.close(descriptor)
         return True
 
-    def finish(self) -> None:
+    def finish(self, on_full: OnFull) -> None:
         """Write out and flush everything, for a clean stop. Raises OSError.
 
         On a full disk the unwritten file is deleted; the next start rebuilds it.
         """
-        self.flush(1 << 62)
+        while self.flush(1 << 62, on_full):
+            pass
         if not self._files:
             return
         try:
@@ -239,7 +305,8 @@ class Index:
                 self._writer.write_out()
                 self._writer.sync()
             elif self._is_full(self._files[-1]):  # the next file could not be created
-                self._complete(self._files[-1])
+                self._sync(self._files[-1].path)
+                self._sync(self._files[-1].path, self._files[-1].header.encode())
             self._disk.sync_directory(self._directory)
         except OSError as error:
             if shortage(error) is None:
@@ -327,8 +394,17 @@ class Index:
             return writer if writer.room else None
         if not self._files or self._is_full(self._files[-1]):
             return None
-        path, header = self._files[-1].path, self._files[-1].header
-        writer = IndexWriter(path, self._layout, header, self._disk, create=False)
+        last = self._files[-1]
+        path, header = last.path, last.header
+        entries = (
+            read_entries(path, self._layout, header.count)
+            if last.digest is None
+            else last.digest.entries
+        )
+        writer = IndexWriter(
+            path, self._layout, header, self._disk, create=False, entries_sum=entries
+        )
+        last.digest = None
         self._writer = writer
         if header.end_timestamp_ms and not self._put:
             writer.write_header_behind()
@@ -341,11 +417,11 @@ class Index:
         from ..format.index_writer import IndexWriter
 
         os.makedirs(self._directory, exist_ok=True)
-        if self._writer is not None:
+        last = self._files[-1] if self._files else None
+        if self._writer is not None and last is not None:
             self._writer.write_slots()
             self._writer.close()
-            self._writer = None
-        last = self._files[-1] if self._files else None
+            self._writer, last.writer = None, self._writer
         header = last.header.follower() if last else IndexHeader()
         name = file_name(self._wall_ms(), os.path.basename(last.path) if last else "")
         path = os.path.join(self._directory, name)

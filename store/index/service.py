@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ..config.store_config import StoreConfig
-from ..digests import StoreDigests, digest_of
+from ..digests import StoreDigests
 from ..dispatch import Dispatcher
 from ..format.checkpoint import Checkpoint
-from ..format.disk import Disk
+from ..format.disk import Disk, shortage
 from ..format.errors import StoreError
+from ..format.index_file import IndexDigest, IndexHeader
 from ..log.commit_log import CommitLog
-from ..log.write_gate import WriteGate
-from .index import BATCH_RECORDS, Index
+from ..log.write_gate import WriteGate, suppress_no_space
+from .index import BATCH_RECORDS, Filling, Index
 
 logger = logging.getLogger(__name__)
 #: Maximum number of batches that a query waits for, about 50 ms; its result may then be incomplete.
@@ -88,7 +89,10 @@ class IndexService:
         self._index.recover(clean, checkpoint.index_msg_timestamp_ms)
         paths = self._index.paths
         if paths and self._digests.has_index(paths[-1]):  # it may be written again
-            self.compare(paths[-1], digest_of(paths[-1]))
+            digest = self._index.read_digest(paths[-1])
+            self.compare(paths[-1], digest)
+            if paths == self._index.paths:
+                self._index.expect(paths[-1], digest)
         queued = checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms
         checkpoint.queued_offset = checkpoint.queues_durable_to
         both = min(queued, self._index.durable)
@@ -104,22 +108,44 @@ class IndexService:
             self._started = True
             self._lagging = self.behind > 0
 
-    def flush(self, log_flushed: int, checkpoint: Checkpoint) -> None:
-        """Flush on the flush thread; see `Index.flush`. Raises OSError."""
-        if self.enabled:
-            self._index.flush(log_flushed)
-            checkpoint.index_msg_timestamp_ms = self._index.durable[1]
+    def flush(self, log_flushed: int, checkpoint: Checkpoint) -> bool:
+        """Flush one full file on the flush thread; return whether the checkpoint should be saved
+        now, and `flush` called again. Raises OSError."""
+        if not self.enabled:
+            return False
+        try:
+            covered = self._index.flush(log_flushed, self._note_full)
+            self._digests.save()
+        except OSError as error:
+            if shortage(error) is None:
+                raise
+            return False  # the next round tries again
+        checkpoint.index_msg_timestamp_ms = self._index.durable[1]
+        return covered
+
+    def _note_last(self, path: str, header: IndexHeader, digest: IndexDigest) -> None:
+        """Save a digest during the stop, if there is disk space. Raises OSError."""
+        with suppress_no_space():
+            self._note_full(path, header, digest)
+
+    def _note_full(self, path: str, header: IndexHeader, digest: IndexDigest) -> None:
+        """Save the digest of a full file before the checkpoint covers it. Raises OSError."""
+        self._digests.note_index(path, header, digest)
+        self._digests.save()
 
     def finish(self) -> None:
         """Index the rest and complete the files. Raises OSError."""
         if self._started:
             self._catch_up(STOP_BATCHES)
-            self._index.finish()
+            self._index.finish(self._note_last)
             paths = self._index.paths
             self._digests.keep_index(paths)
             for path in paths:
-                if path == paths[-1] or not self._digests.has_index(path):
-                    self._digests.note_index(path, digest_of(path))
+                known = self._index.known_digest(path)
+                if known is None and not self._digests.has_index(path):
+                    known = self._index.header(path), self._index.read_digest(path)
+                if known is not None:
+                    self._digests.note_index(path, *known)
 
     def close(self) -> None:
         self._index.close()
@@ -130,10 +156,23 @@ class IndexService:
         """Return the paths of the files that are not written any more."""
         return self._index.full_paths if self.enabled and not self._gate.broken else []
 
-    def compare(self, path: str, digest: str) -> None:
+    def filling(self) -> Filling | None:
+        """Return the entries of the file that is being filled."""
+        return self._index.filling if self.enabled and not self._gate.broken else None
+
+    def read_digest(self, path: str) -> IndexDigest:
+        """Return the digest of a file, for `compare`. Any thread. Raises OSError."""
+        return self._index.read_digest(path)
+
+    def compare(self, path: str, digest: IndexDigest) -> None:
         """Compare a file's digest with the noted one; note it if there is none. A damaged file is
         deleted with all later ones, and rebuilt from the log. Raises OSError."""
-        if path not in self._index.paths or self._digests.index_matches(path, digest):
+        if path in self._index.paths and not self._digests.index_matches(path, digest):
+            self.rebuild_from(path)
+
+    def rebuild_from(self, path: str) -> None:
+        """Delete a damaged file with all later ones, and rebuild them. Raises OSError."""
+        if path not in self._index.paths:
             return
         self.damaged += 1
         logger.warning(

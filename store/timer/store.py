@@ -157,6 +157,8 @@ class TimerStore:
         where = slot_for(out_ms, write_ms, self._config)
         if where is None:
             return DUE
+        if self.wheel.lost(where.slot_ms):
+            self._restore(where.slot_ms)
         slot = self.wheel.slot(where.slot_ms)
         magic = DEFAULT | (ROLL if where.rolled else 0) | (DELETE if cancels else 0)
         delay_ms = where.slot_ms - write_ms
@@ -185,13 +187,22 @@ class TimerStore:
         once. Units that are put after the first was yielded are not included."""
         slot = self.wheel.slot(slot_ms)
         if self.wheel.lost(slot_ms):
-            self.damaged = True
-            logger.warning("timer.slot_damaged time_ms=%d: it is not in the timer wheel.", slot_ms)
-            time = slot_ms // self.wheel.precision_ms
-            found = self.log.units_of(time, self.wheel.precision_ms)
-            yield from [unit for _, unit in reversed(found)]
+            yield from reversed(self._restore(slot_ms))
         elif slot.last >= 0:
             yield from units_of_slot(self.log, slot, self.wheel.precision_ms, self._note_damage)
+
+    def _restore(self, slot_ms: int) -> list[TimerUnit]:
+        """Write a damaged slot again; return its units, found in the timer log, oldest first."""
+        self.damaged = True
+        logger.warning("timer.slot_damaged time_ms=%d: it is rebuilt from the timer log.", slot_ms)
+        wheel = self.wheel
+        found = self.log.units_of(slot_ms // wheel.precision_ms, wheel.precision_ms)
+        if found:
+            num = sum(-1 if unit.cancels else 1 for _, unit in found)
+            wheel.put(slot_ms, found[0][0], found[-1][0], num)
+        else:
+            wheel.clear(wheel.index(slot_ms))
+        return [unit for _, unit in found]
 
     def _note_damage(self) -> None:
         self.damaged = True

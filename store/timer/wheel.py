@@ -13,14 +13,16 @@ it. Slots are not cleared after delivery: they are overwritten two weeks later.
 
 Derived data: recovery rebuilds slots from the timer log. The file is sparse and never mapped: it is
 read with pread and written with pwrite, so a full disk is an error of `write_out`, not a signal.
-Memory holds the changes since the last flush (about 200 bytes per slot), and one byte per slot that
-shows whether it has content. A slot lies within one sector, so a crash leaves it old or new, never
-torn.
+Memory holds the changes since the last flush (about 200 bytes per slot), and a checksum of every
+slot in the file, so that a slot that changes on the disk afterwards is found (`lost`). Pages of
+checksums without a used slot take no memory. A slot lies within one sector, so a crash leaves it
+old or new, never torn.
 """
 
 import errno
 import os
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -33,6 +35,7 @@ SLOT_BYTES: Final = SLOT.size
 FILE_BYTES: Final = TIMER_SLOTS * SLOT_BYTES
 _CHUNK_BYTES: Final = 2048 * SLOT_BYTES
 _ZEROS: Final = bytes(_CHUNK_BYTES)
+_SUM_BYTES: Final = 4
 _NUM_MAX: Final = (1 << 31) - 1
 
 
@@ -97,7 +100,8 @@ class TimerWheel:
         self._descriptor = -1
         self._changed: dict[int, Slot] = {}
         self._in_flight: Mapping[int, Slot] = {}  # being written
-        self._used = bytearray(slots)  # 1 for slots with content; a zeroed one is damaged
+        self._sums = bytearray(slots * _SUM_BYTES)  # by slot of the file; 0 for an empty one
+        self._sum_of = memoryview(self._sums).cast("I")
 
     def load(self) -> bool:
         """Open the file; return False without one. Changes nothing.
@@ -118,17 +122,16 @@ class TimerWheel:
         self._descriptor = self._disk.open(self._path, os.O_RDWR)
         for begin, end in list(_slot_ranges(self._descriptor, size)):
             for position in range(begin, end, _CHUNK_BYTES):
-                self._note_used(position, min(_CHUNK_BYTES, end - position))
+                count = min(_CHUNK_BYTES, end - position)
+                chunk = self._disk.pread(self._descriptor, count, position)
+                if chunk != _ZEROS[: len(chunk)]:
+                    self._note_sums(position, chunk)
         return True
 
-    def _note_used(self, position: int, size: int) -> None:
-        chunk = self._disk.pread(self._descriptor, size, position)
-        if chunk == _ZEROS[: len(chunk)]:
-            return
-        for number in range(len(chunk) // SLOT_BYTES):
-            slot = chunk[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
-            if slot != _ZEROS[:SLOT_BYTES]:
-                self._used[position // SLOT_BYTES + number] = 1
+    def _note_sums(self, position: int, data: bytes) -> None:
+        """Note the checksums of whole slots of the file."""
+        for at in range(0, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
+            self._sum_of[(position + at) // SLOT_BYTES] = _sum_of(data[at : at + SLOT_BYTES])
 
     def _read(self, position: int, size: int) -> bytes:
         """Return bytes of the file; zeros for what a cut file lacks."""
@@ -167,13 +170,20 @@ class TimerWheel:
         return slot if slot.time == time_ms // self.precision_ms else NONE
 
     def lost(self, time_ms: int) -> bool:
-        """Return whether the slot of this time is damaged: it had content and has none, or it holds
-        a time that belongs elsewhere."""
+        """Return whether the slot of this time is damaged: it changed in the file since it was read
+        or written, or it cannot be a slot of this place."""
         index = self.index(time_ms)
-        return self._is_damaged(index, self.at(index).time)
+        if self._descriptor < 0 or index in self._changed or index in self._in_flight:
+            return False
+        return self._is_damaged(index, self._read(index * SLOT_BYTES, SLOT_BYTES))
 
-    def _is_damaged(self, index: int, time: int) -> bool:
-        return bool(self._used[index]) and (time <= 0 or time % self.slots != index)
+    def _is_damaged(self, index: int, data: bytes) -> bool:
+        known = self._sum_of[index]
+        if not known:
+            return False
+        slot = Slot.decode(data)
+        is_of_place = slot.time > 0 and slot.time % self.slots == index and slot.last >= 0
+        return not is_of_place or _sum_of(data) != known
 
     def next_used(self, begin_ms: int, end_ms: int) -> int:
         """Return the first time in the range whose slot is used for it; `end_ms` without one. Reads
@@ -187,13 +197,16 @@ class TimerWheel:
             index = at % self.slots
             count = min(found - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
             data = self._read(index * SLOT_BYTES, count * SLOT_BYTES)
-            if data != _ZEROS[: len(data)] or self._used.find(1, index, index + count) >= 0:
-                for number, values in enumerate(SLOT.iter_unpack(data), at):
-                    place = number % self.slots
-                    if place in above or not self._used[place]:
+            sums = self._sums[index * _SUM_BYTES : (index + count) * _SUM_BYTES]
+            if sums != _ZEROS[: len(sums)]:
+                for begin in range(0, len(data), SLOT_BYTES):
+                    place = index + begin // SLOT_BYTES
+                    if place in above or not self._sum_of[place]:
                         continue
-                    if values[0] == number or self._is_damaged(place, values[0]):
-                        return number * precision
+                    slot = data[begin : begin + SLOT_BYTES]
+                    time = at + begin // SLOT_BYTES
+                    if SLOT.unpack(slot)[0] == time or self._is_damaged(place, slot):
+                        return time * precision
             at += count
         return min(found * precision, end_ms)
 
@@ -231,11 +244,9 @@ class TimerWheel:
         num = max(-_NUM_MAX, min(num, _NUM_MAX))
         index = self.index(time_ms)
         self._changed[index] = Slot(time_ms // self.precision_ms, first, last, num)
-        self._used[index] = 1
 
     def clear(self, index: int) -> None:
         self._changed[index] = _UNUSED
-        self._used[index] = 0
 
     def occupied(self) -> Iterator[tuple[int, Slot]]:
         """Yield index and content of every used slot. Do not put or flush meanwhile."""
@@ -268,6 +279,7 @@ class TimerWheel:
                 done = self._disk.pwrite(self._descriptor, data, position)
                 if done != len(data):
                     raise OSError(errno.EIO, f"{done} of {len(data)} bytes written", self._path)
+                self._note_sums(position, data)
             self._disk.fdatasync(self._descriptor)
             self._in_flight = {}
 
@@ -286,6 +298,11 @@ class TimerWheel:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _sum_of(slot: bytes) -> int:
+    """Return the checksum of a slot: 0 if it is empty, else not 0."""
+    return 0 if slot == _ZEROS[:SLOT_BYTES] else zlib.crc32(slot) or 1
 
 
 def _runs(changes: Mapping[int, Slot]) -> Iterator[tuple[int, bytes]]:

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.offsets import (
@@ -56,6 +57,10 @@ def made(directory: Path, log: SafeLog, wall_ms: int = 1_000) -> ConsumerOffsets
     return offsets
 
 
+def copy_of(path: Path) -> Path:
+    return path.with_name(path.name + ".copy")
+
+
 def payload(offset: int, log_end: int = 0) -> bytes:
     """Return a snapshot with one position."""
     offsets = v1.Offsets(log_end=log_end)
@@ -81,9 +86,9 @@ def test_frames_that_are_old_or_ahead_of_the_log_do_not_count(tmp_path: Path) ->
 
 @given(cut=st.integers(1, 200), flip=st.integers(0, 7))
 def test_an_incomplete_or_damaged_end_is_ignored(
-    tmp_path_factory: object, cut: int, flip: int
+    tmp_path_factory: pytest.TempPathFactory, cut: int, flip: int
 ) -> None:
-    path = tmp_path_factory.mktemp("recent") / "recent"  # type: ignore[attr-defined]
+    path = tmp_path_factory.mktemp("recent") / "recent"
     file = RecentOffsets(path)
     file.begin(payload(1), 10)
     whole = path.stat().st_size
@@ -91,8 +96,61 @@ def test_an_incomplete_or_damaged_end_is_ignored(
     data = bytearray(path.read_bytes())
     at = min(whole + cut % (len(data) - whole), len(data) - 1)
     data[at] ^= 1 << flip
-    path.write_bytes(data[: len(data) if cut % 2 else at])
+    for each in (path, copy_of(path)):
+        each.write_bytes(data[: len(data) if cut % 2 else at])
     assert found(file) == [1]
+
+
+@settings(deadline=None)
+@given(
+    of_copy=st.booleans(),
+    at=st.integers(0, 1 << 20),
+    flip=st.integers(0, 8),
+    younger=st.booleans(),
+)
+def test_a_file_that_was_cut_or_damaged_loses_no_offset(
+    tmp_path_factory: pytest.TempPathFactory, of_copy: bool, at: int, flip: int, younger: bool
+) -> None:
+    """Any cut, also to nothing and between two frames, and any flipped bit of one of the files."""
+    path = tmp_path_factory.mktemp("recent") / "recent"
+    file = RecentOffsets(path)
+    file.begin(payload(1), 10)
+    file.append(payload(2), 20)
+    file.append(payload(3), 30)
+    hurt = copy_of(path) if of_copy else path
+    data = bytearray(hurt.read_bytes())
+    at %= len(data)
+    if flip < 8:
+        data[at] ^= 1 << flip
+    hurt.write_bytes(data if flip < 8 else data[:at])
+    assert found(file) == [1, 2, 3]
+    table = path.with_name("table")
+    table.touch()
+    os.utime(table, ns=(0, path.stat().st_mtime_ns + (1 if younger else -1)))
+    assert len(list(file.read(table, 0, 1 << 40))) == (0 if younger else 3)
+
+
+def test_a_cut_file_is_reported_and_a_kill_between_two_writes_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "recent"
+    file = RecentOffsets(path)
+    file.begin(payload(1), 10)
+    before = path.read_bytes()
+    file.append(payload(2), 20)
+    copy_of(path).write_bytes(before)  # killed before the copy got the frame
+    assert found(file) == [1, 2]
+    file.cover()
+    file.append(payload(3), 30)
+    whole = path.read_bytes()
+    file.covered()
+    path.write_bytes(whole)  # killed when only the copy was replaced
+    assert found(file) == [1, 2, 3]
+    assert not caplog.messages
+    path.write_bytes(b"")
+    assert found(file) == [3]
+    (line,) = caplog.messages
+    assert line.startswith(f"offsets_recent.restored path={path} position=0: ")
 
 
 def test_frames_covered_by_a_table_are_removed(tmp_path: Path) -> None:

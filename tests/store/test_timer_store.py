@@ -215,3 +215,34 @@ def test_damaged_files_are_recovered_or_refused(
     assert [unit.physical_offset for unit in again.units_at(NOW_MS + 9000).units][-1] == 1 << 40
     again.flush(NOW_MS, 1, NOW_MS)
     again.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(begin=st.integers(0, 31), data=st.binary(min_size=1, max_size=32), more=st.booleans())
+def test_a_slot_that_changes_on_the_disk_loses_no_unit(
+    tmp_path_factory: pytest.TempPathFactory, begin: int, data: bytes, more: bool
+) -> None:
+    """Every change of a slot of the running store is found before the slot is read or extended."""
+    root = tmp_path_factory.mktemp("changed")
+    made = timers(root, QuietDisk())
+    made.recover(NOW_MS)
+    slot_ms = NOW_MS + 5000
+    for number in range(3):
+        made.put(slot_ms, NOW_MS, 100 * number, 90)
+    made.put(slot_ms + 1000, NOW_MS, 300, 90)
+    made.flush(NOW_MS, 4, NOW_MS)
+    with open(root / "timerwheel", "r+b", buffering=0) as file:
+        file.seek(made.wheel.index(slot_ms) * 32 + begin)
+        before = file.read(len(data[: 32 - begin]))
+        file.seek(-len(before), 1)
+        file.write(data[: len(before)])
+    if more:
+        made.put(slot_ms, NOW_MS, 400, 90)
+    assert made.wheel.next_used(NOW_MS, NOW_MS + 60_000) == slot_ms
+    expected = [0, 100, 200] + [400] * more
+    assert [unit.physical_offset for unit in made.units_at(slot_ms).units] == expected
+    assert made.damaged == (before != data[: len(before)])
+    made.flush(NOW_MS, 4, NOW_MS)  # the slot is written again
+    assert not made.wheel.lost(slot_ms)
+    assert [unit.physical_offset for unit in made.units_at(slot_ms).units] == expected
+    made.close()

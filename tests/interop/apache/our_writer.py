@@ -1,8 +1,12 @@
-"""Writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT [indexed]`.
+"""Writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT [KILLED]`.
 
 OPTIONS is JSON for `StoreConfig`. With a COUNT it writes that many messages and stops cleanly; with
 0 it writes until it is killed and prints the number of acknowledged messages, one per line. With
-`indexed` every message is indexed at once, not in batches.
+KILLED every message is indexed at once, not in batches, and the process kills itself:
+
+    between     a hundred messages after the checkpoint covers the first index file
+    header      when the header of a later full file is written, and the checkpoint does not cover
+                the file yet
 """
 
 from __future__ import annotations
@@ -10,11 +14,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.checkpoint import Checkpoint
+from cometmq.store.format.index_file import IndexLayout, index_files, read_header
 from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
 
@@ -98,18 +107,53 @@ def write(store: MessageStore, first: int, rng: random.Random) -> int:
     return first + count
 
 
+def covered_ms(root: Path) -> int:
+    """Return the time up to which the checkpoint covers the index."""
+    path = root / "checkpoint"
+    return Checkpoint.decode(path.read_bytes()).index_msg_timestamp_ms if path.exists() else 0
+
+
+def uncovered(config: StoreConfig) -> bool:
+    """Return whether a full index file, not the first one, has its header and the checkpoint does
+    not cover it."""
+    layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
+    until_ms = covered_ms(config.root)
+    headers = [read_header(path, layout) for path in index_files(str(config.index_directory))]
+    full = [header for header in headers if header.count >= layout.entries]
+    return until_ms > 0 and any(header.end_timestamp_ms > until_ms for header in full)
+
+
+def kill_at_header(store: MessageStore) -> None:
+    """End the process in front of the first fdatasync after the header was written."""
+
+    def before(call: str) -> None:
+        flushes = threading.current_thread().name == "store-flush-queues"
+        if call == "fdatasync" and flushes and uncovered(store.config):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store.disk.fault = before
+
+
 def main() -> None:
     directory, options, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+    killed = sys.argv[4] if len(sys.argv) > 4 else ""
     config = StoreConfig(directory, **options)
     store = MessageStore(config, lambda: time.time_ns() // 1_000_000)
     store.open()
     store.start()
     rng = random.Random(1)
-    number = 0
+    number = covered = 0
+    if killed == "header":
+        kill_at_header(store)
     while not count or number < count:
         number = write(store, number, rng)
-        if "indexed" in sys.argv:
+        if killed:
             store.queries.query(ORDERS, "-")
+        if killed == "between":
+            covered = covered or (number if covered_ms(config.root) else 0)
+            if covered and number >= covered + 100:
+                os.write(1, b"%d\n" % number)
+                os.kill(os.getpid(), signal.SIGKILL)
         if not count:
             os.write(1, b"%d\n" % number)
             time.sleep(0.002)

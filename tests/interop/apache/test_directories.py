@@ -14,14 +14,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cometmq.store.config.store_config import StoreConfig
-from cometmq.store.format.checkpoint import Checkpoint
+from cometmq.store.format.index_file import IndexLayout, index_files, read_header
+from cometmq.store.format.record import decode
 from cometmq.store.message_store import MessageStore, PutStatus
 from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of
@@ -57,31 +57,20 @@ CONF_WITH_CRC = {
 NOW_MS = 1_900_000_000_000
 
 
-def run_writer(root: Path, options: dict[str, Any], count: int, kill_at: int = 0) -> int:
-    """Run the writer to its end or kill it. Return the number of acknowledged messages."""
-    until = (lambda written: written >= kill_at) if kill_at else None
-    return run_writer_until(root, options, count, until)
-
-
-def run_writer_until(
-    root: Path,
-    options: dict[str, Any],
-    count: int,
-    until: Callable[[int], bool] | None,
-    *more: str,
+def run_writer(
+    root: Path, options: dict[str, Any], count: int, kill_at: int = 0, killed: str = ""
 ) -> int:
-    """Run the writer to its end, or kill it when `until` returns true for the number of
-    acknowledged messages. Return that number."""
+    """Run the writer to its end, or kill it at a number of acknowledged messages, or let it kill
+    itself (see our_writer.py). Return the number of acknowledged messages."""
     command = [sys.executable, our_writer.__file__, str(root), json.dumps(options), str(count)]
-    command += more
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, killed], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         written = 0
         for line in process.stdout:
             written = int(line)
-            if until is not None and until(written) and process.poll() is None:
+            if kill_at and written >= kill_at and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-    assert process.returncode == (-signal.SIGKILL if until is not None else 0)
+    assert process.returncode == (-signal.SIGKILL if kill_at or killed else 0)
     return written
 
 
@@ -190,6 +179,21 @@ def test_a_killed_store_is_exchanged_without_loss(tmp_path: Path) -> None:
     check_reopened_by_cometmq(root, options, report)
 
 
+#: File sizes for two index files, of about 430 messages each.
+TWO_FILES: dict[str, Any] = {"max_index_num": 1200, "flush_interval_consume_queue": 50}
+
+
+def ask_keys(root: Path, work: Path, written: int, more: list[int]) -> dict[str, Any]:
+    """Let Apache's broker open a killed store and answer key queries."""
+    numbers = random.Random(1).sample(range(written), 220)
+    queries = our_writer.key_queries([*numbers, *more])
+    assert len(queries) >= 300
+    plan = plan_for(written) | {"queries": queries, "consume": [], "write": []}
+    view: dict[str, Any] = oracle.ask(root, work, plan, CONF | {"maxIndexNum": "1200"})["before"]
+    check_numbers(view, written)
+    return view
+
+
 @pytest.mark.parametrize("thorough_ms", [50, 60_000])
 def test_a_killed_store_with_two_index_files_answers_key_queries_equally(
     tmp_path: Path, thorough_ms: int
@@ -197,30 +201,36 @@ def test_a_killed_store_with_two_index_files_answers_key_queries_equally(
     """The first file is full and covered by the checkpoint; the queues are ahead of the index's
     checkpoint, or were never flushed."""
     root, copy = tmp_path / "store", tmp_path / "copy"
-    options = SIZES | {
-        "max_index_num": 1200,
-        "flush_interval_consume_queue": 50,
-        "flush_consume_queue_thorough_interval": thorough_ms,
-    }
-    covered = 0
-
-    def until(written: int) -> bool:
-        """A hundred messages after the checkpoint covers the first index file."""
-        nonlocal covered
-        data = root / "checkpoint"
-        if not covered and data.exists():
-            stamp = Checkpoint.decode(data.read_bytes()).index_msg_timestamp_ms
-            covered = written if stamp else 0
-        return covered > 0 and written >= covered + 100
-
-    promised = run_writer_until(root, options, 0, until, "indexed")
+    options = SIZES | TWO_FILES | {"flush_consume_queue_thorough_interval": thorough_ms}
+    promised = run_writer(root, options, 0, killed="between")
     assert len(list((root / "index").iterdir())) >= 2  # more if the checkpoint was slow
     oracle.copy_of(root, copy)
-    queries = our_writer.key_queries(random.Random(1).sample(range(promised), 220))
-    assert len(queries) >= 300
-    plan = plan_for(promised) | {"queries": queries, "consume": [], "write": []}
-    report = oracle.ask(root, tmp_path / "apache", plan, CONF | {"maxIndexNum": "1200"})
-    check_numbers(report["before"], promised)
+    view = ask_keys(root, tmp_path / "apache", promised, [])
     ours = opened(copy, options)
-    assert_agrees(ours, report["before"])
+    assert_agrees(ours, view)
+    ours.close()
+
+
+def test_apache_repeats_one_record_of_a_store_killed_between_index_header_and_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """No two files change at once. Apache's broker deletes the file that the checkpoint does not
+    cover, and indexes the last record before it again, as after its own kills."""
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    options = SIZES | TWO_FILES
+    promised = run_writer(root, options, 0, killed="header")
+    oracle.copy_of(root, copy)
+    ours = opened(copy, options)
+    layout = IndexLayout(options["max_hash_slot_num"], options["max_index_num"])
+    until_ms = our_writer.covered_ms(root)
+    headers = [read_header(path, layout) for path in index_files(str(root / "index"))]
+    last = max(each.end_offset for each in headers if each.end_timestamp_ms == until_ms)
+    repeated = decode(ours.record_at(last))
+    view = ask_keys(root, tmp_path / "apache", promised, [repeated.flag])
+    found = {(each["topic"], each["key"]): each["physical_offsets"] for each in view["key_queries"]}
+    assert found[repeated.topic, repeated.properties_dict["UNIQ_KEY"]] == [last, last]
+    for offsets in found.values():
+        if offsets.count(last) == 2:
+            offsets.remove(last)
+    assert_agrees(ours, view)
     ours.close()
