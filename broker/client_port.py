@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ..proto.node_links import NodeLinks
     from .config import BrokerConfig
     from .parts import Broker
+    from .role import LeaderListener
 
 
 class ClientPort:
@@ -87,12 +88,12 @@ class ClientPort:
     async def open(
         self,
         stack: AsyncExitStack,
-        on_leader_gone: Callable[[Callable[[str], None]], None],
+        on_leader_gone: Callable[[LeaderListener], None],
     ) -> int:
         """Build the services, listen, and return the port.
 
         `stack` closes everything but the door, which must be drained first. `on_leader_gone`
-        registers a listener that gets the address of a leader that has gone. Raises DoorError,
+        registers a listener for leaders that have gone. Raises DoorError,
         ValueError, OSError.
         """
         broker, clock, faults = self._broker, self._clock, self._faults

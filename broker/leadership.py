@@ -112,6 +112,9 @@ class Leadership:
         hint = self._replication.leader_hint
         if hint is not None:
             return hint[1] if hint[0] != self._broker_id else None
+        state = self._replication.state
+        if state is not None and state.leader is not None:
+            return None  # elected; the nameservers' routes may still name the former leader
         leader = self._cluster.own().leader()
         if leader is None or leader.broker_id == self._broker_id:
             return None

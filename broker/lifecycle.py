@@ -322,7 +322,7 @@ class BrokerLifecycle:
         store.on_refused = partial(_store_refused, broker)
         replication.on_confirm = confirmed
         replication.on_data = broker.pump.schedule
-        replication.on_leader_change = partial(_leader_changed, broker)
+        replication.on_leader_change = partial(_leader_changed, broker, role)
         replication.on_stream = broker.offsets.drop_waiting
         replication.offsets_snapshot = broker.maintenance.offsets_snapshot
         replication.offsets_apply = broker.maintenance.offsets_apply
@@ -538,8 +538,9 @@ def _store_refused(broker: Broker, reason: str) -> None:
             broker.runtime.loop.call_soon_threadsafe(broker.replication.disk_failed, reason)
 
 
-def _leader_changed(broker: Broker, alive: bool) -> None:
+def _leader_changed(broker: Broker, role: RoleSwitch, alive: bool) -> None:
     name = broker.runtime.config.broker_name
+    role.leader_heard(alive)
     logger.info("leader.%s group=%s", "heard" if alive else "lost", name)
     if alive and not broker.leadership.is_leader:
         # This replica served pops without a leader: the new leader takes them over.

@@ -56,6 +56,10 @@ class RolePart(Protocol):
         """Stop to lead; append nothing more."""
 
 
+#: Called with the client address of a former leader, and whether it was silent.
+LeaderListener = Callable[[str, bool], None]
+
+
 class RoleSwitch:
     """Switches the role of one broker instance."""
 
@@ -106,8 +110,9 @@ class RoleSwitch:
         #: The last change that arrived while the parts were being opened.
         self._early: Callable[[], None] | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._leader_listeners: list[Callable[[str], None]] = []
+        self._leader_listeners: list[LeaderListener] = []
         self._leader = ""
+        self._leader_is_silent = False
         pop_roles.on_failure(partial(self._fail, "this leader cannot deliver messages"))
         timers.on_failure(partial(self._fail, _TIMERS_UNUSABLE))
         if leadership.is_leader:
@@ -117,9 +122,14 @@ class RoleSwitch:
         """Call `listener` after every change of the role or of the known leader."""
         self._listeners.append(listener)
 
-    def subscribe_leader_gone(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the client address of a node that stopped to lead."""
+    def subscribe_leader_gone(self, listener: LeaderListener) -> None:
+        """Call `listener` with the client address of a node that stopped to lead, and whether no
+        frames of it arrived any more."""
         self._leader_listeners.append(listener)
+
+    def leader_heard(self, alive: bool) -> None:
+        """Frames of the leader arrive again, or have not arrived for three heartbeats."""
+        self._leader_is_silent = not alive
 
     def open(self) -> None:
         """All parts are open: apply the change that arrived before."""
@@ -252,7 +262,7 @@ class RoleSwitch:
         address = self._leadership.leader_client() or ""
         if self._leader not in ("", address):
             for listener in self._leader_listeners:
-                listener(self._leader)
+                listener(self._leader, self._leader_is_silent)
         self._leader = address
         for notify in self._listeners:
             notify()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Result = Receipt | CometError
+#: An access point that vanished delays a new route until its connection fails; the known route
+#: serves the next attempt meanwhile.
+ROUTE_WAIT_S = 0.1
 _STALE_ROUTE = frozenset((v2.HA_NOT_AVAILABLE, v2.FORBIDDEN, v2.TOPIC_NOT_FOUND))
 
 
@@ -118,8 +121,7 @@ async def _refresh_route(session: Session, topic: str, since_s: float, left_s: f
     if (await session.route(topic)).requested_s > since_s:
         return
     try:
-        timeout_s = min(session.request_timeout_s, left_s)
-        await asyncio.wait_for(session.refresh(topic), timeout_s)
+        await asyncio.wait_for(session.refresh(topic), min(ROUTE_WAIT_S, left_s))
     except NotFound:
         raise
     except (CometError, TimeoutError) as error:

@@ -116,9 +116,10 @@ class AccessPoint:
         if self._tick is not None and not self._tick.done():
             self._tick.set_result(None)
 
-    def owner_gone(self, address: str) -> None:
-        """Drop the connection to a former owner, after a moment for its calls."""
-        self._pool.drop(address)
+    def owner_gone(self, address: str, silent: bool = False) -> None:
+        """Drop the connection to a former owner, after a moment for its calls; at once if it was
+        `silent`."""
+        self._pool.drop(address, at_once=silent)
 
     def isolate(self) -> None:
         """End forwarded and held requests with UNAVAILABLE, and further ones until `rejoin`."""
@@ -251,6 +252,8 @@ class AccessPoint:
     async def _hold(self, forward: "_Forward") -> None:
         statistics = self.statistics
         if forward.hold_until_ns is None:
+            if self._has_other_owner(forward):
+                return
             statistics.held += 1
             forward.hold_until_ns = self._hold_until_ns(forward.ctx)
         size = len(forward.raw)
@@ -276,6 +279,16 @@ class AccessPoint:
                     return
         finally:
             statistics.holding_bytes -= size
+
+    def _has_other_owner(self, forward: "_Forward") -> bool:
+        """Replace an owner that did not answer by the one elected meanwhile, if there is one."""
+        if forward.owner == UNKNOWN or self.isolated:
+            return False
+        owner = self._locate(forward.method.path, forward.request, forward.ctx)
+        if owner in (UNKNOWN, forward.owner):
+            return False
+        forward.owner = owner
+        return True
 
     def _hold_until_ns(self, ctx: RequestContext) -> int:
         if ctx.deadline_ns is None:

@@ -96,11 +96,11 @@ class ChannelPool:
         for peer in peers.values():
             await peer.channel.close()
 
-    def drop(self, address: str) -> None:
-        """Remove the channel from the pool; its calls have half a second to end."""
+    def drop(self, address: str, *, at_once: bool = False) -> None:
+        """Remove the channel from the pool; its calls have half a second to end, or no time."""
         peer = self._peers.pop(address, None)
         if peer is not None:
-            self._close_later(peer, _DROPPED_GRACE_S)
+            self._close_later(peer, 0.0 if at_once else _DROPPED_GRACE_S)
 
     def drop_all(self) -> None:
         """Remove all channels; their calls have half a second to end."""

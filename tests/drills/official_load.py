@@ -87,6 +87,8 @@ class Load:
         while not self._stop.is_set():
             seq += 1
             self._send(producer, group, seq)
+            if self._options.pause:
+                time.sleep(self._options.pause)
 
     def _send(self, producer: Any, group: str, seq: int) -> None:
         identity = f"{group}-{seq}"
@@ -132,6 +134,7 @@ def main() -> None:
     parser.add_argument("--history", type=Path, required=True)
     parser.add_argument("--run", default="a")
     parser.add_argument("--senders", type=int, default=2)
+    parser.add_argument("--pause", type=float, default=0.0, help="of a sender between messages")
     parser.add_argument("--group", default="")
     Load(parser.parse_args()).run()
 

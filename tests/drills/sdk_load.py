@@ -22,9 +22,14 @@ RESOLVE_S = 20.0
 
 
 async def send_all(
-    producer: cometmq.Producer, topic: str, history: History, group: str, stopping: asyncio.Event
+    producer: cometmq.Producer,
+    options: argparse.Namespace,
+    history: History,
+    group: str,
+    stopping: asyncio.Event,
 ) -> None:
     """Send one message after the other until `stopping`."""
+    topic = options.topic
     seq = 0
     while not stopping.is_set():
         seq += 1
@@ -40,6 +45,7 @@ async def send_all(
             else:
                 history.write("ok", identity, offset=receipt.offset, **facts)
                 break
+        await asyncio.sleep(options.pause)
 
 
 async def main() -> None:
@@ -50,6 +56,7 @@ async def main() -> None:
     parser.add_argument("--history", type=Path, required=True)
     parser.add_argument("--run", default="a")
     parser.add_argument("--senders", type=int, default=2)
+    parser.add_argument("--pause", type=float, default=0.0, help="of a sender between messages")
     options = parser.parse_args()
     history = History(options.history, f"sdk-{options.run}")
     stopping, parent = asyncio.Event(), os.getppid()
@@ -58,7 +65,7 @@ async def main() -> None:
     async with cometmq.Producer(options.endpoints) as producer:
         tasks = [
             asyncio.create_task(
-                send_all(producer, options.topic, history, f"{options.run}k{number}", stopping)
+                send_all(producer, options, history, f"{options.run}k{number}", stopping)
             )
             for number in range(options.senders)
         ]

@@ -46,8 +46,9 @@ class Workload:
     readers: int = 2
     official: int = 2  # threads of the official client; 0: without it
     official_reads: bool = False
-    pause_s: float = 0.02
+    pause_s: float = 0.02  # of a raw sender between messages
     size: int = 200
+    official_pause_s: float = 0.0  # of a thread of the official client
 
 
 class Stage:
@@ -138,6 +139,7 @@ class Stage:
                 self._client(
                     f"official-{run}",
                     *(script, "--run", run, "--senders", str(workload.official), *more),
+                    *("--pause", str(workload.official_pause_s)),
                 )
             )
         if workload.readers:
@@ -191,10 +193,11 @@ class Stage:
         """Start a load of another program, which writes `history(name)` and ends on SIGTERM."""
         self._loads.append(self._start(name, command))
 
-    def start_sdk(self, run: str) -> None:
+    def start_sdk(self, run: str, pause_s: float) -> None:
         """Start the load through the project's SDK."""
         module = ("-m", "cometmq.tests.drills.sdk_load")
-        self._loads.append(self._client(f"sdk-{run}", *module, "--run", run))
+        words = ("--run", run, "--pause", str(pause_s))
+        self._loads.append(self._client(f"sdk-{run}", *module, *words))
 
     @property
     def endpoints(self) -> str:

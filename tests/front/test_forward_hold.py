@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from cometmq.front import channels
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.harness.relay import Relay
@@ -238,3 +239,18 @@ async def test_what_a_former_owner_does_not_answer_is_asked_of_the_next(
         await eventually(lambda: following.services.futures)
         following.services.futures[0].set_result(b"the next one's")
         assert await waiting == b"the next one's"
+
+
+async def test_calls_to_a_silent_former_owner_end_at_once(
+    front: Any, bench: Any, eventually: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(channels, "_DROPPED_GRACE_S", 1_000.0)
+    async with await bench() as former, await bench() as following, front(_at(former)) as f:
+        waiting = asyncio.ensure_future(f.bench.client.unary("Later", b"x", timeout=20))
+        await eventually(lambda: former.services.futures)
+        f.owner = _at(following)
+        f.access.owner_gone(_at(former), silent=True)
+        await eventually(lambda: following.services.futures)
+        following.services.futures[0].set_result(b"the next one's")
+        assert await waiting == b"the next one's"
+        assert f.access.statistics.held == 0, "the next owner was known"

@@ -3,7 +3,7 @@
 //
 //	client ENDPOINT MARK COUNT
 //	client ENDPOINT MARK load:SECONDS    sends one after the other instead, and prints the gaps
-//	client ENDPOINT TOPIC history:FILE:RUN    sends until SIGTERM, and writes every outcome to FILE
+//	client ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS    sends until SIGTERM, and writes every outcome to FILE
 //
 // Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 package main
@@ -188,9 +188,9 @@ func load(seconds int) {
 	}))
 }
 
-// record sends to a FIFO topic until SIGTERM, a message again until it is acknowledged, and writes a
-// line for each attempt and outcome, in the form of tests/drills/history.py.
-func record(file, run string) {
+// record sends to a FIFO topic until SIGTERM, with a pause after each message, a message again until it is
+// acknowledged, and writes a line for each attempt and outcome, in the form of tests/drills/history.py.
+func record(file, run string, pause time.Duration) {
 	out, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	check(err)
 	line := func(event, id string, more map[string]any) {
@@ -239,14 +239,17 @@ func record(file, run string) {
 			line("unknown", id, map[string]any{"why": err.Error()})
 			time.Sleep(50 * time.Millisecond)
 		}
+		time.Sleep(pause)
 	}
 	os.Exit(0)
 }
 
 func main() {
 	if rest, is := strings.CutPrefix(os.Args[3], "history:"); is {
-		file, run, _ := strings.Cut(rest, ":")
-		record(file, run)
+		words := strings.Split(rest, ":")
+		pause, err := strconv.Atoi(words[2])
+		check(err)
+		record(words[0], words[1], time.Duration(pause)*time.Millisecond)
 		return
 	}
 	if seconds, is := strings.CutPrefix(os.Args[3], "load:"); is {

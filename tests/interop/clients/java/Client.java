@@ -28,7 +28,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * transacts; prints what it saw.
  *
  * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps, or
- * ENDPOINT TOPIC history:FILE:RUN, which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
+ * ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS, which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
  * MARK-group, MARK-ordered.
  */
 public class Client {
@@ -48,7 +48,7 @@ public class Client {
         configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
         if (arguments[2].startsWith("history:")) {
             String[] words = arguments[2].split(":");
-            record(words[1], words[2]);
+            record(words[1], words[2], Long.parseLong(words[3]));
             Runtime.getRuntime().halt(0);
         }
         if (arguments[2].startsWith("load:")) {
@@ -72,10 +72,10 @@ public class Client {
     }
 
     /**
-     * Sends to the FIFO topic MARK until SIGTERM, a message again until it is acknowledged, and writes a line for each
-     * attempt and outcome, in the form of tests/drills/history.py.
+     * Sends to the FIFO topic MARK until SIGTERM, with a pause after each message, a message again until it is
+     * acknowledged, and writes a line for each attempt and outcome, in the form of tests/drills/history.py.
      */
-    private static void record(String file, String run) throws Exception {
+    private static void record(String file, String run, long pauseMs) throws Exception {
         AtomicBoolean stopping = new AtomicBoolean();
         Thread sender = Thread.currentThread();
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
@@ -113,6 +113,7 @@ public class Client {
                         Thread.sleep(50);
                     }
                 }
+                Thread.sleep(pauseMs);
             }
         }
     }
