@@ -22,8 +22,9 @@ from .cluster_view import ClusterView
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-#: Six heartbeats of an idle replication stream; shorter than a lease.
-ISOLATED_AFTER_S = 3.0
+#: Longer than the takeover by another nameserver (1.9 s with the default lease), and with one tick
+#: shorter than the request timeout of clients (3 s): their first repetition finds another node.
+ISOLATED_AFTER_S = 2.5
 #: Longer than a client needs to dial its other addresses.
 REFUSE_S = 5.0
 

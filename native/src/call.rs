@@ -170,9 +170,11 @@ impl Outbox {
     }
 
     /// Process orders until a stop order; returns its grace time. Runs on the network thread.
+    ///
+    /// The notification for a stop order also covers the orders behind it, so the next call takes
+    /// them before it waits.
     pub async fn work(&self) -> u64 {
         loop {
-            self.bell.notified().await;
             self.told.store(false, Ordering::Release);
             while let Some(order) = self.orders.pop() {
                 match order {
@@ -181,6 +183,7 @@ impl Outbox {
                     Order::Stop(grace_ms) => return grace_ms,
                 }
             }
+            self.bell.notified().await;
         }
     }
 }
@@ -282,4 +285,27 @@ fn framed(messages: &[&[u8]]) -> PyResult<Bytes> {
         frame::put(&mut buffer, message);
     }
     Ok(buffer.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Pool;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn orders_behind_a_stop_order_are_carried_out() {
+        let unread = Arc::new(Share::new(Arc::new(Pool::new(1)), 1));
+        let call = Arc::new(Shared::new(1, Arc::default(), unread));
+        let outbox = Outbox::default();
+        outbox.stop(7);
+        outbox.put(Order::Consumed(Arc::clone(&call)));
+        assert_eq!(outbox.work().await, 7);
+        let before = call.inbound.available_permits();
+        tokio::select! {
+            biased;
+            _ = outbox.work() => unreachable!("no second stop order"),
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(call.inbound.available_permits(), before + 1);
+    }
 }

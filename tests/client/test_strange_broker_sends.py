@@ -75,6 +75,21 @@ async def test_a_send_to_a_silent_broker_ends_within_its_total_timeout() -> None
                 await producer.send("t", b"x", within=0.3)
 
 
+async def test_a_refused_send_is_repeated_while_its_new_route_does_not_come() -> None:
+    async with producing(request_timeout=60.0, timeout=60.0) as (broker, producer):
+        await producer.send("t", b"first")
+        refusal = v2.SendMessageResponse(status=v2.Status(code=v2.HA_NOT_AVAILABLE))
+        accepted = broker.healthy
+        answers = [refusal]
+        broker.answers[paths.SEND_MESSAGE] = lambda raw: (
+            answers.pop() if answers else accepted(paths.SEND_MESSAGE, raw)
+        )
+        broker.answers[paths.QUERY_ROUTE] = lambda _: asyncio.sleep(60)  # its host has vanished
+        async with asyncio.timeout(WAIT_S):
+            await producer.send("t", b"second")
+        assert broker.calls[paths.QUERY_ROUTE] == 2
+
+
 async def test_a_cancelled_send_keeps_the_order_of_its_message_group() -> None:
     async with producing(timeout=WAIT_S) as (broker, producer):
         gate, under_way, most = asyncio.Event(), 0, 0

@@ -1,7 +1,8 @@
 """The three hosts of docs/production.md: its files word for word, one namespace for each host.
 
-`python -m cometmq.tests.drills.hosts.guide FOLDER` starts them, sends, carries out the rolling
-restart, kills a host and sends again. Prints `passed` at the end; a failure is a traceback.
+`python -m cometmq.tests.drills.hosts.guide FOLDER PROGRAMS` starts them, carries out the rolling
+restart under load of the official Python client and of PROGRAMS (JSON: commands by name), kills a
+host and sends again. Prints `passed` at the end; a failure is a traceback.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import grpc
 from cometmq.proto import v2
 
 from ...harness.wire import Wire, normal_message
+from .. import history
 from .lab import Lab, run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,6 +34,9 @@ UNITS = ROOT / "deploy" / "systemd"
 STATE = Path("/var/lib/cometmq")
 PREFIX = "/opt/cometmq/bin/cometmq"
 START_S = 90.0
+LOADED = "loaded"
+PAUSE_MS = 20
+_OFFICIAL_LOAD = Path(__file__).parents[1] / "official_load.py"
 
 
 def printed_files() -> dict[tuple[str, str], str]:
@@ -155,6 +161,59 @@ class Restarter:
             self._done.write_text("restarted\n")
 
 
+class Loads:
+    """Official clients that send until `stop`, and record each outcome."""
+
+    def __init__(self, hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
+        self._hosts, self._folder = hosts, folder
+        python = [sys.executable, "-P", str(_OFFICIAL_LOAD), "--pause", str(PAUSE_MS / 1000)]
+        self._histories = {name: folder / f"history-{name}.jsonl" for name in ("python", *programs)}
+        words = ("--endpoints", hosts.endpoints, "--topic", LOADED, "--history")
+        self._processes = [self._start("python", [*python, *words, str(self._histories["python"])])]
+        for name, command in programs.items():
+            record = f"history:{self._histories[name]}:a:{PAUSE_MS}"
+            self._processes.append(self._start(name, [*command, hosts.endpoints, LOADED, record]))
+
+    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        home = self._folder / f"home-{name}"
+        home.mkdir()
+        environment = {
+            **os.environ,
+            "HOME": str(home),
+            "JAVA_TOOL_OPTIONS": f"-Duser.home={home}",
+            # The Go client accepts several addresses only without TLS.
+            "rocketmq.client.enableSsl": "false",
+            "GRPC_VERBOSITY": "NONE",
+        }
+        with (home / "client.log").open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=home
+            )
+
+    def wait_served(self) -> None:
+        """Wait until every client has an OK from now on."""
+        since_s = time.monotonic()
+        for name, path in self._histories.items():
+            answered = history.Counter("ok")
+            while answered.last_event().get("t", 0.0) <= since_s:
+                assert time.monotonic() < since_s + START_S, f"{name}: {self._hosts.logs()}"
+                time.sleep(0.1)
+                answered.poll([path])
+
+    def stop(self) -> dict[str, list[str]]:
+        """Stop the clients; return what failed, by client."""
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            process.wait(60.0)
+        failed = ("fail", "unknown")
+        found = {
+            name: [event["why"] for event in history.read(path) if event["e"] in failed]
+            for name, path in self._histories.items()
+        }
+        return {name: why for name, why in found.items() if why}
+
+
 async def send(endpoints: str, topic: str, first: int, count: int) -> None:
     """Send messages; each must be acknowledged."""
     async with Wire(endpoints, "guide@1") as wire:
@@ -170,7 +229,7 @@ async def send(endpoints: str, topic: str, first: int, count: int) -> None:
                 assert attempt < 9, answer
 
 
-def follow(folder: Path) -> None:
+def follow(folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
     """Follow the guide."""
     hosts = Hosts(folder)
     for address in hosts.addresses:
@@ -187,6 +246,24 @@ def follow(folder: Path) -> None:
     assert "at least 2 in sync" in found["policy"]
     hosts.cometmq("topic", "create", "orders")
     asyncio.run(send(hosts.endpoints, "orders", 0, 50))
+    rolling_restart(hosts, folder, programs)
+    asyncio.run(send(hosts.endpoints, "orders", 50, 50))
+    leader = hosts.addresses[int(hosts.status()["leader"])]
+    hosts.kill(leader)
+    asyncio.run(send(hosts.endpoints, "orders", 100, 50))
+    left = hosts.status(codes=(3,))
+    assert left["health"] == "degraded", left
+    hosts.start(leader, "cometmq-namesrv")
+    hosts.start(leader, "cometmq-broker")
+    assert hosts.status("--wait", str(START_S))["health"] == "healthy"
+
+
+def rolling_restart(hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
+    """Restart all brokers and nameservers under load, without an error of an official client."""
+    hosts.cometmq("topic", "create", LOADED, "--type", "fifo")
+    loads = Loads(hosts, folder, programs)
+    loads.wait_served()
+    found = hosts.status()
     restarter = Restarter(hosts, folder)
     leader = hosts.addresses[int(found["leader"])]
     commands = [
@@ -201,22 +278,16 @@ def follow(folder: Path) -> None:
     assert brokers[-1].endswith(leader), "the leader restarts last"
     decider = found["decided_by"].partition(":")[0]
     assert restarter.order[-1] == f"cometmq-namesrv {decider}"
-    asyncio.run(send(hosts.endpoints, "orders", 50, 50))
-    leader = hosts.addresses[int(hosts.status()["leader"])]
-    hosts.kill(leader)
-    asyncio.run(send(hosts.endpoints, "orders", 100, 50))
-    left = hosts.status(codes=(3,))
-    assert left["health"] == "degraded", left
-    hosts.start(leader, "cometmq-namesrv")
-    hosts.start(leader, "cometmq-broker")
-    assert hosts.status("--wait", str(START_S))["health"] == "healthy"
+    loads.wait_served()
+    errors = loads.stop()
+    assert not errors, errors
 
 
 def main() -> None:
     """Follow the guide in a lab."""
     run("mount", "-t", "tmpfs", "tmpfs", "/var/lib")
     STATE.mkdir()
-    follow(Path(sys.argv[1]))
+    follow(Path(sys.argv[1]), json.loads(sys.argv[2]))
     print("passed")
 
 
