@@ -103,6 +103,8 @@ ALIASES: Table = {
     "statsAll": ("mqadmin.state", "stats_all", ""),
     "getBrokerConfig": ("mqadmin.state", "get_broker_config", ""),
     "consumerConnection": ("mqadmin.state", "consumer_connection", ""),
+    "consumerStatus": ("mqadmin.state", "consumer_status", ""),
+    "haStatus": ("mqadmin.state", "ha_status", ""),
     "brokerConsumeStats": ("mqadmin.state", "broker_consume_stats", ""),
     "wipeWritePerm": ("mqadmin.state", "wipe_write_perm", ""),
     "addWritePerm": ("mqadmin.state", "add_write_perm", ""),

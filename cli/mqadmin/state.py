@@ -15,7 +15,9 @@ from ..cluster import definition_files
 from ..cluster.draining import drain
 from ..config import show as settings
 from ..confirm import plan_options
+from ..ha import command as ha
 from ..offset import command as offsets
+from ..options import output_option
 from ..top import command as tops
 from .messaging import CLUSTER, NAMESERVER, F, call, common, options_of
 
@@ -60,6 +62,28 @@ def get_broker_config(endpoint: str, output: str) -> None:
 def consumer_connection(name: str, endpoint: str, output: str) -> None:
     """Show the connected consumers of a group (`group describe`)."""
     call(groups.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("consumerStatus")
+@click.option("-g", "--consumerGroup", "name", required=True, help="Consumer group.")
+@click.option("-i", "--clientId", expose_value=False, hidden=True)
+@click.option("-s", "--jstack", expose_value=False, hidden=True)
+@common
+def consumer_status(name: str, endpoint: str, output: str) -> None:
+    """Show the queues and consumers of a group (`group describe`)."""
+    call(groups.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("haStatus")
+@click.option("-n", "--namesrvAddr", "given", default="", help="Nameservers.")
+@click.option("-c", "--clusterName", expose_value=False, hidden=True)
+@click.option("-b", "--brokerAddr", expose_value=False, hidden=True)
+@click.option("-i", "--interval", expose_value=False, hidden=True)
+@ha.where_options
+@output_option
+def ha_status(given: str, namesrv: str, **values: Any) -> Any:
+    """Show the replicas of each broker group (`ha status`)."""
+    return call(ha.status, namesrv=given or namesrv, **values)
 
 
 @click.command("brokerConsumeStats")

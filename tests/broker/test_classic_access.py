@@ -210,6 +210,8 @@ async def test_changes_of_tools_have_lines_in_the_audit_log(tmp_path: Path) -> N
             await client.post(
                 signed(request(Admin.AUTH_CREATE_USER, user, username="ann"), "admin")
             )
+        mode = b'{"consumerGroup":"g","topic":"new","mode":"POP"}'
+        await client.post(signed(request(Request.SET_MESSAGE_REQUEST_MODE, mode), "p"))
     text = file.read_text()
     assert "secret-of-ann" not in text
     lines = [json.loads(line) for line in text.splitlines()]
@@ -219,5 +221,6 @@ async def test_changes_of_tools_have_lines_in_the_audit_log(tmp_path: Path) -> N
         ("admin", "UPDATE_AND_CREATE_TOPIC", "new", v2.OK),
         ("admin", "AUTH_CREATE_USER", "ann", v2.OK),
         ("admin", "AUTH_CREATE_USER", "ann", Reply.INVALID_PARAMETER),
+        ("p", "SET_MESSAGE_REQUEST_MODE", "", Reply.NO_PERMISSION),
     ]
     assert all(row["from"].startswith("127.0.0.1:") for row in lines)

@@ -401,6 +401,7 @@ def test_mqadmin_names_for_messages_and_state_work(shell: Shell, tmp_path: Path)
     assert "clone-to" in shell("statsAll", *where)
     assert "brokerName" in shell("getBrokerConfig", *cluster)
     assert "clone-to" in shell("consumerConnection", *where, "-g", "clone-to")
+    assert "clone-to" in shell("consumerStatus", *where, "-g", "clone-to", "-s", "false")
     assert "clone-to" in shell("brokerConsumeStats", *where, "-b", "127.0.0.1:10911")
     for command in ("wipeWritePerm", "addWritePerm"):  # producers cannot leave the only group
         assert "No broker group" in shell(command, *where, "-b", "broker-a", code=2)

@@ -44,6 +44,7 @@ def test_commands_in_the_directory_of_a_cluster_use_its_ports_and_token(cluster:
         (group,) = json.loads(run("ha", "status", "-o", "json", cwd=place))
         assert [row["in_sync"] for row in group["replicas"]] == [True, True]
         run("topic", "create", "orders", cwd=place)
+    assert json.loads(run("haStatus", "-o", "json", cwd=cluster.data))[0]["replicas"]
     run("ha", "switchover", "--dry-run", cwd=cluster.data)
     run("healthcheck", cwd=cluster.data)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....proto import v2
 from ....proto.errors import WireError
 from ....remoting.admin_codes import Admin
-from ....remoting.codes import Reply
+from ....remoting.codes import Reply, Request
 from ....remoting.command import Command
 from ....remoting.connection import RemotingError
 from ...access.audit import AuditedCall
@@ -33,6 +33,7 @@ CHANGES = {
     Admin.DELETE_SUBSCRIPTIONGROUP: "groupName",
     Admin.INVOKE_BROKER_TO_RESET_OFFSET: "group",
     Admin.CLONE_GROUP_OFFSET: "destGroup",
+    Request.SET_MESSAGE_REQUEST_MODE: "",
     Admin.AUTH_CREATE_USER: "username",
     Admin.AUTH_UPDATE_USER: "username",
     Admin.AUTH_DELETE_USER: "username",

@@ -144,48 +144,56 @@ async def trace(client: RemotingClient) -> None:
 
 
 @asynccontextmanager
-async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Mqadmin, dict[str, str]]]:
+async def started(namesrv: str, home: Path, *options: str) -> AsyncIterator[Mqadmin]:
+    """Run the program that runs commands."""
     command = await asyncio.to_thread(java)
-    nameserver = NameserverServer(
+    options = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}", *options)
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=home,
+        env={**os.environ, "HOME": str(home), "JAVA_TOOL_OPTIONS": " ".join(options)},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=4 << 20,
+    )
+    assert process.stdin is not None
+    try:
+        yield Mqadmin(process, namesrv)
+    finally:
+        process.stdin.close()
+        await asyncio.wait_for(process.wait(), COMMAND_S)
+
+
+@asynccontextmanager
+async def nameserver() -> AsyncIterator[tuple[str, str]]:
+    """Run a nameserver; yield its address, and that for classic clients."""
+    server = NameserverServer(
         NameserverConfig(bind_address="127.0.0.1", listen_port=0, remoting_listen_port=-1)
     )
-    address = await nameserver.start()
-    namesrv = f"127.0.0.1:{nameserver.remoting_port}"
+    address = await server.start()
+    try:
+        yield address, f"127.0.0.1:{server.remoting_port}"
+    finally:
+        await server.stop(0.5)
+
+
+@asynccontextmanager
+async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Mqadmin, dict[str, str]]]:
     files, home = tmp_path / "files", tmp_path / "home"
     files.mkdir()
     home.mkdir()
     write_lists(files)
-    options = f"-Duser.home={home} -Djava.io.tmpdir={home}"
-    chosen = settings(tmp_path / "store", remoting_listen_port=-1, namesrv_addr=address)
-    try:
+    async with nameserver() as (address, namesrv):
+        chosen = settings(tmp_path / "store", remoting_listen_port=-1, namesrv_addr=address)
         async with running(chosen) as live:
             async with live.client() as wire:
                 await create_topic(wire, "admin-topic", queues=4)
                 await create_topic(wire, "trace-topic", queues=1)
                 await create_group(wire, "admin-group")
             values = {"broker": live.bound.remoting, "files": str(files), "namesrv": namesrv}
-            async with consumer(live, values):
-                process = await asyncio.create_subprocess_exec(
-                    *command,
-                    cwd=home,
-                    env={
-                        **os.environ,
-                        "HOME": str(home),
-                        "JAVA_TOOL_OPTIONS": options,
-                    },
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    limit=4 << 20,
-                )
-                assert process.stdin is not None
-                try:
-                    yield Mqadmin(process, namesrv), values
-                finally:
-                    process.stdin.close()
-                    await asyncio.wait_for(process.wait(), COMMAND_S)
-    finally:
-        await nameserver.stop(0.5)
+            async with consumer(live, values), started(namesrv, home) as mqadmin:
+                yield mqadmin, values
 
 
 def documented() -> dict[str, str]:
