@@ -36,6 +36,7 @@ COMMANDS: Table = {
     ),
     "cluster": ("cluster.command", "cluster", "Describe the broker groups and their members."),
     "backup": ("backup.command", "backup", "Save a running cluster, check and restore a backup."),
+    "mirror": ("mirror.command", "mirror", "Copy topics and groups of a running cluster."),
     "context": ("context.command", "context", "Name clusters that commands can address."),
     "user": ("user", "user", "Create, change, delete and list users."),
     "acl": ("acl", "acl", "Create, delete and list the policies of users."),

@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "broker": frozenset({"auth", "front", "remoting", "store", "ha", "proto"}),
     "client": frozenset({"proto"}),
     "pipeline": frozenset({"client", "proto", "store/format", "store/scan"}),
+    "mirror": frozenset({"auth", "remoting", "store/format"}),
     "console": EVERYTHING,
     "cli": EVERYTHING,
     "": EVERYTHING,  # the root: the public API, loaded lazily

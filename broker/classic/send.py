@@ -42,7 +42,7 @@ from ..delay.recall_handle import RecallHandle
 from ..messages.stored_properties import in_bucket_order
 from ..messages.validation import check_group, check_topic
 from ..pop.dead_letter import dead_letter_topic
-from ..pop.retry import is_retry_topic
+from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ReceiptExtras
 from ..sending.fast_path import Prepared
 from .errors import context_of, no_topic, reply_code
@@ -189,6 +189,8 @@ class ClassicSends:
     def _retry_topic(self, header: SendMessage) -> Topic:
         """Return the retry topic of a group, or its dead-letter topic after the last attempt."""
         group = header.topic.removeprefix(_RETRY_PREFIX)
+        if self._metadata.group(group) is None:
+            group = self._pop_group(header) or group
         check_group(group)
         known = self._metadata.group(group)
         if known is None:
@@ -204,6 +206,14 @@ class ClassicSends:
             name = dead_letter_topic(group)
         self._group_topics.ensure(name)
         return self._sender.topic_to_send(name)
+
+    def _pop_group(self, header: SendMessage) -> str:
+        """Return the group whose retry topic of pops this is, for a message that a mirror brings;
+        "" for another topic. The property ORIGIN_GROUP names the group."""
+        group = decode_properties(header.properties.encode()).get(ORIGIN_GROUP, "")
+        origin = origin_topic(header.topic, group)
+        is_retry = origin != header.topic and self._metadata.topic(origin) is not None
+        return group if group and is_retry else ""
 
     def _queue(self, header: SendMessage, topic: Topic) -> int:
         """Return the queue: the client's, or the next one. Raises RemotingError."""

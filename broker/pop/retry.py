@@ -18,7 +18,7 @@ from ..messages.stored_properties import in_bucket_order
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
 
 _PREFIX = "%RETRY%"
-_ORIGIN_GROUP = "ORIGIN_GROUP"
+ORIGIN_GROUP = "ORIGIN_GROUP"
 _FIRST_POP_TIME = "1ST_POP_TIME"
 # The reference collects a copy's properties in a new map; its bucket order is the order on disk.
 _BUCKETS = 16
@@ -46,7 +46,7 @@ def is_retry_topic(topic: str) -> bool:
 
 def is_of_group(record: Stored, group: str) -> bool:
     """Return whether a record of a retry topic belongs to the group; without a name it does."""
-    origin = property_value(record.properties, _ORIGIN_GROUP.encode())
+    origin = property_value(record.properties, ORIGIN_GROUP.encode())
     return not origin or origin == group.encode()
 
 
@@ -61,7 +61,7 @@ def retry_copy(
     for name in NOT_COPIED:
         properties.pop(name, None)
     properties.setdefault(_FIRST_POP_TIME, str(pop_ms))
-    properties[_ORIGIN_GROUP] = group
+    properties[ORIGIN_GROUP] = group
     return Message(
         target,
         0,

@@ -1,0 +1,1 @@
+"""`cometmq mirror`: topics and groups of another cluster, copied while it runs."""
