@@ -1,10 +1,12 @@
-"""`cometmq up --groups --replicas --nameservers` with real processes: one survives any other."""
+"""`cometmq cluster add-group` on a running `cometmq up`, with real processes.
+
+A cluster of two groups from the start is in `tests/interop/test_broker_groups.py`.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,6 @@ from cometmq.tests.harness.cluster import Cluster, wait_until
 MESSAGES = 40
 WAIT_S = 90.0
 GROUPS = ["broker-a", "broker-b"]
-SHAPE = ("--groups", "2", "--replicas", "2", "--nameservers", "3")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path / "data", *SHAPE, controller=True, segment_size=1 << 20)
-    try:
-        yield made.start(WAIT_S)
-    finally:
-        made.stop()
 
 
 def documents(cluster: Cluster, *words: str) -> Any:
@@ -61,36 +53,6 @@ def consumed(endpoint: str, topic: str, wanted: set[bytes]) -> set[bytes]:
                 bodies.add(message.body)
                 consumer.ack(message)
     return bodies
-
-
-@pytest.mark.timeout(300)
-def test_two_groups_serve_through_any_node_and_survive_a_killed_leader(cluster: Cluster) -> None:
-    nodes = {node.name: node for node in cluster.nodes()}
-    assert [node.role for node in nodes.values()].count("nameserver") == 3
-    told = cluster.run("topic", "create", "t", "--endpoint", cluster.address("slave-b")).stdout
-    assert told == "".join(f"{name}  Created topic t: normal, 8 queues.\n" for name in GROUPS)
-    for name in ("master", "slave", "master-b", "slave-b"):
-        at = cluster.address(name)
-        wait_until("the route has both groups", lambda at=at: routed(at, "t") == GROUPS, WAIT_S)
-    first = sent_to_both(cluster.address("slave"), "t", "a")
-    queues = documents(cluster, "topic", "describe", "t")["queues"]
-    assert {queue["broker"] for queue in queues if queue["messages"]} == set(GROUPS)
-    assert consumed(cluster.address("slave-b"), "t", first) == first
-
-    def leaders() -> list[str]:
-        rows = documents(cluster, "up", "status")["processes"]
-        return [
-            row["name"] for row in rows if (row["group"], row["role"]) == ("broker-b", "leader")
-        ]
-
-    wait_until("broker-b has one leader", lambda: len(leaders()) == 1, WAIT_S)
-    cluster.kill9(leaders()[0])
-    cluster.kill9("namesrv-2")
-    second = sent_to_both(cluster.endpoints, "t", "b")
-    assert consumed(cluster.endpoints, "t", second) >= second
-    down = cluster.run("up", "status", "--data", str(cluster.data), check=False)
-    assert down.returncode == 3
-    assert down.stdout.count("ended") == 2
 
 
 @pytest.mark.timeout(300)

@@ -61,6 +61,12 @@ class Server:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(STOP_S)
 
+    def kill9(self) -> None:
+        """Kill with SIGKILL; return when it has ended."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(STOP_S)
+
 
 class TwoGroups:
     """The processes, and commands at one of their endpoints."""
