@@ -315,6 +315,7 @@ def _status(core: Core) -> BrokerStatus:
     return BrokerStatus(
         runtime=core.runtime,
         store=core.store,
+        metadata=core.metadata,
         replication=core.replication,
         leadership=core.leadership,
         cluster=core.cluster,

@@ -113,6 +113,7 @@ def administration(
             "GetClientStack": admin.clients.stack,
             "ListBrokers": admin.list_brokers,
             "DescribeCluster": admin.describe_cluster,
+            "SetDrained": admin.topics.set_drained,
             "ResetOffsets": admin.offsets.reset,
             "GetConfig": admin.get_config,
             "QueryMessages": queries.query_messages,

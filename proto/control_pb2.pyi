@@ -327,6 +327,7 @@ class MetaChange(_message.Message):
     USER_DELETE_FIELD_NUMBER: _builtins.int
     QUOTA_UPSERT_FIELD_NUMBER: _builtins.int
     QUOTA_DELETE_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
     KEEP_OFFSETS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     topic_delete: _builtins.str
@@ -334,6 +335,8 @@ class MetaChange(_message.Message):
     user_delete: _builtins.str
     quota_delete: _builtins.str
     """a subject"""
+    drained: _builtins.bool
+    """new topics of the broker group are read-only"""
     keep_offsets: _builtins.bool
     """of a group_delete: a later group of this name keeps the offsets"""
     @_builtins.property
@@ -356,13 +359,14 @@ class MetaChange(_message.Message):
         user_delete: _builtins.str = ...,
         quota_upsert: Global___QuotaConfig | None = ...,
         quota_delete: _builtins.str = ...,
+        drained: _builtins.bool = ...,
         keep_offsets: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "drained", b"drained", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "drained", b"drained", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["topic_upsert", "topic_delete", "group_upsert", "group_delete", "user_upsert", "user_delete", "quota_upsert", "quota_delete"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["topic_upsert", "topic_delete", "group_upsert", "group_delete", "user_upsert", "user_delete", "quota_upsert", "quota_delete", "drained"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -383,10 +387,13 @@ class MetaSnapshot(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     USERS_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
     part_index: _builtins.int
     """from 0"""
     part_count: _builtins.int
     version: _builtins.int
+    drained: _builtins.bool
+    """of the first part"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]: ...
     @_builtins.property
@@ -405,10 +412,11 @@ class MetaSnapshot(_message.Message):
         groups: _abc.Iterable[Global___GroupConfig] | None = ...,
         users: _abc.Iterable[Global___UserConfig] | None = ...,
         quotas: _abc.Iterable[Global___QuotaConfig] | None = ...,
+        drained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drained", b"drained", "groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1821,6 +1829,7 @@ class DescribeClusterResponse(_message.Message):
     REDELIVERED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     cluster: _builtins.str
@@ -1838,6 +1847,8 @@ class DescribeClusterResponse(_message.Message):
     redelivered: _builtins.int
     """delivered again because a follower served pops"""
     version: _builtins.str
+    drained: _builtins.bool
+    """new topics are read-only in the group"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]: ...
     @_builtins.property
@@ -1858,14 +1869,64 @@ class DescribeClusterResponse(_message.Message):
         redelivered: _builtins.int = ...,
         version: _builtins.str = ...,
         store: Global___StoreStatus | None = ...,
+        drained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "cluster", b"cluster", "code", b"code", "door", b"door", "flush", b"flush", "members", b"members", "message", b"message", "min_in_sync_replicas", b"min_in_sync_replicas", "redelivered", b"redelivered", "replication", b"replication", "store", b"store", "version", b"version", "write_refusal", b"write_refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "cluster", b"cluster", "code", b"code", "door", b"door", "drained", b"drained", "flush", b"flush", "members", b"members", "message", b"message", "min_in_sync_replicas", b"min_in_sync_replicas", "redelivered", b"redelivered", "replication", b"replication", "store", b"store", "version", b"version", "write_refusal", b"write_refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
+
+@_typing.final
+class SetDrainedRequest(_message.Message):
+    """While a broker group is drained, its topics are not made writable, and new ones are read-only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAINED_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    drained: _builtins.bool
+    broker: _builtins.str
+    def __init__(
+        self,
+        *,
+        drained: _builtins.bool = ...,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "drained", b"drained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetDrainedRequest: _TypeAlias = SetDrainedRequest  # noqa: Y015
+
+@_typing.final
+class SetDrainedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    ALTERED_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    altered: _builtins.bool
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        altered: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["altered", b"altered", "code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetDrainedResponse: _TypeAlias = SetDrainedResponse  # noqa: Y015
 
 @_typing.final
 class SetArchiveWatermarkRequest(_message.Message):

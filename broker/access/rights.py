@@ -145,6 +145,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.READ_OFFSETS: _cluster(Action.SUB),
     paths.LOCATE_LOG: _cluster(Action.SUB),
     paths.SET_ARCHIVE_WATERMARK: _cluster(Action.UPDATE),
+    paths.SET_DRAINED: _cluster(Action.UPDATE),
     paths.GET_ARCHIVE_WATERMARK: _cluster(Action.GET),
     paths.PUT_QUOTA: _cluster(Action.UPDATE),
     paths.DELETE_QUOTA: _cluster(Action.UPDATE),
@@ -165,7 +166,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.SET_ROUTES: _super,
 }
 
-#: Methods that change topics, groups, offsets, users, policies or quotas.
+#: Methods that change topics, groups, offsets, users, policies, quotas or the broker group.
 CHANGES = frozenset(
     (
         paths.CREATE_TOPIC,
@@ -173,6 +174,7 @@ CHANGES = frozenset(
         paths.CREATE_GROUP,
         paths.DELETE_GROUP,
         paths.RESET_OFFSETS,
+        paths.SET_DRAINED,
         paths.PUT_USER,
         paths.DELETE_USER,
         paths.PUT_POLICY,

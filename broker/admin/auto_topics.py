@@ -68,6 +68,7 @@ class AutoTopics:
         return (
             self._config.auto_create_topic_enable
             and self._leadership.is_leader
+            and not self._metadata.drained
             and not name.startswith(_NEVER_CREATED)
             # If another group of the cluster has the topic, clients send there.
             and not self._cluster.others_with(name)

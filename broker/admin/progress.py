@@ -64,16 +64,21 @@ class ConsumerProgress:
     def all_group_queues(
         self, groups: Container[str] | None = None
     ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
-        """Group and queue for everything that was ever consumed, by the named groups or by all, and
-        for the retry topics beside it. Offsets may change between two steps."""
+        """Group and queue of every topic that was ever consumed, by the named groups or by all, and
+        of the retry topics beside it. Offsets may change between two steps."""
         self._pump.catch_up()
         for topic, group in self._offsets.pairs():
             if groups is not None and group not in groups:
                 continue
-            for queue_id, offset in self._offsets.queues(topic, group):
+            offsets = dict(self._offsets.queues(topic, group))
+            for queue_id, offset in offsets.items():
                 yield group, self.queue_row(topic, group, queue_id, offset)
             if topic.startswith(_RETRY_PREFIX):
                 continue
+            consumed = self._metadata.topics.get(topic)
+            for queue_id in range(consumed.read_queues if consumed is not None else 0):
+                if queue_id not in offsets:
+                    yield group, self.queue_row(topic, group, queue_id, NOT_CONSUMED)
             for name in queue_topics(topic, group)[1:]:
                 known = self._metadata.topics.get(name)
                 if known is not None and (name, group) not in self._offsets:

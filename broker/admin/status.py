@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
     from ..leadership import Leadership
-    from ..metadata.tables import Topic
+    from ..metadata.tables import Metadata, Topic
     from ..routing.cluster_view import ClusterView, MemberView
     from ..runtime import Runtime
 
@@ -31,6 +31,7 @@ class BrokerStatus:
         *,
         runtime: Runtime,
         store: MessageStore,
+        metadata: Metadata,
         replication: Replication,
         leadership: Leadership,
         cluster: ClusterView,
@@ -40,6 +41,7 @@ class BrokerStatus:
         self._clock = runtime.clock
         self._counters = runtime.counters
         self._store = store
+        self._metadata = metadata
         self._replication = replication
         self._leadership = leadership
         self._cluster = cluster
@@ -149,6 +151,7 @@ class BrokerStatus:
             redelivered=self._counters.redelivered_without_handover,
             version=__version__,
             store=self._store_status(),
+            drained=self._metadata.drained,
         )
 
     def _store_status(self) -> v1.StoreStatus:

@@ -18,7 +18,14 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.validation import MIXED, check_topic
 from ..metadata.codec import topic_message
-from ..metadata.tables import PERM_DEFAULT, TYPE_NAMES, Topic, is_internal_topic, type_name
+from ..metadata.tables import (
+    PERM_DEFAULT,
+    PERM_WRITE,
+    TYPE_NAMES,
+    Topic,
+    is_internal_topic,
+    type_name,
+)
 from ..slices import Slices
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .pages import page_of
@@ -107,6 +114,17 @@ class TopicAdmin:
         # It may start behind a deleted topic of the same name.
         answer.topic.CopyFrom(topic_message(topic))
         return future
+
+    def set_drained(
+        self, request: v1.SetDrainedRequest, ctx: RequestContext
+    ) -> asyncio.Future[v1.SetDrainedResponse] | v1.SetDrainedResponse:
+        """Begin or end that no topic becomes writable; existing topics keep their permission."""
+        answer = v1.SetDrainedResponse(code=v2.OK, message="OK")
+        if request.drained == self._metadata.drained:
+            return answer
+        self._changes.check_writable()
+        answer.altered = True
+        return self._changes.when_durable(self._meta_log.write_drained(request.drained), answer)
 
     async def delete(
         self, request: v1.DeleteTopicRequest, ctx: RequestContext
@@ -205,6 +223,8 @@ class TopicAdmin:
         perm = known.perm if known else PERM_DEFAULT
         if request.HasField("perm"):
             perm = request.perm
+        if self._metadata.drained and not is_internal_topic(request.name):
+            perm &= ~PERM_WRITE
         kind, attributes = self._type_and_attributes(request, known)
         if known is None:
             return Topic(request.name, read, write, perm, kind, attributes)

@@ -175,10 +175,11 @@ def snapshot_parts(
     users: Iterable[User],
     quotas: Iterable[Quota],
     *,
+    drained: bool = False,
     part_bytes: int = PART_BYTES,
 ) -> list[v1.MetaSnapshot]:
     """Return all topics, groups, users and quotas of a version in one or more parts."""
-    parts = [v1.MetaSnapshot(version=version)]
+    parts = [v1.MetaSnapshot(version=version, drained=drained)]
     size = 0
     for item in _messages(topics, groups, users, quotas):
         item_size = item.ByteSize()

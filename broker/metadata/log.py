@@ -157,6 +157,12 @@ class MetaLog:
         self._metadata.remove_quota(subject)
         return end
 
+    def write_drained(self, drained: bool) -> int:
+        """Append and apply whether the broker group is drained; return the log offset after it."""
+        end = self._write(v1.MetaChange(drained=drained))
+        self._metadata.drained = drained
+        return end
+
     def begin_epoch(self, start: v1.EpochStart) -> int:
         """Append the first record of an epoch; return the log offset after it. Raises WireError."""
         # The end of a segment may follow before the record (`ha/state/epoch_scan.py`).
@@ -218,6 +224,7 @@ class MetaLog:
             self._metadata.groups.values(),
             self._metadata.users.values(),
             self._metadata.quotas.values(),
+            drained=self._metadata.drained,
             part_bytes=self._part_bytes,
         )
         bodies = [part.SerializeToString() for part in parts]
@@ -320,6 +327,8 @@ class MetaLog:
             self._metadata.put_quota(quota_of(change.quota_upsert))
         elif kind == "quota_delete":
             self._metadata.remove_quota(change.quota_delete)
+        elif kind == "drained":
+            self._metadata.drained = change.drained
 
     def _apply_snapshot(self, parts: list[v1.MetaSnapshot]) -> None:
         version = parts[0].version
@@ -332,6 +341,7 @@ class MetaLog:
             {user.name: user_of(user) for part in parts for user in part.users},
             {quota.subject: quota_of(quota) for part in parts for quota in part.quotas},
         )
+        self._metadata.drained = parts[0].drained
         for topic in self._metadata.topics.values():
             self._hide_old(topic)
 

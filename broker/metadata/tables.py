@@ -152,6 +152,8 @@ class Metadata:
         self.users: dict[str, User] = {}
         #: By subject.
         self.quotas: dict[str, Quota] = {}
+        #: Whether producers leave this broker group: no topic of users becomes writable.
+        self.drained = False
         #: Increases with every change of a topic; registrations and route caches compare it.
         self.version = 0
         #: Increases with every change of a user; caches of decisions compare it.

@@ -8,27 +8,30 @@ import click
 from ...proto import paths, v1
 from ..confirm import go_on, plan_options
 from ..errors import CliError, Exit
+from ..lazy_group import LazyGroup, Table
 from ..options import endpoint_option, output_option
 from ..output import print_table, show_document, show_fields
-from .adding import add_group
 from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
-from .definition_files import apply, export, mend_all
-from .draining import drain
+from .definition_files import mend_all
 from .reconcile import Difference, differences
 
+#: Name -> (module of `cli`, command in it, one line of help).
+VERBS: Table = {
+    "export": ("cluster.definition_files", "export", "Write the definitions of a cluster to FILE."),
+    "apply": ("cluster.definition_files", "apply", "Create and change what is defined in FILE."),
+    "describe": ("cluster.command", "describe", "Show each broker group, and their differences."),
+    "reconcile": ("cluster.command", "reconcile", "Create what a broker group lacks."),
+    "drain": ("cluster.draining", "drain", "Let producers leave broker group GROUP."),
+    "add-group": ("cluster.adding", "add_group", "Add a broker group to a running cluster."),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, table=VERBS)
 def cluster() -> None:
     """Describe the broker groups of a cluster, mend differences, export and apply definitions."""
 
 
-cluster.add_command(export)
-cluster.add_command(apply)
-cluster.add_command(drain)
-cluster.add_command(add_group)
-
-
-@cluster.command()
+@click.command()
 @broker_option
 @endpoint_option
 @output_option
@@ -60,7 +63,7 @@ def describe(endpoint: str, output: str) -> None:
     note_failures(outcomes)
 
 
-@cluster.command()
+@click.command()
 @click.option(
     "--from",
     "source",
@@ -129,6 +132,7 @@ def _fields(name: str, answer: v1.DescribeClusterResponse) -> dict[str, object]:
         "min_in_sync_replicas": answer.min_in_sync_replicas,
         "behind_bytes": answer.behind,
         "write_refusal": answer.write_refusal,
+        "drained": answer.drained,
         "redelivered": answer.redelivered,
         "version": answer.version,
     }

@@ -1,6 +1,7 @@
 """`cometmq cluster drain`: writers leave a broker group; its consumers finish what it has.
 
-The topics of the group lose the permission to write. Routes then name its queues as readable only,
+The topics of the group lose the permission to write, also those that are created later. Routes then
+name its queues as readable only,
 and producers use the other groups; retries, dead letters and delayed messages stay in the group. A
 group is empty when no consumer group has a lag there and no delayed message waits.
 """
@@ -17,7 +18,7 @@ import click
 from ...proto import paths, v1
 from ..confirm import go_on, plan_options
 from ..connection import Connection
-from ..errors import CliError, Exit
+from ..errors import CliError, Exit, NotServedError
 from ..options import endpoint_option, output_option
 from ..output import show_document
 from .broker_groups import BrokerGroups, answers, group_names
@@ -39,8 +40,8 @@ def drain(
     """Let producers leave broker group GROUP (its brokerName), and show what is left in it.
 
     Its topics become read-only there; consumers finish. Repeat the command to see whether the group
-    is empty: exit code 0; 3 if it is not. Topics that are created later get producers there. The
-    messages of one message group can be consumed out of order while they move.
+    is empty: exit code 0; 3 if it is not. Topics that are created later are read-only there too,
+    until --undo. The messages of one message group can be consumed out of order while they move.
 
     \b
     cometmq cluster drain broker-a --wait
@@ -51,8 +52,12 @@ def drain(
     with Connection(endpoint) as connection:
         groups = BrokerGroups(connection, group_names(connection))
         if name not in groups.names:
-            names = ", ".join(filter(None, groups.names)) or "only one"
-            raise CliError(f"No broker group {name}; there are: {names}.", Exit.USAGE)
+            if len(groups.names) == 1:
+                text = "The cluster has one broker group: no other can take its producers."
+                raise CliError(f"{text} `cometmq cluster add-group` adds one.", Exit.USAGE)
+            raise CliError(
+                f"No broker group {name}; there are: {', '.join(groups.names)}.", Exit.USAGE
+            )
         topics = _to_change(groups, name, undo=undo)
         rows = [
             {"broker": name, "topic": topic, "permission": "rw" if undo else "read"}
@@ -62,6 +67,7 @@ def drain(
         if rows and not go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
             return Exit.DONE
         if not dry_run:
+            _set_drained(groups, name, drained=not undo)
             _change(groups, name, topics)
         if undo:
             click.echo(f"Producers use {name} again: {len(topics)} topics.", err=output == "json")
@@ -141,6 +147,21 @@ def _to_change(groups: BrokerGroups, name: str, *, undo: bool) -> list[tuple[str
             " `cometmq cluster reconcile` first, and keep one group that is not drained."
         )
     return [(topic, own[topic].perm & ~PERM_WRITE) for topic in writable]
+
+
+def _set_drained(groups: BrokerGroups, name: str, *, drained: bool) -> None:
+    """Begin or end that topics cannot become writable. Raises CliError."""
+    request = v1.SetDrainedRequest(drained=drained)
+    (done,) = groups.each(paths.SET_DRAINED, request, v1.SetDrainedResponse, (name,))
+    if isinstance(done.error, NotServedError):
+        if drained:
+            click.echo(
+                f"cometmq: {name} runs an earlier version: producers use its topics that are"
+                " created later.",
+                err=True,
+            )
+    elif done.error is not None:
+        raise done.error
 
 
 def _change(groups: BrokerGroups, name: str, topics: Sequence[tuple[str, int]]) -> None:

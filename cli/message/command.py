@@ -1,6 +1,5 @@
 """`cometmq message`: send messages, follow a topic, find messages."""
 
-import asyncio
 import sys
 
 import click
@@ -133,6 +132,8 @@ def tail(
     \b
     cometmq message tail orders --from -1h
     """
+    import asyncio
+
     from .tailing import tail_topic
 
     asyncio.run(
@@ -269,7 +270,7 @@ def story(
         if len(consumers) > work.GROUPS_MAX:
             click.echo(f"cometmq: Only {work.GROUPS_MAX} groups are asked; see --group.", err=True)
         rows = work.states(groups, known, consumers[: work.GROUPS_MAX])
-    document = work.document(known)
+        document = work.document(known.message, work.broker_name(groups, known))
     if output == "json":
         show_document({"message": document, "groups": rows})
         return

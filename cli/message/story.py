@@ -54,6 +54,17 @@ def find(groups: BrokerGroups, message_id: str, topic: str) -> Found | None:
     return None
 
 
+def broker_name(groups: BrokerGroups, found: Found) -> str:
+    """Return the name of the broker group that has the message. Raises CliError."""
+    if found.broker:
+        return found.broker
+    request = v1.DescribeClusterRequest()
+    ((_, answer),) = answers(
+        groups.each(paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse, [""])
+    )
+    return next((member.replica.group for member in answer.members), "")
+
+
 def waiting_place(groups: BrokerGroups, message_id: str) -> str:
     """Return where a message waits that is not in its topic yet; "" if nowhere. Raises CliError."""
     for broker in groups.names:
@@ -161,12 +172,11 @@ def state_of(
     return "waiting", None, 0
 
 
-def document(found: Found) -> dict[str, Any]:
+def document(message: Message, broker: str) -> dict[str, Any]:
     """Return the message without its body."""
-    message = found.message
     return {
         "topic": message.topic,
-        "broker": found.broker or None,
+        "broker": broker or None,
         "queue": message.queue_id,
         "offset": message.offset,
         "message_id": message.message_id,

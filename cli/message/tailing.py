@@ -6,6 +6,7 @@ an unreachable node are repeated, so that a tail survives a restart.
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ import grpc.aio
 
 from ...proto import paths, v1, v2
 from ..connection import Caller, checked, failure
-from ..errors import CliError
+from ..errors import CliError, NotServedError
 from ..links import async_channel
 from ..output import show_streamed
 from .pulling import Batch, pull_request, queue_of
@@ -35,6 +36,8 @@ class _Tail:
         self.left = count
         self.output = output
         self.caller = Caller(endpoint, None)
+        #: Whether the queues belong to several broker groups.
+        self.several = False
         self.done = asyncio.Event()
         self.arrived = asyncio.Event()
         self.channel: Any = async_channel(endpoint)
@@ -52,10 +55,36 @@ class _Tail:
             raise failure(error, self.endpoint) from None
 
     async def queues(self) -> list[v2.MessageQueue]:
-        """Return the queues of the topic."""
-        request = v1.DescribeTopicRequest(name=self.topic)
-        answer = await self.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
-        return [queue_of(self.topic, queue.broker, queue.queue_id) for queue in answer.queues]
+        """Return the queues of the topic in all broker groups. Raises CliError.
+
+        A group that does not answer, or does not have the topic, is named on stderr.
+        """
+        found: list[v2.MessageQueue] = []
+        errors: dict[str, CliError] = {}
+        for name in await self._brokers():
+            request = v1.DescribeTopicRequest(name=self.topic, broker=name)
+            try:
+                answer = await self.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+            except CliError as failed:
+                errors[name] = failed
+                continue
+            found += [queue_of(self.topic, each.broker, each.queue_id) for each in answer.queues]
+        if errors and not found:
+            raise next(iter(errors.values()))
+        for name, error in errors.items():
+            click.echo(f"cometmq: {name}: {error}", err=True)
+        self.several = len({queue.broker.name for queue in found}) > 1
+        return found
+
+    async def _brokers(self) -> Sequence[str]:
+        """Return the names of the broker groups; `[""]` for that of a broker of version 0.1.0."""
+        try:
+            answer = await self.call(
+                paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse
+            )
+        except NotServedError:
+            return [""]
+        return answer.brokers or [""]
 
     async def first_offset(self, queue: v2.MessageQueue, start: Start) -> int:
         """Return the start offset of a queue."""
@@ -92,15 +121,18 @@ class _Tail:
         async for answer in stream:
             batch.add(answer)
             while batch.messages:
-                self.show(batch.messages.pop())
+                self.show(batch.messages.pop(), queue.broker.name)
         return batch.next_offset
 
-    def show(self, message: v2.Message) -> None:
-        """Print a message, unless the count is reached."""
+    def show(self, message: v2.Message, broker: str) -> None:
+        """Print a message, with its broker group if there are several, unless the count is
+        reached."""
         if self.done.is_set():
             return
         self.arrived.set()
         document = message_document(message)
+        if self.several:
+            document = {"broker": broker, **document}
         if self.output == "json":
             show_streamed(document)
         else:
@@ -200,7 +232,8 @@ def line_of(document: dict[str, Any]) -> str:
         text = text.encode("unicode_escape").decode("ascii")
     if len(text) > _FIELD_WIDTH_MAX:
         text = text[: _FIELD_WIDTH_MAX - 3] + "..."
-    words = [f"{document['queue']}/{document['offset']}"]
+    words = [document["broker"]] if "broker" in document else []
+    words.append(f"{document['queue']}/{document['offset']}")
     words += [f"{name}={document[name]}" for name in ("tag", "message_group") if document[name]]
     if document["keys"]:
         words.append(f"keys={','.join(document['keys'])}")

@@ -147,6 +147,7 @@ def test_settings_need_every_topic_that_they_list() -> None:
         (paths.DESCRIBE_STORE, Action.GET),
         (paths.DELETE_TOPIC, Action.DELETE),
         (paths.SET_ARCHIVE_WATERMARK, Action.UPDATE),
+        (paths.SET_DRAINED, Action.UPDATE),
     ],
 )
 def test_methods_across_topics_need_the_cluster(path: str, action: Action) -> None:

@@ -140,6 +140,24 @@ async def test_a_deletion_removes_offsets_retries_and_dead_letters(tmp_path: Pat
         assert (len(got.bodies), set(got.attempts)) == (6, {1})
 
 
+async def test_queues_that_were_never_received_from_count(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t")
+        one.group("g")
+        await one.sent("t", b"a", b"b")
+        got = await one.receive("t", "g", batch=1)
+        one.ack("t", "g", *got.handles)
+        one.topic("t", queues=8)  # no receive of the group has reached the new queues
+        await one.sent("t", *(b"x",) * 16)
+        assert (await listed(wire))["g"].lag == 17
+        described = await describe(wire, "g")
+        assert described.progress.lag == 17
+        assert [row.queue_id for row in described.queues] == list(range(8))
+        assert sum(row.lag for row in described.queues) == 17
+        plan = await delete(wire, "g", dry_run=True)
+        assert plan.offsets == ["t"]
+
+
 async def test_a_deletion_can_keep_offsets(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         one.topic("t")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -72,6 +73,13 @@ def test_messages_of_a_topic_created_once_are_spread_over_both_groups(groups: Tw
     assert {row["broker"] for row in everything} == set(NAMES)
     assert groups.json(*query, "--count", "3") == everything[-3:]
     last = everything[-1]
+    tail = ("message", "tail", "spread", "--from", "beginning", "--count", str(MESSAGES))
+    shown = groups.run(*tail, "-o", "json", endpoint=groups.second.endpoint)
+    assert "(4 queues)" in shown.stderr
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {row["body"].encode() for row in rows} == sent
+    assert {row["broker"] for row in rows} == set(NAMES)
+    assert groups.out(*tail).split()[0] in NAMES
     (same,) = groups.json("message", "query", "--id", last["offset_id"])
     assert (same["broker"], same["body"]) == (last["broker"], last["body"])
     assert consumed(groups.first, "spread", "spread-readers") == sent
@@ -202,9 +210,9 @@ def counts(groups: TwoGroups, topic: str) -> dict[str, int]:
 RO = {("broker-a", v2.READ_WRITE), ("broker-b", v2.READ)}
 
 
-def permitted(endpoint: str) -> set[tuple[str, int]]:
-    """The groups of the route of `moving`, and what clients may do there."""
-    request = v2.QueryRouteRequest(topic=v2.Resource(name="moving"))
+def permitted(endpoint: str, topic: str = "moving") -> set[tuple[str, int]]:
+    """The groups of the route of a topic, and what clients may do there."""
+    request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
     with Connection(endpoint) as connection:
         answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
     return {(queue.broker.name, queue.permission) for queue in answer.message_queues}
@@ -235,6 +243,16 @@ def test_producers_leave_a_drained_group_and_return(groups: TwoGroups) -> None:
         after = counts(groups, "moving")
         assert after["broker-b"] == before["broker-b"]
         assert sum(after.values()) == MESSAGES
+    created = groups.out("topic", "create", "later", "--queues", "2")
+    assert "broker-b  Created topic later: normal, 2 queues, permission: read.\n" in created
+    wait_until("the new route is read-only", lambda: permitted(groups.first, "later") == RO)
+    groups.run("topic", "alter", "later", "--perm", "rw", "--broker", "broker-b")
+    assert permitted(groups.first, "later") == RO
+    described = groups.json("cluster", "describe")["groups"]
+    assert [(each["broker"], each["drained"]) for each in described] == [
+        ("broker-a", False),
+        ("broker-b", True),
+    ]
     assert "moving" not in groups.out("cluster", "reconcile", "--dry-run")
     consumed(groups.proxy.endpoint, "moving", "leaving")
     told = groups.out("cluster", "drain", "broker-b", "--wait", endpoint=groups.second.endpoint)
@@ -248,7 +266,9 @@ def test_producers_leave_a_drained_group_and_return(groups: TwoGroups) -> None:
         (row["topic"], row["permission"], tuple(row["brokers"]))
         for row in groups.json("topic", "list")
     }
-    assert ("moving", "read, write", tuple(NAMES)) in permissions
+    for topic in ("moving", "later"):
+        assert (topic, "read, write", tuple(NAMES)) in permissions
+    groups.run("topic", "delete", "later")
     groups.run("topic", "delete", "moving", "--accept-loss")
     groups.run("group", "delete", "leaving")
 

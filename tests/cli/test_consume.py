@@ -149,6 +149,7 @@ def test_the_story_of_a_message_names_its_state_in_each_group(cluster: Cluster) 
     }
     wait_until("the acknowledgement counts", lambda: state() == wanted)
     message = documents(cluster, *story)["message"]
+    assert message["broker"] == "broker-a"
     assert (message["topic"], message["offset"], message["size"]) == ("told", 0, 6)
     assert "dead letter" in run(cluster, *story, "--group", "told-failers")
     assert "No message" in run(cluster, *story[:2], "0" * 32, "--topic", "told", code=4)
