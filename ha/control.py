@@ -235,8 +235,8 @@ class Control:
             return self._refuse("a leader cannot reseed: switch over first")
         if not roles.may_reseed() and not request.accept_loss:
             return self._refuse(
-                "the group may count on this replica's data: set accept_loss if another "
-                "replica has all of it"
+                "the group may count on this replica's data: accept the loss (--accept-loss) if "
+                "another replica has all of it"
             )
         steps = [
             "stop serving",
@@ -256,7 +256,7 @@ class Control:
             return self._refuse(f"the log reaches from {log.log_start} to {log.log_end}")
         if request.to < roles.confirm and not request.accept_loss:
             return self._refuse(
-                f"bytes up to {roles.confirm} are confirmed: set accept_loss to cut them"
+                f"bytes up to {roles.confirm} are confirmed: accept the loss to cut them"
             )
         size = log.log_end - request.to
         steps = [

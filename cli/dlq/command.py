@@ -163,6 +163,9 @@ def redrive(
         fields = {"group": group, "without_topic": plan.without_target}
         rows = plan.rows()
         question = f"Send {len(plan.copies)} messages again?"
+        if not plan.copies and not plan.without_target and output == "table":
+            click.echo(f"Group {group} has no dead letters to send again.")
+            return
         if not plan.copies and not dry_run:
             fields["to_send"] = 0
             dry_run = True

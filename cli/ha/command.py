@@ -24,7 +24,7 @@ from ..options import (
 from ..output import print_table, show_document, show_fields, show_rows
 from ..times import duration
 from .replay import replay
-from .replicas import Nameservers, Replica, find
+from .replicas import Nameservers, Replica, find, most_advanced
 from .rolling import (
     BROKER_COMMAND,
     NAMESERVER_COMMAND,
@@ -262,7 +262,11 @@ def failover(
     if dead and not dry_run and report.state.HasField("leader"):
         _report_dead(say, namesrv, report)
     request = v1.ForceElectRequest(
-        group=name, to=to, accept_loss=accept_loss, reason="ha failover", dry_run=dry_run
+        group=name,
+        to=most_advanced(report) if to < 0 else to,
+        accept_loss=accept_loss,
+        reason="ha failover",
+        dry_run=dry_run,
     )
     _decide(say, namesrv, paths.FORCE_ELECT, request, _MORE_S)
 

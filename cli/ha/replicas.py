@@ -208,6 +208,26 @@ def from_report(report: v1.GroupReport) -> list[Replica]:
     ]
 
 
+def most_advanced(report: v1.GroupReport) -> int:
+    """Return the broker id of the connected in-sync replica with the longest log, not the leader.
+
+    Raises CliError.
+    """
+    state = report.state
+    candidates = [
+        row
+        for row in report.replicas
+        if row.connected and row.in_sync and row.replica.broker_id != state.leader.broker_id
+    ]
+    if not candidates:
+        raise CliError(
+            f"No in-sync replica of {state.group} but its leader is connected: start one, or name"
+            " the next leader with --to (`cometmq ha status`)."
+        )
+    best = max(candidates, key=lambda row: (row.beat.last_epoch, row.beat.log_end))
+    return best.replica.broker_id
+
+
 def find(
     namesrv: str, group: str, named: Sequence[str]
 ) -> tuple[list[Replica], v1.GroupReport | None]:

@@ -65,6 +65,8 @@ def _follow(look: Any, interval_ms: int, count: int, output: str) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    from ..output import print_page
+
     before: Any = None
     shown: Any
     live = sys.stdout.isatty() and output == "table"
@@ -84,7 +86,7 @@ def _follow(look: Any, interval_ms: int, count: int, output: str) -> None:
             if live:
                 screen.update(shown, refresh=True)
             elif output == "table":
-                console.print(shown)
+                print_page(shown)
             time.sleep(interval_ms / 1_000)
 
 

@@ -59,6 +59,34 @@ def test_commands_with_the_data_option_use_its_ports_and_token(
     run("ha", "status", *where, cwd=tmp_path, env={**other, "COMETMQ_CLUSTER_TOKEN": "wrong"})
 
 
+def test_the_commands_of_ha_print_their_plan_or_refuse(cluster: Cluster) -> None:
+    def ha(*words: str, code: int = 0) -> str:
+        return run(*words, cwd=cluster.data, code=code)
+
+    leader = cluster.node("master").data / "broker.conf"
+
+    def state() -> list[object]:
+        (group,) = json.loads(ha("ha", "status", "-o", "json"))
+        return [group[name] for name in ("leader", "epoch", "version")]
+
+    before = state()
+    assert "at least 2 in sync" in ha("ha", "policy", "--sync", "--min-in-sync", "2", "--dry-run")
+    assert "--accept-loss" in ha("ha", "force-elect", "--to", "1", "--dry-run")
+    assert "--accept-loss" in ha("ha", "reseed", "--id", "1", "--dry-run", code=1)
+    assert "broker 1 ends at" in ha("ha", "failover", "--dry-run"), "the most advanced replica"
+    assert "still runs" in ha("ha", "exited", "-c", str(leader), code=1)
+    assert state() == before
+
+
+def test_commands_without_anything_to_do_give_the_reason(cluster: Cluster) -> None:
+    run("group", "create", "readers", cwd=cluster.data)
+    for more in ((), ("--dry-run",)):
+        told = run("dlq", "redrive", "readers", *more, cwd=cluster.data)
+        assert told == "Group readers has no dead letters to send again.\n"
+    told = run("cluster", "drain", "broker-a", cwd=cluster.data, code=2)
+    assert "The cluster has one broker group: no other can take its producers." in told
+
+
 def test_environment_variables_override_the_current_directory(cluster: Cluster) -> None:
     told = run("topic", "list", cwd=cluster.data, code=1, env={"COMETMQ_ENDPOINT": "127.0.0.1:1"})
     assert "Cannot connect to 127.0.0.1:1." in told
