@@ -7,10 +7,10 @@ import click
 
 from ..proto import paths, v1
 from . import private_file
+from .certificates.dev_ca import dev_ca
 from .cluster.broker_groups import BrokerGroups, Outcome
 from .connection import Connection
 from .credentials import Credentials, file_text
-from .dev_ca import dev_ca
 from .errors import CliError
 from .options import endpoint_option, output_option
 from .output import show_document

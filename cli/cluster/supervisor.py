@@ -29,7 +29,7 @@ from .. import private_file
 from ..errors import CliError, Exit
 from .banner import banner, durability, endpoints, groups_of, in_sync, nameservers
 from .child import Child, command_of
-from .control import ControlServer
+from .control_server import ControlServer
 from .layout import DataDirectory
 from .plan import Plan
 from .policy import set_replication

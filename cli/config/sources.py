@@ -8,7 +8,7 @@ def broker_owners() -> list[type]:
     from ...ha.config import HaConfig
     from ...proto.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
-    from ..server.console_process import ConsoleConfig
+    from ..server.console_config import ConsoleConfig
     from ..server.logs import LogConfig
 
     return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, TlsConfig, LogConfig, ConsoleConfig]
@@ -29,7 +29,7 @@ def proxy_owners() -> list[type]:
     from ...broker.proxy.config import ProxyConfig
     from ...front.config import DoorConfig
     from ...proto.tls_config import TlsConfig
-    from ..server.console_process import ConsoleConfig
+    from ..server.console_config import ConsoleConfig
     from ..server.logs import LogConfig
 
     return [ProxyConfig, DoorConfig, TlsConfig, LogConfig, ConsoleConfig]

@@ -1,6 +1,5 @@
 """`cometmq doctor connect`: the first broken leg of a client's way to a broker, and its cure."""
 
-import asyncio
 import time
 from typing import Any
 
@@ -31,6 +30,8 @@ def connect(endpoint: str, topic: str, output: str) -> int:
     \b
     cometmq doctor connect 127.0.0.1:8081
     """
+    import asyncio
+
     from .legs import BrokenLeg, Way, clean_up, legs
 
     target(endpoint)  # an invalid address is a mistake in the command

@@ -1,6 +1,5 @@
 """`cometmq consume`: receive the messages of a consumer group, print and acknowledge them."""
 
-import asyncio
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -72,6 +71,8 @@ def consume(
     \b
     cometmq consume billing orders -f '%o %k %s\\n' --count 10
     """
+    import asyncio
+
     from .consuming import Consumption, Wanted, topics_of
 
     wanted: Wanted = Wanted(
@@ -90,6 +91,8 @@ def consume(
 
 async def _until_signal(consumption: Any) -> int:
     """Run; return the number of the signal that ended it, or 0. Raises CliError."""
+    import asyncio
+
     from ...client.errors import CometError
 
     received: list[int] = []

@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 
 import click
 
-from ...front.process import raise_descriptor_limit
 from ...proto.addresses import is_loopback
 from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
 from ..errors import CliError, Exit
 from ..private_file import PRIVATE_UMASK, restrict
 from ..times import duration
-from .console_process import ConsoleConfig, ConsoleProcess
+from .console_config import ConsoleConfig
 from .logs import LogConfig, adopt, configure_logging
-from .process import Supervision, logger, run_server, start_or_explain
+
+logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,6 +76,8 @@ class Process:
     """The options of `process_options`, taken out of a command's arguments."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        from .process import Supervision
+
         self.name = name
         self.file: Path | None = arguments.pop("file")
         self.strict: bool = arguments.pop("strict")
@@ -88,6 +90,8 @@ class Process:
 
     def run(self, make: Callable[["Process"], Any], modules: tuple[str, ...]) -> None:
         """Import the modules, wait for the supervisor's flags, create and run the server."""
+        from ...front.process import raise_descriptor_limit
+        from .process import run_server, start_or_explain
 
         def body() -> None:
             os.umask(PRIVATE_UMASK)
@@ -250,6 +254,7 @@ class _Broker:
         from ...ha.config import HaConfig
         from ...proto.tls_config import TlsConfig
         from ...store.config.store_config import StoreConfig
+        from .console_process import ConsoleProcess
 
         loaded = process.load(broker_owners(), namesrv_owners(), process.file)
         store = loaded.config(StoreConfig)

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import os
 import sys
-from dataclasses import dataclass, field
-from typing import Any
+
+from .console_config import ConsoleConfig
 
 logger = logging.getLogger(__name__)
 
@@ -19,29 +19,6 @@ logger = logging.getLogger(__name__)
 _PAUSE_S = 10.0
 # A console ends within its own limit for open streams.
 _STOP_S = 5.0
-
-
-def _setting(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleConfig:
-    """Whether the process runs a web console, and which."""
-
-    console: bool = _setting(
-        False,
-        "Run a web console beside this process (docs/console.md). It listens on loopback, and "
-        "signs its calls with COMETMQ_ACCESS_KEY and COMETMQ_SECRET_KEY.",
-    )
-    console_port: int = _setting(8082, "Port of the web console; 0: any free port.")
-    console_allow_changes: bool = _setting(
-        False, "Let the web console change the cluster; false: it only reads."
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.console_port <= 65_535:
-            raise ValueError(f"consolePort={self.console_port} is not a port")
 
 
 class ConsoleProcess:

@@ -17,7 +17,7 @@ from .. import private_file
 from ..config.sources import broker_owners, proxy_owners
 from ..errors import CliError
 from .command import Process, process_options, settings_options
-from .console_process import ConsoleConfig, ConsoleProcess
+from .console_config import ConsoleConfig
 
 
 @click.command()
@@ -47,6 +47,7 @@ class _Proxy:
         from ...front.config import DoorConfig
         from ...proto.node_links import NodeLinks
         from ...proto.tls_config import TlsConfig
+        from .console_process import ConsoleProcess
 
         loaded = process.load(proxy_owners(), broker_owners(), process.file)
         self._ready_file = ready_file

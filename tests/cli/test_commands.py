@@ -85,6 +85,25 @@ def test_pipeline_commands_without_the_extra_name_its_installation(tmp_path: Pat
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pipeline", "check", "nowhere"),
+        ("pipeline", "compact", "nowhere"),
+        ("pipeline", "dlq", "nowhere"),
+        ("pipeline", "reconcile", "nowhere", "--with", "there"),
+        ("pipeline", "insights", "nowhere", "out"),
+    ],
+)
+def test_a_job_without_its_directory_is_an_error_sentence(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = cometmq(*words, cwd=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    assert "nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_unreachable_endpoint_is_an_error_sentence(closed_port: str) -> None:
     done = cometmq("topic", "list", "--endpoint", closed_port)
     assert done.returncode == 1

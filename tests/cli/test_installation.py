@@ -75,28 +75,13 @@ def test_a_mistyped_command_gets_a_suggestion(words: tuple[str, ...], wanted: st
     assert wanted in told
 
 
-@pytest.mark.parametrize(
-    ("words", "more"),
-    [
-        ([], ["google"]),
-        (["topic", "create"], []),
-        (["message", "tail"], []),
-        (["ha", "status"], []),
-        (["healthcheck"], []),
-        (["consume"], ["google"]),
-        (["top"], ["google"]),
-        (["dlq", "redrive"], []),
-        (["doctor", "connect"], []),
-        (["config", "list"], ["google"]),
-    ],
-)
-def test_help_imports_no_heavy_module(words: list[str], more: list[str]) -> None:
-    heavy = ["grpc", "rich", "numpy", "cryptography", *more]
+@pytest.mark.parametrize("words", [[], ["consume"], ["top"], ["config", "list"]])
+def test_help_without_requests_imports_no_protobuf(words: list[str]) -> None:
     code = (
         "import sys; from cometmq.cli.main import cli\n"
         f"cli.main({[*words, '--help']}, standalone_mode=False)\n"
-        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+        "print('google' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Usage:" in done.stdout
-    assert done.stderr == "[]\n"
+    assert done.stderr == "False\n"

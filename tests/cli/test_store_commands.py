@@ -48,6 +48,19 @@ def root(tmp_path: Path) -> Path:
     return unpack("normal", tmp_path)
 
 
+def test_retention_names_the_verdict_of_each_segment(normal: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND[:-1], "store", "retention", str(normal), "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    verdicts = {row["verdict"] for row in json.loads(done.stdout)["segments"]}
+    assert verdicts <= {"keep", "delete"}
+    assert verdicts
+
+
 def test_read_only_commands_change_no_file(root: Path, tmp_path: Path) -> None:
     other = unpack("killed", tmp_path)
     before = digests(root), digests(other)

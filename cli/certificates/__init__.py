@@ -1,0 +1,1 @@
+"""`cometmq auth dev-ca`: a certificate authority for development."""

@@ -1,0 +1,115 @@
+"""`--help` of every command: what it imports, that it works, and that a test runs the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from cometmq.cli.main import cli
+
+_TESTS = Path(__file__).resolve().parents[1]
+#: Modules that only running commands need; each costs the start of a command 10 to 200 ms.
+_HEAVY = {
+    *("asyncio", "cryptography", "docker", "grpc", "http", "jinja2", "lark", "multiprocessing"),
+    *("numpy", "prometheus_client", "psutil", "pyarrow", "pyspark", "rich", "ssl", "starlette"),
+    *("tenacity", "uvicorn", "uvloop"),
+}
+#: Prints the help of every command in one process, then what it imported on the way.
+_PROGRAM = """
+import json, sys, click
+from cometmq.cli.main import cli
+
+helped, first = [], {}
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        first.setdefault(name, " ".join(helped[-1]) if helped else "")
+
+sys.meta_path.insert(0, Finder())
+
+def walk(command, context, path):
+    helped.append(path)
+    assert command.get_help(context).startswith("Usage: "), path
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            helped.append([*path, name])
+            found = command.get_command(context, name)
+            walk(found, click.Context(found, parent=context, info_name=name), [*path, name])
+
+walk(cli, click.Context(cli, info_name="cometmq"), [])
+print(json.dumps({"helped": helped, "imported": first}))
+"""
+#: Commands that a test runs by way of a function that adds the words before: the file, and a call.
+_THROUGH_A_FUNCTION = {
+    "store diff": ("cli/test_store_commands.py", 'store("diff"'),
+    "store dump": ("cli/test_store_commands.py", '"dump", root'),
+    "store export": ("cli/test_store_commands.py", '"export"'),
+    "store ls": ("cli/test_store_commands.py", '"ls", root'),
+    "store query": ("cli/test_store_commands.py", '"query", root'),
+    "store repair": ("cli/test_store_commands.py", '"repair", root'),
+    "timer recall": ("broker/test_timer_list.py", 'command(live, "recall"'),
+}
+
+
+def _leaves(group: click.Group, context: click.Context, *path: str) -> list[tuple[str, ...]]:
+    """Return the words of each listed command that is not a group."""
+    found = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found += _leaves(command, click.Context(command, parent=context), *path, name)
+        else:
+            found.append((*path, name))
+    return found
+
+
+def test_help_works_and_imports_no_heavy_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert {tuple(words) for words in answer["helped"]} >= set(_leaves(cli, click.Context(cli)))
+    imported = {name: words for name, words in answer["imported"].items() if name in _HEAVY}
+    assert imported == {}, "module: the command whose help imports it first"
+
+
+def test_a_process_prints_its_help_and_ends_with_0() -> None:
+    for words in (("--help",), ("cluster", "apply", "-h"), ("help", "ha", "switchover")):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "cometmq.cli.main", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("Usage: cometmq")
+
+
+def test_a_test_runs_every_command_as_a_process() -> None:
+    texts = {str(file.relative_to(_TESTS)): file.read_text() for file in _TESTS.rglob("*.py")}
+    together = "\n".join(
+        text
+        for text in texts.values()
+        if any(word in text for word in ("subprocess", ".run(", " run(", "cometmq_command"))
+        and ("subprocess" in text or "CliRunner" not in text)
+    )
+    together = re.sub(r'",\s+"', '", "', together)
+    missing = []
+    for words in _leaves(cli, click.Context(cli)):
+        name, quoted = " ".join(words), ", ".join(f'"{word}"' for word in words)
+        if name in _THROUGH_A_FUNCTION:
+            file, call = _THROUGH_A_FUNCTION[name]
+            assert call in texts[file], (name, file)
+            continue
+        forms = [f"{quoted}{end}" for end in (",", ")", "]")]
+        forms += [f'"{start}{name}{end}' for start in ("", "cometmq ") for end in (" ", '"')]
+        if not any(form in together for form in forms):
+            missing.append(name)
+    assert not missing, ", ".join(missing)
