@@ -24,7 +24,7 @@ from .config import DoorConfig
 from .errors import AddressError, PortInUseError
 from .failure import FailureHandler
 from .faults import FaultTable
-from .grpcio_calls import CALLS
+from .grpcio_calls import CALLS, Inflation
 from .metrics.calls import CallTimes
 from .outbound import QueuedOutbound
 from .process import FreedMemory, client_connections
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 #: frontMaxConcurrentStreams allows. Calls that the client has reset count until the event loop took
 #: them, at 0.1 ms each: the bound of what one connection can put in front of others.
 STREAMS_MAX = 8_192
+#: gRPC's bits of no compression and gzip; the core refuses other kinds (UNIMPLEMENTED).
+_ENCODINGS = 1 << 0 | 1 << 2
 # Size of the cache of decoded peer addresses; when it is full it is cleared.
 _PEERS_MAX = 10_000
 
@@ -75,6 +77,7 @@ class GrpcioDoor:
         self.times = CallTimes(clock.steady_ns)
         self._connections_max = client_connections(config)
         self.slow = SlowClients(config, clock.steady_ns)
+        self.inflation = Inflation()
         self._stalled = 0  # connections of slow readers that were closed
         self._wasteful = 0  # and of clients that reset their calls
         self._disconnecting: set[asyncio.Task[None]] = set()
@@ -207,6 +210,8 @@ def _options(config: DoorConfig, request_bytes_max: int, connections: int) -> li
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", request_bytes_max),
         ("grpc.max_send_message_length", -1),
+        ("grpc.compression_enabled_algorithms_bitset", _ENCODINGS),
+        ("grpc.per_message_decompression", 0),  # grpcio_calls.py decompresses
         ("grpc.max_metadata_size", config.front_max_metadata_size),
         ("grpc.absolute_max_metadata_size", config.front_max_metadata_size),
         ("grpc.max_concurrent_streams", min(config.front_max_concurrent_streams, STREAMS_MAX)),

@@ -282,6 +282,9 @@ mod tests {
         let mut deframer = Deframer::new(10_000, Encoding::Identity);
         deframer.push(said);
         assert_eq!(deframer.next().unwrap_err().code, INTERNAL);
+        let mut deframer = Deframer::new(10_000, Encoding::Gzip);
+        deframer.push(Bytes::from_static(b"\x01\0\0\0\x07no gzip"));
+        assert_eq!(deframer.next().unwrap_err().code, INTERNAL);
     }
 
     /// Read all messages of the pieces; the last element may be the code of an error.

@@ -1,6 +1,7 @@
 """Conformance of a door, part 3: malformed bytes. Well-behaved clients are unharmed."""
 
 import asyncio
+import gzip
 import random
 import socket
 import struct
@@ -23,6 +24,7 @@ ECHO = "/test.Conformance/Echo"
 TALK = "/test.Conformance/Talk"
 LATER = "/test.Conformance/Later"
 MESSAGE = "/test.Conformance/Message"
+GZIP = gzip.compress(b"again and again " * 100)
 TLS_HELLO = bytes.fromhex("160301007a010000760303") + bytes(100)
 
 
@@ -142,11 +144,20 @@ async def test_an_unknown_compression_is_refused(bench: Any) -> None:
         raw.abort()
 
 
-async def test_invalid_gzip_is_refused(bench: Any) -> None:
+DAMAGED_GZIP = {
+    "cut": GZIP[:-9],
+    "altered": GZIP[:12] + b"\xff\xff\xff" + GZIP[15:],
+    "with more behind it": GZIP + b"more",
+    "header alone": GZIP[:2],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_GZIP)
+async def test_invalid_gzip_is_refused(bench: Any, damage: str) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO, grpc_encoding="gzip")
-        raw.data(1, message(b"not gzip at all", flag=1))
+        raw.data(1, message(DAMAGED_GZIP[damage], flag=1))
         frames = await raw.until_end(1)
         assert frames[-1].ends
         assert not any(f.kind == DATA and f.body for f in frames)

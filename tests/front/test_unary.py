@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 import logging
 import weakref
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cometmq.front.grpcio_calls import Inflation
 from cometmq.proto import v2
 from cometmq.proto.errors import RpcFailure
 
@@ -250,6 +252,28 @@ async def test_a_compressed_request_is_decompressed(bench: Any) -> None:
         client = b.another_client(compression=grpc.Compression.Gzip)
         request = b"again and again " * 10_000
         assert await client.unary("Echo", request) == request
+
+
+async def test_a_request_is_refused_if_it_is_too_large_when_decompressed(bench: Any) -> None:
+    async with await bench(front_max_receive_message_size=100_000) as b:
+        client = b.another_client(compression=grpc.Compression.Gzip)
+        assert len(await client.unary("Echo", bytes(100_000))) == 100_000
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await client.unary("Echo", bytes(100_001))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await b.client.unary("Echo", b"unharmed") == b"unharmed"
+
+
+async def test_the_event_loop_goes_on_while_a_request_is_decompressed() -> None:
+    inflating = asyncio.ensure_future(
+        Inflation().plain(gzip.compress(bytes(30_000_000)), 30_000_000)
+    )
+    turns = 0
+    while not inflating.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(await inflating) == 30_000_000
+    assert turns > 10
 
 
 async def test_calls_beyond_the_bound_are_refused_at_once(bench: Any, eventually: Any) -> None:
