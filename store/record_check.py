@@ -40,6 +40,7 @@ from .format.record import (
     FIXED,
     FIXED_V4,
     MAGIC_V1,
+    MAGIC_V2,
     property_crc_ok,
 )
 from .format.topic_names import is_lmq
@@ -79,7 +80,7 @@ class RecordCheck:
     def wrong_part(self, queue: ConsumeQueue, record: bytes, code: int) -> str:
         """Return the part that is not as it was stored, or "". The record has the size of the unit,
         and `code` is the unit's tags code."""
-        _, crc, sys_flag, _, length = _CHECKED.unpack_from(record)
+        magic, crc, sys_flag, _, length = _CHECKED.unpack_from(record)
         end = FIXED_V4.size + length
         field = queue.topic_field
         properties_at = end + len(field) + _LENGTH_16.size
@@ -87,6 +88,7 @@ class RecordCheck:
         if (
             not sys_flag & _IPV6
             and not self.sealed
+            and magic == queue.topic_magic
             and 0 <= length <= _COPIED_MAX
             and record[end:properties_at]
             == field + _LENGTH_16.pack(len(record) - properties_at & _LENGTH_MAX)
@@ -114,6 +116,8 @@ class RecordCheck:
             begin, stored_ms, length = fixed.size, values[_STORE_TIMESTAMP], values[_BODY_LENGTH]
         end = begin + length
         light = is_lmq(queue.topic)
+        if magic != queue.topic_magic and not (light and magic in (MAGIC_V1, MAGIC_V2)):
+            return "magic"
         topic = queue.topic_field
         if light:
             size = 1 if magic == MAGIC_V1 else 2

@@ -9,6 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet, PyList, PySlice};
 
 const UNIT_BYTES: usize = 20;
+const MAGIC_V1: u32 = 0xDAA3_20A7;
+const MAGIC_V2: u32 = 0xDAA3_20AB;
+/// Longest topic of version 1, with its length.
+const TOPIC_FIELD_V1_MAX: usize = 128;
 const FILLER_SIZE: i32 = i32::MAX;
 /// The bytes before the body if both hosts are IPv4.
 const FIXED_BYTES: usize = 88;
@@ -127,7 +131,13 @@ impl Unit {
 
     /// Return whether the record is the unit's, undamaged, and of the common form.
     fn is_sound(&self, record: &[u8], queue_id: i32, topic: &[u8]) -> bool {
+        let magic = if topic.len() <= TOPIC_FIELD_V1_MAX {
+            MAGIC_V1
+        } else {
+            MAGIC_V2
+        };
         let head = i32_at(record, 0) == Some(self.size)
+            && i32_at(record, 4) == Some(magic as i32)
             && i32_at(record, 12) == Some(queue_id)
             && i64_at(record, 20) == Some(self.number)
             && i64_at(record, 28) == Some(self.offset);
@@ -222,12 +232,7 @@ mod tests {
         assert!(unit.is_sound(&data, 3, TOPIC));
         assert!(!unit.is_sound(&data, 4, TOPIC));
         let topic_and_lengths = 92..96;
-        for at in (0..4)
-            .chain(8..16)
-            .chain(20..36)
-            .chain(84..92)
-            .chain(topic_and_lengths)
-        {
+        for at in (0..16).chain(20..36).chain(84..92).chain(topic_and_lengths) {
             let mut damaged = data.clone();
             damaged[at] ^= 0x40;
             assert!(!unit.is_sound(&damaged, 3, TOPIC), "{at}");

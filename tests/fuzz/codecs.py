@@ -14,7 +14,7 @@ from cometmq.broker.messages.runs import RUNS, Room
 from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
-from cometmq.proto import v2
+from cometmq.proto import native, v2
 from cometmq.remoting import bare_json, codec, headers
 from cometmq.store.format.errors import RecordFormatError
 from cometmq.store.format.message_id import OffsetId, UniqueKey
@@ -26,6 +26,7 @@ from cometmq.store.format.properties import (
     tags_code,
     waits,
 )
+from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import decode, decode_delivery, encode_record
 from cometmq.store.format.results import StoredRecord
 from cometmq.tests.fuzz.target import Check, target
@@ -33,6 +34,8 @@ from cometmq.tests.fuzz.target import Check, target
 NOW_MS = 1_700_000_000_000
 _TOPIC = topic_field(v2.Resource(name="t"))
 _RECEIPT = Receipt(b"handle", 30_000, 1)
+#: Log offset of the first byte of the segment of `queue_read`, and the number of its first unit.
+SEGMENT_BEGIN, FIRST_UNIT = 1_000, 70
 
 
 @target
@@ -195,5 +198,49 @@ def bare_json_documents(_directory: Path) -> Iterator[Check]:
         except bare_json.BareJsonError:
             return
         assert repr(bare_json.loads(bare_json.dumps(found))) == repr(found)
+
+    yield check
+
+
+@target
+def queue_read(_directory: Path) -> Iterator[Check]:
+    """The native crate returns records of units only if Python decodes them, with their checksums,
+    to the record that the unit names. A first byte gives the number of units; the segment follows
+    them."""
+    queue_records = native.part("QueueRecords")
+    reader = None if queue_records is None else queue_records(StoredRecord)
+    topic = b"\x01t"
+
+    def check(data: bytes) -> None:
+        if reader is None or not data:
+            return
+        end = 1 + UNIT.size * (data[0] % 8)
+        units, segment = data[1:end], data[end:]
+        units = units[: len(units) // UNIT.size * UNIT.size]
+        stop = SEGMENT_BEGIN + len(segment)
+        for tags in (None, frozenset({0, 2_598_919})):
+            examined, found, _full, last = reader.read(
+                units,
+                0,
+                FIRST_UNIT,
+                segment=(segment, SEGMENT_BEGIN, stop),
+                queue=(3, topic),
+                tags=tags,
+                room=(0, 5, len(segment)),
+            )
+            assert len(found) <= examined <= len(units) // UNIT.size
+            assert last == -1 or any(last == unit[0] for unit in UNIT.iter_unpack(units))
+            for one in found:
+                offset, size, code = UNIT.unpack_from(
+                    units, UNIT.size * (one.queue_offset - FIRST_UNIT)
+                )
+                begin = offset - SEGMENT_BEGIN
+                assert one.data == segment[begin : begin + size]
+                assert (one.physical_offset, one.tags_code) == (offset, code)
+                record = decode(one.data)
+                named = (record.queue_id, record.queue_offset, record.physical_offset)
+                assert named == (3, one.queue_offset, offset)
+                assert record.topic == "t"
+                assert code == tags_code("t", record.properties, NOW_MS)
 
     yield check

@@ -63,6 +63,8 @@ OTHERS = [number for number in ALL if number != DAMAGED]
     ("change", "part"),
     [
         (swap(b"body-", b"Body-"), "body"),
+        (swap(b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"), "magic"),
+        (swap(b"\xda\xa3\x20\xa7", b"\xda\xa3\x21\xa7"), "magic"),
         (swap(b"TopicTest", b"TopicTesu"), "topic"),
         (swap(b"TAGS\x01TagA", b"TAGS\x01TagB"), "tags"),
         (swap(b"TAGS\x01TagA", b"TAGZ\x01TagA"), "tags"),
