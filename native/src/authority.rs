@@ -316,6 +316,7 @@ fn put_bits(value: &mut [u8], bit: usize, length: u32, code: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chance::{rounds, Chance};
     use tokio::io::AsyncReadExt;
 
     fn encode(text: &[u8]) -> Vec<u8> {
@@ -419,6 +420,55 @@ mod tests {
             runtime.block_on(source.read_to_end(&mut got)).unwrap();
             assert_eq!(got, wanted);
         }
+    }
+
+    #[test]
+    fn damaged_frames_keep_their_length_and_the_bytes_outside_of_header_blocks() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let mut sent = vec![b'P'; PREFACE_BYTES];
+            for _ in 0..chance.below(6) {
+                let mut block = literal(1, chance.below(2) == 0, &chance.bytes(40));
+                chance.mutate(&mut block);
+                let kind = if chance.below(4) == 0 { 0 } else { HEADERS };
+                let flags = [0, 0x4, PADDED, PRIORITY, PADDED | PRIORITY][chance.below(5)];
+                let mut frame = framed(&block[..block.len().min(255)], flags);
+                frame[3] = kind;
+                chance.mutate(&mut frame);
+                sent.extend(frame);
+            }
+            let mut got = Vec::new();
+            for step in [1 + chance.below(30), sent.len()] {
+                let before = std::mem::take(&mut got);
+                let mut source = tokio_test_reader(&sent, step);
+                runtime.block_on(source.read_to_end(&mut got)).unwrap();
+                assert!(before.is_empty() || before == got, "seed {seed}");
+            }
+            assert_eq!(got.len(), sent.len(), "seed {seed}");
+            let blocks = header_blocks(&sent);
+            for at in 0..sent.len() {
+                let inside = blocks.iter().any(|block| block.contains(&at));
+                assert!(inside || got[at] == sent[at], "seed {seed}, byte {at}");
+            }
+        }
+    }
+
+    /// Return the ranges of the payloads of whole HEADERS frames.
+    fn header_blocks(sent: &[u8]) -> Vec<std::ops::Range<usize>> {
+        let mut found = Vec::new();
+        let mut at = PREFACE_BYTES;
+        while let Some(head) = sent.get(at..at + FRAME_HEAD) {
+            let size = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let payload = at + FRAME_HEAD..at + FRAME_HEAD + size;
+            at = payload.end;
+            if head[3] == HEADERS && payload.end <= sent.len() {
+                found.push(payload);
+            }
+        }
+        found
     }
 
     struct Steps<'a>(&'a [u8], usize);

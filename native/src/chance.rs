@@ -1,6 +1,7 @@
 //! Input of the property tests: bytes by a seeded generator, and the number of rounds.
 //!
-//! Each test runs for one second, or for `COMETMQ_FUZZ_SECONDS`. A failure names its seed.
+//! Each test runs for one second, or for `COMETMQ_FUZZ_SECONDS`. A failure names its seed. With
+//! `--nocapture` each test prints the number of its inputs.
 
 use std::time::{Duration, Instant};
 
@@ -45,10 +46,18 @@ impl Chance {
     }
 }
 
-/// Seeds, until the time is over.
+/// Return the seeds, until the time is over.
 pub fn rounds() -> impl Iterator<Item = u64> {
     let seconds = std::env::var("COMETMQ_FUZZ_SECONDS");
     let seconds = seconds.ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
-    (1..).take_while(move |_| Instant::now() < end)
+    (1..).take_while(move |seed| {
+        let goes_on = Instant::now() < end;
+        if !goes_on {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or_default();
+            println!("{name}: {} inputs", seed - 1);
+        }
+        goes_on
+    })
 }

@@ -153,4 +153,26 @@ mod tests {
             assert_eq!(fields(&data).unwrap(), [(1, Value::Number(number))]);
         }
     }
+    #[test]
+    fn changed_messages_give_slices_in_order_or_are_refused() {
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let mut data = Vec::new();
+            for _ in 0..chance.below(6) {
+                let value = chance.bytes(20);
+                put_varint(&mut data, (chance.below(30) as u64) << 3 | 2);
+                put_varint(&mut data, value.len() as u64);
+                data.extend(value);
+            }
+            chance.mutate(&mut data);
+            let mut end = data.as_ptr();
+            for (_, value) in fields(&data).unwrap_or_default() {
+                if let Value::Bytes(part) = value {
+                    assert!(part.as_ptr() > end, "seed {seed}");
+                    end = part.as_ptr_range().end.wrapping_sub(1);
+                }
+            }
+            assert!(end <= data.as_ptr_range().end, "seed {seed}");
+        }
+    }
 }

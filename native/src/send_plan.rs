@@ -591,6 +591,8 @@ pub fn fifo_queue(group: &[u8], queues: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chance::{rounds, Chance};
+    use crate::stored_record::{Properties, StoredRecord};
 
     struct Broker {
         template: Arc<Template>,
@@ -704,6 +706,43 @@ mod tests {
                 .unwrap();
             assert_eq!((plan.records, plan.resume), (0, 1));
             assert!(plan.data.is_empty() && plan.units.is_empty() && plan.turns.is_empty());
+        }
+    }
+
+    #[test]
+    fn changed_requests_leave_whole_records_or_nothing() {
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let raws: Vec<_> = (0..1 + chance.below(4))
+                .map(|_| {
+                    let mut one = raw(b"orders", &[b"b", &chance.bytes(30)[..]].concat());
+                    chance.mutate(&mut one);
+                    one
+                })
+                .collect();
+            let requests: Vec<_> = raws.iter().map(|one| request(Some(one))).collect();
+            let plan = planner()
+                .plan(&requests, 0, &place(3_000), &broker(4))
+                .unwrap();
+            assert_eq!(plan.answers.len(), plan.ends.len(), "seed {seed}");
+            let (mut at, mut records) = (0, 0);
+            while at < plan.data.len() {
+                let size = u32::from_be_bytes(plan.data[at..at + 4].try_into().unwrap()) as usize;
+                let found = StoredRecord::parse(&plan.data[at..at + size]);
+                let found = found.unwrap_or_else(|| panic!("seed {seed}: no record"));
+                assert!(Properties::parse(found.properties).is_some(), "seed {seed}");
+                at += size;
+                records += 1;
+            }
+            let end = 1_000 + plan.data.len() as i64;
+            assert_eq!(
+                (at, records),
+                (plan.data.len(), plan.records),
+                "seed {seed}"
+            );
+            assert!(end <= 3_000 && plan.ends.last().is_none_or(|last| *last == end));
+            let units: usize = plan.units.iter().map(|units| units.data.len()).sum();
+            assert_eq!(units, 20 * plan.records, "seed {seed}");
         }
     }
 

@@ -108,6 +108,7 @@ fn percent_decoded(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chance::{rounds, Chance};
 
     #[test]
     fn a_message_survives_the_header() {
@@ -122,5 +123,23 @@ mod tests {
         assert_eq!(Status::read(&headers), None);
         Status::OK.write(&mut headers);
         assert_eq!(headers.len(), 1);
+    }
+    #[test]
+    fn any_text_survives_the_header_and_any_header_is_read() {
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let text = String::from_utf8_lossy(&chance.bytes(60)).into_owned();
+            let mut coded = percent_encoded(&text).into_bytes();
+            assert!(HeaderValue::from_bytes(&coded).is_ok(), "seed {seed}");
+            assert_eq!(percent_decoded(&coded), text, "seed {seed}");
+            chance.mutate(&mut coded);
+            let mut headers = HeaderMap::new();
+            for (name, value) in [(GRPC_STATUS, chance.bytes(5)), (GRPC_MESSAGE, coded)] {
+                if let Ok(value) = HeaderValue::from_bytes(&value) {
+                    headers.insert(name, value);
+                }
+            }
+            let _ = Status::read(&headers);
+        }
     }
 }

@@ -164,6 +164,7 @@ impl<'a> Properties<'a> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::chance::{rounds, Chance};
 
     /// Make a record of version 1 without checksums.
     pub fn record(sys_flag: i32, body: &[u8], properties: &[u8]) -> Vec<u8> {
@@ -232,5 +233,28 @@ pub mod tests {
             .flat_map(|n| format!("{n}\x01v\x02").into_bytes())
             .collect();
         assert!(Properties::parse(&many).is_none());
+    }
+    #[test]
+    fn changed_records_have_parts_that_fit_or_are_refused() {
+        for seed in rounds() {
+            let mut chance = Chance::new(seed);
+            let flags = [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6];
+            let properties = [b"a\x01b\x02".to_vec(), chance.bytes(60)].concat();
+            let mut data = record(flags[chance.below(4)], &chance.bytes(50), &properties);
+            chance.mutate(&mut data);
+            let Some(found) = StoredRecord::parse(&data) else {
+                continue;
+            };
+            let parts = found.body.len() + found.properties.len();
+            let hosts = found.born_host.len() + found.store_host.len();
+            assert!(parts + hosts + 72 < data.len(), "seed {seed}");
+            for (name, value) in Properties::parse(found.properties)
+                .iter()
+                .flat_map(Properties::iter)
+            {
+                assert!(!name.contains(&NAME_END), "seed {seed}");
+                assert!(!value.contains(&PAIR_END), "seed {seed}");
+            }
+        }
     }
 }

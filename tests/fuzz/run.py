@@ -159,6 +159,11 @@ def _child(name: str, chosen: argparse.Namespace, engine: str) -> int:
         return subprocess.run(command, timeout=limit_s, check=False, env=environment).returncode
 
 
+def _children_cpu_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def _run_here(name: str, chosen: argparse.Namespace) -> None:
     _load(name, chosen.engine == "atheris" and not chosen.input)
     folder = Path(chosen.child)
@@ -196,8 +201,11 @@ def main() -> int:
     )
     failed = []
     for name in names() if chosen.target == "all" else [chosen.target]:
+        before_s = _children_cpu_s()
         if _child(name, chosen, engine):
             failed.append(name)
+        print(f"{name}: {_children_cpu_s() - before_s:.0f} s of CPU time", flush=True)
+    print(f"{_children_cpu_s():.0f} s of CPU time in all")
     for name in failed:
         print(f"FAILED {name}: run scripts/fuzz {name} --input FILE with the file named above")
     return 1 if failed else 0
