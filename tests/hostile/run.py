@@ -109,6 +109,20 @@ def table(door: str, trials: list[Trial]) -> Table:
     return made
 
 
+def report(door: str, trials: list[Trial]) -> str:
+    """Return the figures of one door as a table in Markdown."""
+    rows = [
+        f"| {door} door | longest turn, ms of CPU | longest call, ms | peak, MiB | neighbour |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for trial in trials:
+        rows.append(
+            f"| {trial.attack.title.rstrip('.')} | {trial.turn_ms:.0f} | "
+            f"{trial.neighbour.longest_ms:.0f} | {trial.peak_mib:.0f} | {trial.share:.0%} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="scripts/hostile", description=__doc__)
@@ -118,10 +132,12 @@ def main() -> int:
         "--turns", action="store_true", help="measure the turns of the loop (asyncio's, no uvloop)"
     )
     parser.add_argument("--log", type=Path, help="file for the log of the (last) broker")
+    parser.add_argument("--report", type=Path, help="file for the tables in Markdown")
     chosen = parser.parse_args()
     wide = None if sys.stdout.isatty() else 150
     console = Console(width=wide)
     wrong: list[str] = []
+    reports: list[str] = []
     for door in chosen.door or DOORS:
         with tempfile.TemporaryDirectory(prefix="cometmq-hostile-") as folder:
             trials = asyncio.run(
@@ -134,12 +150,15 @@ def main() -> int:
                 )
             )
         console.print(table(door, trials))
+        reports.append(report(door, trials))
         console.print(
             f"{door}: {len(trials)} attacks, tracebacks {sum(t.tracebacks for t in trials)}, "
             f"internal errors {sum(t.internal_errors for t in trials)}, neighbour at "
             f"{rate_share(trials):.0%} of its rate"
         )
         wrong += [f"{door}: {text}" for text in judge(trials)]
+    if chosen.report is not None:
+        chosen.report.write_text("\n".join(reports))
     for text in wrong:
         console.print(f"WRONG {text}", markup=False)
     return 1 if wrong else 0
