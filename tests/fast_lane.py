@@ -33,7 +33,7 @@ LEFT_OUT = {
         transaction_restart transactions trouble_that_passes wire_messages
     """,
     "cli": """
-        admin_commands auth_commands backup broker_groups commands contexts definitions ha
+        bench admin_commands auth_commands backup broker_groups commands contexts definitions ha
         installation local_cluster proxy released_store store_commands store_retention up
         up_controller up_remoting up_groups
     """,
