@@ -42,7 +42,7 @@ LEFT_OUT = {
         access_pages beside_a_server browser contexts many_objects node_death operating_pages pages
         protobuf
     """,
-    "docs": "first_hour production_guide site skips",
+    "docs": "first_hour help install production_guide site skips",
     "front": """
         abuse access_point forward_hold life native_soak native_tls raw slow_clients streams
         suspend unary

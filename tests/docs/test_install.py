@@ -1,0 +1,61 @@
+"""The lines of docs/install.md, run as they are printed in a clone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cometmq import __version__
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PAGE = (_ROOT / "docs" / "install.md").read_text()
+
+
+def block(section: str) -> str:
+    """Return the commands of a section."""
+    return _PAGE.split(f"\n## {section}\n", 1)[1].split("```\n", 2)[1]
+
+
+def test_the_extras_of_the_page_exist_and_are_complete() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(r"^\| (`.+?`) \|", _PAGE.split("\n## Extras\n")[1], re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(project["optional-dependencies"])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("section", ["From the wheel", "From a clone"])
+def test_the_lines_of_an_install_work_in_a_clone(section: str, tmp_path: Path) -> None:
+    clone, target = tmp_path / "clone", tmp_path / "opt"
+    subprocess.run(["git", "clone", "-q", str(_ROOT), str(clone)], check=True)
+    lines = block(section).replace("/opt/cometmq", str(target))
+    # The Python of the tests, and no Rust: another test builds the native crate.
+    path = os.pathsep.join((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"))
+    kept = {name: text for name, text in os.environ.items() if "COMETMQ" not in name}
+    done = subprocess.run(
+        ["sh", "-ec", lines],
+        cwd=clone,
+        env={**kept, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if re.search(r"NewConnectionError|Temporary failure in name resolution", done.stderr):
+        pytest.skip("no package index is reachable: the lines install from one")
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    assert f"cometmq   {__version__}" in done.stdout
+    home = target if section == "From the wheel" else clone / ".venv"
+    printed = subprocess.run(
+        [home / "bin" / "cometmq", "config", "list", "--search", "flush disk"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert "flushDiskType" in printed.stdout, printed.stderr
