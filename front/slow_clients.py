@@ -13,6 +13,7 @@ the peer of a connection with too many.
 import asyncio
 import os
 import socket
+import struct
 from asyncio import current_task
 from collections import Counter
 from collections.abc import Callable
@@ -145,6 +146,36 @@ def disconnect(peers: set[str], port: int) -> int:
 
     Reads the table of descriptors: call it in a thread.
     """
+
+    def shut_down(connection: socket.socket) -> bool:
+        host, number, *_ = connection.getpeername()
+        if host_port(host.removeprefix("::ffff:"), number) not in peers:
+            return False
+        connection.shutdown(socket.SHUT_RDWR)
+        return True
+
+    return _each_connection(port, shut_down)
+
+
+def reset_on_close(port: int) -> int:
+    """Let the kernel end this process's connections to `port` with a reset; return how many.
+
+    For a node whose packets arrive while it receives none: without acknowledgements of earlier
+    bytes the kernel would not send the end of a connection, but it sends a reset. Reads the table
+    of descriptors: call it in a thread.
+    """
+    no_linger = struct.pack("ii", 1, 0)
+
+    def set_linger(connection: socket.socket) -> bool:
+        connection.getpeername()  # OSError: it listens
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+        return True
+
+    return _each_connection(port, set_linger)
+
+
+def _each_connection(port: int, do: Callable[[socket.socket], bool]) -> int:
+    """Call `do` with each TCP connection to `port`; return how often it returned True."""
     count = 0
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):  # closed meanwhile, or no socket
@@ -153,9 +184,5 @@ def disconnect(peers: set[str], port: int) -> int:
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
-                host, number, *_ = connection.getpeername()
-                peer = host_port(host.removeprefix("::ffff:"), number)
-                if peer in peers and connection.getsockname()[1] == port:
-                    connection.shutdown(socket.SHUT_RDWR)
-                    count += 1
+                count += connection.getsockname()[1] == port and do(connection)
     return count

@@ -7,9 +7,11 @@ dials the next one at once. Counters start again at 0 with each opening.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from .door import Door
 from .errors import DoorError
+from .slow_clients import reset_on_close
 from .statistics import DoorStatistics
 
 logger = logging.getLogger(__name__)
@@ -37,10 +39,12 @@ class SuspendableDoor:
         return self._at[1]
 
     async def suspend(self) -> None:
-        """Send GOAWAY to all clients, close their connections, and refuse new ones."""
+        """Send GOAWAY to all clients, reset their connections, and refuse new ones."""
         async with self._change:
             if not self.suspended:
                 self.suspended = True
+                with suppress(OSError):  # no descriptor to list them: they end without a reset
+                    await asyncio.to_thread(reset_on_close, self._at[1])
                 await self._door.drain(_SUSPEND_GRACE_S)
 
     async def resume(self) -> None:

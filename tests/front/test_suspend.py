@@ -9,6 +9,7 @@ import pytest
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.door import choose_door
+from cometmq.front.slow_clients import reset_on_close
 from cometmq.front.suspendable_door import SuspendableDoor
 from cometmq.tests.front.conftest import Client, TestServices
 
@@ -48,6 +49,23 @@ async def test_a_suspended_door_refuses_clients_until_it_resumes(
     await again.channel.close()
     await door.drain(0)
     assert await refused(port)
+
+
+async def test_connections_end_with_a_reset_where_the_end_could_not_be_sent() -> None:
+    accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(
+        lambda _reader, writer: accepted.set_result(writer), "127.0.0.1", 0
+    )
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    served = await accepted
+    assert reset_on_close(port) == 1
+    served.close()
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_suspended_door_stays_closed_after_a_drain(door_name: str) -> None:

@@ -262,7 +262,9 @@ def _in_lab(options: argparse.Namespace, row: str, programs: Sequence[str]) -> R
             raise DrillError(f"the lab of {row} failed")
         fields = json.loads(out.read_text())
     clients = {name: Client(**client) for name, client in fields.pop("clients").items()}
-    return Result(**fields, clients=clients)
+    result = Result(**fields, clients=clients)
+    print(table([result]), flush=True)  # a long run may be stopped before the last row
+    return result
 
 
 def _built(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
