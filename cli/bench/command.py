@@ -1,6 +1,5 @@
 """`cometmq bench`: measure throughput, latency and CPU time of a cluster."""
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -18,6 +17,8 @@ from ..output import show_document, show_rows
 from ..times import duration
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .latency import Point
     from .names import Target
     from .running import Measurement
@@ -161,6 +162,8 @@ def bench(
     target = names.Target(endpoint, topic, group, keep)
     documents: list[dict[str, Any]] = []
     # One loop for all runs: gRPC does not survive the end of its event loop.
+    import asyncio
+
     with _interruption() as interruption, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         for name in chosen:
             document = _run(runner, name, settings, target, interruption)
@@ -198,6 +201,8 @@ class _Interruption:
 
     async def guard(self, work: Coroutine[Any, Any, "Measurement"]) -> "Measurement | None":
         """Return the result, or None if a signal ended the work."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         self.task = asyncio.create_task(work)
         for number in _SIGNALS:
@@ -230,7 +235,7 @@ def _interruption() -> Iterator[_Interruption]:
 
 
 def _run(
-    runner: asyncio.Runner,
+    runner: "asyncio.Runner",
     name: str,
     settings: Mapping[str, Any],
     target: "Target",
@@ -272,7 +277,7 @@ def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
     return error
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
     with contextlib.suppress(ImportError):
         import uvloop
 
