@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
 from collections.abc import Callable
@@ -109,6 +108,8 @@ def run(
         directory.lock()
         made = Mirror(source, target, directory, Choice(topics, groups), _wall_ms)
         made.load()
+        import asyncio
+
         asyncio.run(_run(made, once=until_caught_up))
     except StateError as error:
         raise CliError(f"{_sentence(str(error))}.") from None
@@ -140,6 +141,8 @@ def _access(side: str, sides: dict[str, Any]) -> Any:
 
 
 async def _run(made: Any, *, once: bool) -> None:
+    import asyncio
+
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
