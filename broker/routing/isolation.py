@@ -22,9 +22,9 @@ from .cluster_view import ClusterView
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-#: Longer than the takeover by another nameserver (1.9 s with the default lease), and with one tick
-#: shorter than the request timeout of clients (3 s): their first repetition finds another node.
-ISOLATED_AFTER_S = 2.5
+#: Longer than the takeover by another nameserver, about 2 s with the default lease. At 2.5 s, on a
+#: busy machine, nodes that had only lost leader and controller sent their clients away too.
+ISOLATED_AFTER_S = 3.0
 #: Longer than a client needs to dial its other addresses.
 REFUSE_S = 5.0
 
