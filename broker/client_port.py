@@ -24,6 +24,7 @@ from .admin.groups import GroupAdmin
 from .admin.message_queries import MessageQueries
 from .admin.offsets import OffsetAdmin
 from .admin.read_log import LogReads
+from .admin.replication import ReplicationAdmin
 from .admin.service import Admin, addressed
 from .admin.topics import TopicAdmin
 from .clients.connected import GrpcClients
@@ -204,6 +205,7 @@ class ClientPort:
             timers=TimerList(broker.timers, broker.store, self._config.broker_name),
             transactions=TransactionList(broker.transactions, self._config),
             store=StoreView(broker.store, broker.replication, self._clock),
+            replication=ReplicationAdmin(self._config, self._links, broker.cluster),
             users=broker.users,
             quotas=broker.quota_admin,
         )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .admin.fault_service import FaultService
     from .admin.message_queries import MessageQueries
     from .admin.read_log import LogReads
+    from .admin.replication import ReplicationAdmin
     from .admin.service import Admin
     from .clients.sessions import Sessions
     from .clients.telemetry import TelemetryService
@@ -94,6 +95,7 @@ def administration(
     timers: TimerList,
     transactions: TransactionList,
     store: StoreView,
+    replication: ReplicationAdmin,
     users: UserAdmin,
     quotas: QuotaAdmin,
 ) -> list[Method]:
@@ -120,6 +122,8 @@ def administration(
             "ListTimers": timers.list_timers,
             "ListTransactions": transactions.list_transactions,
             "DescribeStore": store.describe,
+            "DescribeReplication": replication.describe,
+            "ChangeReplication": replication.change,
             "SetArchiveWatermark": maintenance.set_archive_watermark,
             "GetArchiveWatermark": maintenance.get_archive_watermark,
             "PutUser": users.put,

@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 from ..cli.errors import CliError
 from .archives import Archives
 from .cluster import Cluster
-from .controllers import Controllers
 from .descriptors import Descriptors
 from .live import OverviewPages, Watch
 from .pages.clients import ClientPages
@@ -83,7 +82,7 @@ def make_app(
         watch = Watch(cluster, wall_ms, is_only=not bases)
         watches.append(watch)
         pages = _pages(
-            *(cluster, target.controllers, views, watch),
+            *(cluster, views, watch),
             archives=archives,
             descriptors=descriptors,
             lag_alert=lag_alert,
@@ -151,7 +150,6 @@ def _application(
 
 def _pages(
     cluster: Cluster,
-    controllers: Controllers,
     views: Views,
     watch: Watch,
     *,
@@ -169,8 +167,8 @@ def _pages(
         *MessagePages(cluster, views, search, descriptors).routes(),
         *DeadLetterPages(cluster, views, search, wall_ms).routes(),
         *TimerPages(cluster, views, wall_ms).routes(),
-        *HighAvailabilityPages(cluster, controllers, views).routes(),
-        *StorePages(cluster, views, wall_ms).routes(),
+        *HighAvailabilityPages(cluster, watch, views).routes(),
+        *StorePages(cluster, watch, views).routes(),
         *SparkPages(cluster, views, archives).routes(),
         *ClientPages(cluster, views).routes(),
         *UserPages(cluster, views, wall_ms).routes(),

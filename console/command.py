@@ -10,7 +10,7 @@ import click
 
 from ..cli.connection import Connection
 from ..cli.errors import CliError, Exit
-from ..cli.options import address_option, endpoint_option
+from ..cli.options import endpoint_option
 from ..proto.addresses import is_loopback
 
 _PORT = 8082
@@ -86,14 +86,6 @@ _LAG_ALERT = 100_000
     type=click.Path(path_type=Path, dir_okay=False),
     help="JSON file with the address, written when the console is serving.",
 )
-@address_option(
-    "--namesrv",
-    kind="nameservers",
-    default="",
-    envvar="COMETMQ_NAMESRV_ADDR",
-    metavar="HOST:PORT;...",
-    what="Nameservers, for the page of high availability and for switchovers.",
-)
 @endpoint_option
 def console(
     *,
@@ -108,7 +100,6 @@ def console(
     further: tuple[str, ...],
     supervised: bool,
     ready_file: Path | None,
-    namesrv: str,
     endpoint: str,
 ) -> None:
     """Serve the web console of a cluster.
@@ -131,7 +122,6 @@ def console(
     ):
         raise CliError("--trace-url must be an http(s) URL with {trace_id}.", Exit.USAGE)
     try:
-        from .controllers import Controllers
         from .descriptors import read
         from .server import serve
         from .targets import Target, name_of, opened
@@ -140,8 +130,7 @@ def console(
         raise CliError(text) from None
     types = read(descriptors)
     with Connection(endpoint) as connection:
-        controllers = Controllers(namesrv, click.get_current_context())
-        first = Target(name_of(endpoint), connection, controllers)
+        first = Target(name_of(endpoint), connection)
         with opened(first, further) as targets:
             serve(
                 targets,

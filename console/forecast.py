@@ -24,11 +24,33 @@ class Forecast:
     rate: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What happens to the log of one broker group."""
+
+    disk: Forecast
+    #: When its oldest segment is deleted.
+    oldest: str
+
+
 def growth(segments: Sequence[v1.SegmentStatus], log_end: int, now_ms: int) -> list[list[float]]:
     """Return the columns of a curve: times in seconds, and the log end at each."""
     points = [(one.modified_ms / _MS_PER_S, one.end) for one in segments[:-1] if one.modified_ms]
     points = sorted({*points, (now_ms / _MS_PER_S, log_end)})
     return [[at for at, _ in points], [float(end) for _, end in points]]
+
+
+def oldest(store: v1.DescribeStoreResponse, now_ms: int) -> str:
+    """Return when retention deletes the oldest segment, as a sentence."""
+    if len(store.segments) < 2:
+        return "The log has one segment, which is written to: retention deletes nothing yet."
+    first = store.segments[0]
+    if not first.modified_ms:
+        return "When the oldest segment expires is unknown."
+    left_ms = first.modified_ms + store.reserved_ms - now_ms
+    if left_ms > 0:
+        return f"The oldest segment expires in {words.span(left_ms)}."
+    return f"The oldest segment has expired; {first.explanation}."
 
 
 def rate_of(store: v1.DescribeStoreResponse) -> float:

@@ -22,7 +22,8 @@ from ..cli.errors import CliError
 from ..proto import paths, v1
 from ..proto.addresses import host_of
 from .cluster import Cluster
-from .history import History
+from .forecast import Outlook, forecast, oldest
+from .history import History, ReplicaHistory
 from .overview import BAD, OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
 from .views import Views
 
@@ -61,6 +62,10 @@ class Watch:
         self._reached: set[str] = set()
         self._backlog = Backlog()
         self.history = History(3)
+        #: Of the disk of each leader, by name of the broker group.
+        self._forecasts: dict[str, Outlook] = {}
+        #: By title of the broker group.
+        self.replicas: dict[str, ReplicaHistory] = {}
         self.snapshot = Snapshot(0)
         self.viewers = 0
         self.closed = False
@@ -92,6 +97,7 @@ class Watch:
         while True:
             if self._is_only or self._is_watched() or not self._backlog.at_ms:
                 self._backlog = await self._in_thread(self._read_backlog)
+                self._forecasts = await self._in_thread(self._read_forecasts)
             await asyncio.sleep(_BACKLOG_PERIOD_S)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -106,10 +112,16 @@ class Watch:
         if more := [each for each in _addresses(groups) if each not in known]:
             unreachable |= await self._unreachable(more)
         now_ms = self.wall_ms()
-        self.snapshot = Snapshot(now_ms, groups, self._backlog, unreachable, error)
+        self.snapshot = Snapshot(
+            *(now_ms, groups, self._backlog, unreachable, error), forecasts=self._forecasts
+        )
         rates = self.snapshot.rates()
         lag = self._backlog.lag if self._backlog.at_ms else None
         self.history.add(now_ms, (*(rates or (None, None)), lag))
+        for group in groups:
+            answers = group.answer is not None and not group.error
+            history = self.replicas.setdefault(group.title, ReplicaHistory())
+            history.add(now_ms, group.answer.members if group.answer and answers else None)
         self._tell()
 
     def _tell(self) -> None:
@@ -151,6 +163,20 @@ class Watch:
             groups=len(lags),
             largest=[(name, lag) for name, lag in largest if lag],
         )
+
+    def _read_forecasts(self) -> dict[str, Outlook]:
+        try:
+            outcomes = self._cluster.each(
+                paths.DESCRIBE_STORE, v1.DescribeStoreRequest(), v1.DescribeStoreResponse
+            )
+        except CliError:
+            return {}  # the overview has words for an unknown forecast
+        now_ms = self.wall_ms()
+        return {
+            one.broker: Outlook(forecast(one.answer), oldest(one.answer, now_ms))
+            for one in outcomes
+            if one.answer is not None
+        }
 
     async def _unreachable(self, addresses: list[str]) -> frozenset[str]:
         """Return the addresses that refuse connections, and those that no longer answer.
@@ -207,6 +233,13 @@ async def _answers(address: str) -> bool:
     return True
 
 
+def streaming(watch: Watch, events: AsyncIterator[str]) -> Response:
+    """Return the stream of an open page. Raises HTTPException if there are too many."""
+    if watch.viewers >= VIEWERS_MAX:
+        raise HTTPException(503, f"This console streams to at most {VIEWERS_MAX} pages.")
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
 class OverviewPages:
     """The overview and its stream."""
 
@@ -246,15 +279,13 @@ class OverviewPages:
 
     async def live(self, _request: Request) -> Response:
         """Stream the page's part and the points of the curves as events."""
-        if self._watch.viewers >= VIEWERS_MAX:
-            raise HTTPException(503, f"This console streams to at most {VIEWERS_MAX} pages.")
-        return StreamingResponse(self._events(), media_type="text/event-stream")
+        return streaming(self._watch, self._events())
 
     async def _events(self) -> AsyncIterator[str]:
-        yield _event("curves", json.dumps({"all": self._watch.history.columns()}))
+        yield event("curves", json.dumps({"all": self._watch.history.columns()}))
         async for snapshot in self._watch.changes():
-            yield _event("overview", self._part(snapshot))
-            yield _event("curves", json.dumps({"point": self._watch.history.last()}))
+            yield event("overview", self._part(snapshot))
+            yield event("curves", json.dumps({"point": self._watch.history.last()}))
 
     def _part(self, snapshot: Snapshot) -> str:
         known, text = self._rendered
@@ -282,7 +313,7 @@ def _values(snapshot: Snapshot, lag_alert: int) -> dict[str, Any]:
     }
 
 
-def _event(name: str, text: str) -> str:
+def event(name: str, text: str) -> str:
     """Return a server-sent event; each line of the text is one of its data lines."""
     lines = "\n".join(f"data: {line}" for line in text.splitlines())
     return f"event: {name}\n{lines}\n\n"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..proto import v1
 from . import words
+from .forecast import Outlook
 
 # Percent of the fuller disk. RocketMQ's retention deletes at any hour from 75 and refuses writes
 # at 90.
@@ -72,6 +73,8 @@ class Snapshot:
     #: Client addresses that refuse connections from this console, or do so no longer answer.
     unreachable: frozenset[str] = frozenset()
     error: str = ""
+    #: By name of the broker group.
+    forecasts: Mapping[str, Outlook] = field(default_factory=dict)
 
     def stores(self) -> Iterable[v1.StoreStatus]:
         """Return the store of each leader that answered."""

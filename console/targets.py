@@ -12,7 +12,6 @@ from urllib.parse import quote
 from ..cli.connection import Connection
 from ..cli.context.chosen import chosen, context_for, context_of
 from ..cli.errors import CliError, Exit
-from .controllers import Controllers
 
 #: Clusters of one console: each open one is read every second.
 TARGETS_MAX = 16
@@ -26,7 +25,6 @@ class Target:
 
     name: str
     connection: Connection
-    controllers: Controllers
 
 
 def paths_of(targets: Sequence[Target]) -> list[tuple[str, str]]:
@@ -56,7 +54,7 @@ def _target(name: str, stack: ExitStack) -> Target:
         raise CliError(f"The context '{name}' has no endpoints; {cure}.", Exit.USAGE)
     with scope.scope(cleanup=False):
         connection = stack.enter_context(Connection(context.endpoints))
-    return Target(name, connection, Controllers(context.nameservers, scope))
+    return Target(name, connection)
 
 
 def name_of(endpoint: str) -> str:

@@ -8,6 +8,7 @@ EPOCH_START). Every response starts with a code and a message, like apache.rocke
 """
 
 from collections import abc as _abc
+from . import controller_pb2 as _controller_pb2
 from . import nameserver_pb2 as _nameserver_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -2418,17 +2419,23 @@ class DescribeStoreRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
+    broker_id: _builtins.int
+    """set: the store of this replica, which the node that is asked has or asks; unset: the leader's"""
     def __init__(
         self,
         *,
         broker: _builtins.str = ...,
+        broker_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker", b"broker", "broker_id", b"broker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_id) -> _WhichOneofReturnType__broker_id | None: ...
 
 Global___DescribeStoreRequest: _TypeAlias = DescribeStoreRequest  # noqa: Y015
 
@@ -2715,6 +2722,212 @@ class DescribeStoreResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeStoreResponse: _TypeAlias = DescribeStoreResponse  # noqa: Y015
+
+@_typing.final
+class DescribeReplicationRequest(_message.Message):
+    """The replication of a group: the report of its controller and the status of each replica, which the
+    node asks for with its own token.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeReplicationRequest: _TypeAlias = DescribeReplicationRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaView(_message.Message):
+    """A replica, with its own status if it answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    error: _builtins.str
+    """why not"""
+    leads: _builtins.bool
+    """according to the routes"""
+    @_builtins.property
+    def addresses(self) -> _nameserver_pb2.ReplicaAddresses: ...
+    @_builtins.property
+    def status(self) -> _controller_pb2.ReplicaStatus:
+        """unset: it does not answer"""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        addresses: _nameserver_pb2.ReplicaAddresses | None = ...,
+        status: _controller_pb2.ReplicaStatus | None = ...,
+        error: _builtins.str = ...,
+        leads: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_id", b"broker_id", "error", b"error", "leads", b"leads", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaView: _TypeAlias = ReplicaView  # noqa: Y015
+
+@_typing.final
+class DescribeReplicationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    SILENT_NAMESERVERS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    group: _builtins.str
+    @_builtins.property
+    def report(self) -> _controller_pb2.GroupReport:
+        """unset: no controller decides for the group, or none answers"""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaView]: ...
+    @_builtins.property
+    def silent_nameservers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """do not answer this node"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        group: _builtins.str = ...,
+        report: _controller_pb2.GroupReport | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaView] | None = ...,
+        silent_nameservers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "group", b"group", "message", b"message", "replicas", b"replicas", "report", b"report", "silent_nameservers", b"silent_nameservers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeReplicationResponse: _TypeAlias = DescribeReplicationResponse  # noqa: Y015
+
+@_typing.final
+class ReplayTails(_message.Message):
+    """Sends the messages of archived diverged tails again; tails with the same bytes once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """only the archives of this broker; -1: of all"""
+    file_id: _builtins.str
+    """only this archive; empty: all that are not replayed yet"""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        file_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "file_id", b"file_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayTails: _TypeAlias = ReplayTails  # noqa: Y015
+
+@_typing.final
+class ChangeReplicationRequest(_message.Message):
+    """A change of a group's leader, policy or writes, or a replay of its archived tails. The node asks the
+    active controller, or the replicas, with its own token; `group` and `dry_run` of a part are not read.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    SWITCHOVER_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    dry_run: _builtins.bool
+    """only return the steps"""
+    @_builtins.property
+    def switchover(self) -> _controller_pb2.SwitchoverRequest: ...
+    @_builtins.property
+    def policy(self) -> _controller_pb2.SetPolicyRequest: ...
+    @_builtins.property
+    def drain(self) -> _controller_pb2.SetDrainRequest: ...
+    @_builtins.property
+    def replay(self) -> Global___ReplayTails: ...
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+        switchover: _controller_pb2.SwitchoverRequest | None = ...,
+        policy: _controller_pb2.SetPolicyRequest | None = ...,
+        drain: _controller_pb2.SetDrainRequest | None = ...,
+        replay: Global___ReplayTails | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "drain", b"drain", "policy", b"policy", "replay", b"replay", "switchover", b"switchover"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "change", b"change", "drain", b"drain", "dry_run", b"dry_run", "policy", b"policy", "replay", b"replay", "switchover", b"switchover"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["switchover", "policy", "drain", "replay"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___ChangeReplicationRequest: _TypeAlias = ChangeReplicationRequest  # noqa: Y015
+
+@_typing.final
+class ChangeReplicationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    messages: _builtins.int
+    """that a replay has sent"""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the steps done, or planned"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        steps: _abc.Iterable[_builtins.str] | None = ...,
+        messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "messages", b"messages", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReplicationResponse: _TypeAlias = ChangeReplicationResponse  # noqa: Y015
 
 @_typing.final
 class GetConfigRequest(_message.Message):

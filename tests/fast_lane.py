@@ -40,7 +40,7 @@ LEFT_OUT = {
     "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
     "console": """
         access_pages beside_a_server browser contexts many_objects node_death operating_pages pages
-        protobuf
+        protobuf replication_page
     """,
     "docs": "first_hour help install production_guide site skips",
     "front": """

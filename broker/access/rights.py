@@ -141,6 +141,8 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.LIST_TIMERS: _cluster(Action.SUB),
     paths.LIST_TRANSACTIONS: _cluster(Action.SUB),
     paths.DESCRIBE_STORE: _cluster(Action.GET),
+    paths.DESCRIBE_REPLICATION: _cluster(Action.GET),
+    paths.CHANGE_REPLICATION: _cluster(Action.UPDATE),
     paths.READ_LOG: _cluster(Action.SUB),
     paths.READ_OFFSETS: _cluster(Action.SUB),
     paths.LOCATE_LOG: _cluster(Action.SUB),

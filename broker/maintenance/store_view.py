@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ...proto import v1, v2
+from ...proto.errors import WireError
 from ...store.format.disk import Space
 from ...store.retention.rules import UNKNOWN, used_percent
 
@@ -40,6 +41,10 @@ class StoreView:
         self, request: v1.DescribeStoreRequest, ctx: RequestContext
     ) -> v1.DescribeStoreResponse:
         """Return the state of this broker's store."""
+        own = self._replication.identity.broker_id
+        if request.HasField("broker_id") and request.broker_id != own:
+            text = f"broker {request.broker_id} of this group is not known or cannot be reached"
+            raise WireError(v2.NOT_FOUND, f"{text}; this is broker {own}")
         store, stats = self._store, self._store.stats()
         retention = store.retention
         rules = retention.rules

@@ -68,6 +68,10 @@ class Owners:
         """Return HOST:PORT of the owner; None: the proxy itself answers."""
         if path in LOCAL:
             return None
+        if path == paths.DESCRIBE_STORE and request is not None and request.HasField("broker_id"):
+            member = self._view.replica(request.broker, request.broker_id)
+            if member is not None and member.client:
+                return member.client  # any other node refuses an unknown replica
         group = self._group(path, request)
         address = self.address_in(group, path in HELD) if group is not None else None
         return address or UNKNOWN

@@ -46,6 +46,7 @@ def table(
                 timers=nowhere,
                 transactions=nowhere,
                 store=nowhere,
+                replication=nowhere,
                 users=nowhere,
                 quotas=nowhere,
             ),

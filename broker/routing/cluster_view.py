@@ -103,6 +103,12 @@ class ClusterView:
         """Return a group of the cluster, or None."""
         return self.groups.get(name)
 
+    def replica(self, name: str, broker_id: int) -> MemberView | None:
+        """Return a replica of a group (the name "": of this node's), or None."""
+        found = self.groups.get(name or self.own_group)
+        members = found.members if found is not None else ()
+        return next((member for member in members if member.broker_id == broker_id), None)
+
     def others_with(self, topic: str) -> list[GroupView]:
         """Return the other groups that have a topic, by name."""
         if len(self.groups) == 1:

@@ -46,6 +46,16 @@ _LOCAL = frozenset(
         paths.LIST_BROKERS,
     )
 )
+# Served beside the leader's rules: see `_beside_leader`.
+_SPECIAL = frozenset(
+    (
+        paths.SYNC_LITE_SUBSCRIPTION,
+        paths.DESCRIBE_STORE,
+        paths.DESCRIBE_REPLICATION,
+        paths.CHANGE_REPLICATION,
+    )
+)
+_REPLICATION = frozenset((paths.DESCRIBE_REPLICATION, paths.CHANGE_REPLICATION))
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
 # Held while there is no leader, so that clients see no error during a failover.
 HELD = CHANGES | {paths.SEND_MESSAGE, paths.END_TRANSACTION, paths.RECALL_MESSAGE}
@@ -161,8 +171,11 @@ class RequestRouter:
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """Return HOST:PORT of the owner, or None to serve here. Raises WireError if no replica
         can."""
-        if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
-            self._lite_fanout.send(request, ctx)
+        if path in _SPECIAL and request is not None:
+            if path == paths.SYNC_LITE_SUBSCRIPTION:
+                self._lite_fanout.send(request, ctx)
+            elif path in _REPLICATION or request.HasField("broker_id"):
+                return self._beside_leader(path, request)
         if path in _ROUTES and self._may_be_new_topic(path, request):
             return self._leadership.leader_client()
         if path in _LOCAL or path.startswith(paths.TEST):
@@ -194,7 +207,7 @@ class RequestRouter:
         """Decide what happens to a request whose owner cannot be reached."""
         if path in HELD:
             return "hold"
-        if self._replication.diverged is not None:
+        if self._replication.diverged is not None and path not in _SPECIAL:
             return _no_copy()
         if len(self._cluster.groups) > 1 and request is not None:
             other = self._other_group(path, request)
@@ -203,6 +216,18 @@ class RequestRouter:
                     v2.PROXY_TIMEOUT, f"no replica of {other.name} can be reached from here"
                 )
         return "serve"
+
+    def _beside_leader(self, path: str, request: Any) -> str | None:
+        """Return the owner of a call that needs no leader: the replica that it names, or any node
+        of the group."""
+        if path == paths.DESCRIBE_STORE:
+            member = self._cluster.replica(request.broker, request.broker_id)
+            own = self._replication.identity
+            if member is None or (member.group, member.broker_id) == (own.group, own.broker_id):
+                return None  # the handler refuses an unknown replica
+            return member.client or None
+        other = self._other_group(path, request)
+        return None if other is None else self._owner_of_other(other, path)
 
     def _waits(self, path: str) -> bool:
         """Whether this leader refuses writes that it or another leader will soon accept.

@@ -1,53 +1,55 @@
-"""High availability: roles, epochs, in-sync sets and log positions; planned switchovers.
+"""High availability: roles, epochs, in-sync sets, log positions over time, archived tails; changes.
 
-The figures are those of `cometmq ha status`. Without a nameserver they come from the brokers alone.
+The figures are those of `cometmq ha status`, which a node of each group reads from the controller
+and the replicas. Each change shows its plan first: the steps of the same call with `dry_run`.
 """
 
-from typing import Any
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
-from ...cli.errors import CliError
-from ...cli.ha.rows import GroupView, group_fields, replica_rows
+from ...cli.errors import CliError, Exit
 from ...proto import paths, v1
-from ..cluster import Cluster, problems
-from ..controllers import Controllers
-from ..inputs import whole
-from ..overview import BAD, OK, WARNING, GroupState, picture
+from ..cluster import Cluster, check, problems
+from ..inputs import bad, choice, whole
+from ..live import Watch, event, streaming
+from ..overview import picture
+from ..replication import group_values, view_of
 from ..views import Form, Plan, Views, quoted
 
-_LEVELS = {"healthy": OK, "degraded": WARNING, "draining": WARNING, "unknown": WARNING}
-_BROKER_ID_MAX = 1_000_000
+_BROKER_ID_MAX, _IN_SYNC_MAX = 1_000_000, 16
+_FILE_ID_CHARS = 255
+# The next leader must catch up within this time; the controller's own steps take longer.
+_CATCH_UP_MS, _CHANGE_S = 10_000, 30.0
+# A replay that takes longer is interrupted; its progress is durable, and the next one continues.
+_REPLAY_S = 120.0
+_REPLICATION = {"": 0, "sync": 1, "async": 2}
 
 
-def group_values(view: GroupView) -> dict[str, Any]:
-    """Return what the page shows of a group of `cometmq ha status`."""
-    absent = {"problems": [], "phase": "", "policy": "", "hold": "", "cuts": []}
-    fields = absent | group_fields(view)
-    rows = replica_rows(view)
-    ends = [row["log_end"] for row in rows if row["log_end"] is not None]
-    end = max(ends, default=0)
-    for row in rows:
-        row["behind"] = None if row["log_end"] is None else end - row["log_end"]
-    return {
-        "fields": fields,
-        "level": _LEVELS.get(fields["health"], BAD),
-        "replicas": rows,
-        "has_controller": view.report is not None,
-        "followers": [
-            row["broker_id"] for row in rows if row["role"] == "follower" and row["in_sync"]
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a group, as a request and in words."""
+
+    request: v1.ChangeReplicationRequest
+    title: str
+    button: str
+    #: The fields of its form.
+    fields: Mapping[str, str]
+    #: What the steps of the controller leave out.
+    more: list[str] = field(default_factory=list)
+    timeout_s: float = _CHANGE_S
 
 
 class HighAvailabilityPages:
     """The section of high availability."""
 
-    def __init__(self, cluster: Cluster, controllers: Controllers, views: Views) -> None:
+    def __init__(self, cluster: Cluster, watch: Watch, views: Views) -> None:
         self._cluster = cluster
-        self._controllers = controllers
+        self._watch = watch
         self._views = views
 
     def routes(self) -> list[BaseRoute]:
@@ -55,57 +57,170 @@ class HighAvailabilityPages:
         views = self._views
         return [
             views.show("/ha", self.overview),
-            views.show("/ha/{group}/switchover", self.plan),
-            views.act("/ha/{group}/switchover", self.switch),
+            Route("/ha/live", self.live, methods=["GET"]),
+            views.show("/ha/{group}/{what}", self.plan),
+            views.act("/ha/{group}/{what}", self.carry_out),
         ]
 
     def overview(self, request: Request) -> Response:
         """Show every broker group."""
-        error, groups = "", []
-        try:
-            groups = [group_values(view) for view in self._controllers.groups()]
-        except CliError as failed:
-            error = str(failed)
         outcomes = self._cluster.each(
-            paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
+            paths.DESCRIBE_REPLICATION,
+            v1.DescribeReplicationRequest(),
+            v1.DescribeReplicationResponse,
         )
-        described = [GroupState(one.broker, one.answer) for one in outcomes if one.answer]
+        seen = self._watch.asked()
         return self._views.page(
             *(request, "ha.html"),
             title="High availability",
-            groups=groups,
-            error=error,
-            brokers=[(one, picture(one, frozenset())) for one in described],
+            groups=[group_values(view_of(one.answer)) for one in outcomes if one.answer],
+            brokers=[(one, picture(one, seen.unreachable)) for one in seen.groups if one.answer],
             problems=problems(outcomes),
         )
 
+    async def live(self, _request: Request) -> Response:
+        """Stream the positions of the replicas as points of curves."""
+        return streaming(self._watch, self._events())
+
+    async def _events(self) -> AsyncIterator[str]:
+        sent: dict[str, list[int]] = {}
+        async for snapshot in self._watch.changes():
+            for group in snapshot.groups:
+                history = self._watch.replicas.get(group.title)
+                if history is None:
+                    continue
+                message: dict[str, object] = {"group": group.title, "point": history.last()}
+                if sent.get(group.title) != history.broker_ids:
+                    sent[group.title] = list(history.broker_ids)
+                    message = {
+                        "group": group.title,
+                        "brokers": history.broker_ids,
+                        "all": history.columns(),
+                    }
+                yield event("replicas", json.dumps(message))
+
+    # --- changes ----------------------------------------------------------------------------------
+
     def plan(self, request: Request) -> Response:
-        """Show the steps of a switchover."""
-        group = request.path_params["group"]
-        text = request.query_params.get("to", "")
-        to = whole(text, "The broker id", most=_BROKER_ID_MAX)
-        answer = self._controllers.switchover(group, to, dry_run=True)
+        """Show the steps of a change."""
+        group, what = request.path_params["group"], request.path_params["what"]
+        change = change_of(what, dict(request.query_params), group)
+        steps, refusal = [], ""
+        try:
+            answer = self._call(group, change, dry_run=True)
+            steps = [_sentence(step) for step in answer.steps]
+            if what == "replay" and not answer.messages:
+                refusal = "There is nothing to replay."
+        except CliError as error:
+            if error.code is Exit.NOT_FOUND:
+                raise
+            refusal = f"This cannot be done now: {error}"
         plan = Plan(
-            f"Make broker {to} the leader of {group}",
-            [*answer.steps, "Sends wait during the change; clients see no errors."],
-            *(f"/ha/{quoted(group)}/switchover", "Switch over", "/ha"),
-            fields={"to": str(to)},
+            *(change.title, [*steps, *([] if refusal else change.more)]),
+            *(f"/ha/{quoted(group)}/{what}", change.button, "/ha"),
+            fields=change.fields,
+            refusal=refusal,
         )
         return self._views.plan(request, plan)
 
-    def switch(self, request: Request, form: Form) -> Response:
-        """Carry out a switchover and show its steps."""
-        group = request.path_params["group"]
-        to = whole(form.text("to"), "The broker id", most=_BROKER_ID_MAX)
-        answer = self._controllers.switchover(group, to, dry_run=False)
-        leaders = [
-            f"Leader: broker {report.state.leader.broker_id}, epoch {report.state.epoch}."
-            for report in answer.groups
-            if report.state.group == group and report.state.HasField("leader")
-        ]
+    def carry_out(self, request: Request, form: Form) -> Response:
+        """Carry out a change and show its steps."""
+        group, what = request.path_params["group"], request.path_params["what"]
+        change = change_of(what, form, group)
+        answer = self._call(group, change, dry_run=False)
+        steps = [_sentence(step) for step in answer.steps]
+        if what == "replay":
+            steps.append(f"{answer.messages} messages were sent again.")
+        elif answer.message:
+            steps.append(_sentence(answer.message))
         return self._views.page(
-            *(request, "switched.html"),
-            title="Result",
-            group=group,
-            steps=[*answer.steps, *leaders],
+            *(request, "ha_changed.html"), title="Result", group=group, steps=steps
         )
+
+    def _call(self, group: str, change: Change, *, dry_run: bool) -> v1.ChangeReplicationResponse:
+        change.request.dry_run = dry_run
+        outcomes = self._cluster.groups((group,), change.timeout_s).each(
+            paths.CHANGE_REPLICATION, change.request, v1.ChangeReplicationResponse
+        )
+        check(outcomes)
+        answer = outcomes[0].answer
+        assert answer is not None
+        return answer
+
+
+def change_of(what: str, given: Mapping[str, str], group: str) -> Change:
+    """Return the change that a URL or a form describes. Raises CliError."""
+    if what == "switchover":
+        return _switchover(given, group)
+    if what == "policy":
+        return _policy(given, group)
+    if what == "drain":
+        return _drain(given, group)
+    if what == "replay":
+        return _replay(given, group)
+    raise CliError(f"There is no change '{what[:40]}' of a group.", Exit.NOT_FOUND)
+
+
+def _switchover(given: Mapping[str, str], group: str) -> Change:
+    to = whole(given.get("to", "").strip(), "The broker id", most=_BROKER_ID_MAX)
+    asked = v1.SwitchoverRequest(to=to, max_wait_ms=_CATCH_UP_MS)
+    return Change(
+        v1.ChangeReplicationRequest(switchover=asked),
+        f"Make broker {to} the leader of {group}",
+        "Switch over",
+        {"to": str(to)},
+        ["Sends wait during the change; clients see no errors."],
+    )
+
+
+def _policy(given: Mapping[str, str], group: str) -> Change:
+    how = given.get("replication", "")
+    number = choice(_REPLICATION, how, "kind of replication")
+    least = given.get("min_in_sync", "").strip()
+    asked = v1.SetPolicyRequest()
+    if number:
+        asked.sync = how == "sync"
+    if least:
+        asked.min_in_sync = whole(least, "In-sync replicas", least=1, most=_IN_SYNC_MAX)
+    if not (number or least):
+        raise bad("Choose what the policy changes.")
+    return Change(
+        v1.ChangeReplicationRequest(policy=asked),
+        f"Change the replication policy of {group}",
+        "Change the policy",
+        {"replication": how, "min_in_sync": least},
+    )
+
+
+def _drain(given: Mapping[str, str], group: str) -> Change:
+    is_drain = bool(choice({"yes": 1, "no": 0}, given.get("drain", ""), "answer"))
+    title = f"Drain {group}" if is_drain else f"Let {group} accept messages again"
+    return Change(
+        v1.ChangeReplicationRequest(drain=v1.SetDrainRequest(drain=is_drain)),
+        title,
+        "Drain" if is_drain else "Accept messages",
+        {"drain": "yes" if is_drain else "no"},
+    )
+
+
+def _replay(given: Mapping[str, str], group: str) -> Change:
+    text, file_id = given.get("broker", "").strip(), given.get("file", "")[:_FILE_ID_CHARS]
+    broker_id = whole(text, "The broker id", most=_BROKER_ID_MAX) if text else -1
+    what = "an archived tail" if file_id else "the archived tails"
+    return Change(
+        v1.ChangeReplicationRequest(replay=v1.ReplayTails(broker_id=broker_id, file_id=file_id)),
+        f"Replay {what} of {group}",
+        "Send again",
+        {"broker": text, "file": file_id},
+        [
+            "Each message is sent to the leader as by a producer; the archives stay. Messages that "
+            "were sent by their producers meanwhile are then stored twice.",
+            "A replay that is interrupted continues where it stopped when it is started again.",
+        ],
+        timeout_s=_REPLAY_S,
+    )
+
+
+def _sentence(step: str) -> str:
+    """Return a step as a sentence."""
+    return step[:1].upper() + step[1:] + ("" if step.endswith((".", "!", "?")) else ".")

@@ -1,10 +1,10 @@
 """Store: the segments of a log with the reason why each is kept, growth, disk, scrub, damage.
 
-The figures are those of the leader of a broker group, whose store takes the writes.
+The figures are those of the leader of a broker group, whose store takes the writes, or of a
+replica that the URL names, through the node that has it.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -14,9 +14,13 @@ from starlette.routing import BaseRoute
 from ...cli.errors import CliError
 from ...proto import paths, v1
 from ..cluster import Cluster, problems
-from ..forecast import forecast, growth
+from ..forecast import forecast, growth, oldest
+from ..inputs import whole
+from ..live import Watch
 from ..paging import page_of
 from ..views import Views, link
+
+_BROKER_ID_MAX = 1_000_000
 
 #: What a reason of retention means for a segment.
 REASONS = {
@@ -37,10 +41,10 @@ REASONS = {
 class StorePages:
     """The section of the store."""
 
-    def __init__(self, cluster: Cluster, views: Views, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, cluster: Cluster, watch: Watch, views: Views) -> None:
         self._cluster = cluster
+        self._watch = watch
         self._views = views
-        self._wall_ms = wall_ms
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of this section."""
@@ -51,8 +55,12 @@ class StorePages:
         query = request.query_params
         wanted = query.get("broker", "")
         among = (wanted,) if wanted else None
+        replica = query.get("replica", "")
+        asked = v1.DescribeStoreRequest()
+        if replica:
+            asked.broker_id = whole(replica, "The broker id", most=_BROKER_ID_MAX)
         outcomes = self._cluster.groups(among).each(
-            paths.DESCRIBE_STORE, v1.DescribeStoreRequest(), v1.DescribeStoreResponse
+            paths.DESCRIBE_STORE, asked, v1.DescribeStoreResponse
         )
         found = next((one for one in outcomes if one.answer is not None), None)
         if found is None and outcomes and outcomes[0].error is not None:
@@ -64,8 +72,21 @@ class StorePages:
             problems=problems(outcomes),
             broker=found.broker,
             brokers={name: link("/store", broker=name) for name in self._cluster.names() if name},
-            **store_values(found.answer, self._wall_ms(), query.get("page", "")),
+            replica=replica,
+            replicas=self._replicas(found.broker),
+            **store_values(found.answer, self._watch.wall_ms(), query.get("page", "")),
         )
+
+    def _replicas(self, broker: str) -> list[tuple[str, str, str]]:
+        """Return the id, the role and the link of each replica that the overview knows."""
+        states = [one for one in self._watch.asked().groups if one.name == broker and one.answer]
+        members = [member for one in states if one.answer for member in one.answer.members]
+        found = []
+        for member in members:
+            broker_id = str(member.replica.broker_id)
+            role = "leader" if member.role == v1.LEADER else "follower"
+            found.append((broker_id, role, link("/store", broker=broker, replica=broker_id)))
+        return found
 
 
 def store_values(store: v1.DescribeStoreResponse, now_ms: int, page: str) -> dict[str, Any]:
@@ -79,5 +100,6 @@ def store_values(store: v1.DescribeStoreResponse, now_ms: int, page: str) -> dic
         "counts": Counter(one.reason for one in store.segments).most_common(),
         "columns": growth(store.segments, store.log_end, now_ms),
         "forecast": forecast(store),
+        "oldest": oldest(store, now_ms),
         "mismatches": sorted(store.record_mismatches.items()),
     }

@@ -16,7 +16,7 @@
   const fixed = [];
   let columns = null;
 
-  function options(width, series, seconds = 0, least = 1) {
+  function options(width, series, seconds = 0, least = 1, isClose = false) {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const short = (value) => {
       if (value === null || value === undefined) return "";
@@ -31,10 +31,16 @@
     return {
       width, height: 180, legend: { show: false }, cursor: { show: false },
       padding: [10, 28, 0, 0],
-      scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, least) * 1.1] } },
+      // Positions of a log are large and close together: their axis does not begin at 0.
+      scales: { y: { range: (u, low, high) => isClose ? around(low, high) : [0, Math.max(high || 0, least) * 1.1] } },
       axes: [{ ...axis, space: 80, size: 32, values: (u, ticks) => ticks.map(time) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(short) }],
-      series: [{}, ...series.map((one) => ({ stroke: colour(one.colour), width: 2, points: { show: false } }))],
+      series: [{}, ...series.map((one) => ({ stroke: colour(one.colour), dash: one.dash, width: 2, points: { show: false } }))],
     };
+  }
+
+  function around(low, high) {
+    const margin = Math.max(((high || 0) - (low || 0)) * 0.1, 512);
+    return [Math.max(0, (low || 0) - margin), (high || 0) + margin];
   }
 
   const DRAWN = {
@@ -51,6 +57,61 @@
       charts.push({ place, drawn, plot: new uPlot(options(place.clientWidth, drawn.series), data, place) });
     }
     drawFixed();
+  }
+
+  // Curves of replication: for each broker group the time, the confirm offset, the in-sync
+  // replicas, the epoch, and the log end of each replica.
+  const COLOURS = ["--accent", "--warning", "--ok", "--bad", "--muted"];
+  const groups = new Map();
+  const replicaCharts = [];
+
+  function replicaParts(group) {
+    const ends = group.brokers.map((id, index) => ({ name: `broker ${id}`, colour: COLOURS[index % COLOURS.length], column: 4 + index }));
+    return {
+      ends: [...ends, { name: "confirm offset", colour: "--text", dash: [6, 4], column: 1 }],
+      set: [{ colour: "--accent", column: 2 }, { colour: "--warning", column: 3 }],
+    };
+  }
+
+  function drawReplicas() {
+    for (const chart of replicaCharts.splice(0)) chart.plot.destroy();
+    for (const place of document.querySelectorAll(".chart[data-replicas]")) {
+      const group = groups.get(place.dataset.replicas);
+      if (!group || !window.uPlot) continue;
+      const series = replicaParts(group)[place.dataset.part];
+      const isEnds = place.dataset.part === "ends";
+      if (isEnds) legend(group, place.dataset.replicas, series);
+      const indexes = [0, ...series.map((one) => one.column)];
+      const data = indexes.map((index) => group.columns[index]);
+      replicaCharts.push({ place, group, indexes, plot: new uPlot(options(place.clientWidth, series, 0, 1, isEnds), data, place) });
+    }
+  }
+
+  function legend(group, name, series) {
+    for (const place of document.querySelectorAll("[data-legend]")) {
+      if (place.dataset.legend !== name) continue;
+      place.replaceChildren(...series.map((one) => {
+        const part = document.createElement("span");
+        part.className = `line-${one.colour.slice(2)}${one.dash ? " dashed" : ""}`;
+        part.textContent = one.name;
+        return part;
+      }));
+    }
+  }
+
+  function addReplicas(message) {
+    if (message.all) {
+      groups.set(message.group, { brokers: message.brokers, columns: message.all });
+      drawReplicas();
+      return;
+    }
+    const group = groups.get(message.group);
+    if (!group || !message.point || message.point[0] === group.columns[0].at(-1)) return;
+    message.point.forEach((value, index) => group.columns[index].push(value));
+    if (group.columns[0].length > WINDOW) group.columns.forEach((column) => column.shift());
+    for (const { group: drawn, indexes, plot } of replicaCharts) {
+      if (drawn === group) plot.setData(indexes.map((index) => group.columns[index]));
+    }
   }
 
   // Curves whose points are in the page.
@@ -95,6 +156,7 @@
       localStorage.setItem("theme", root.dataset.theme);
       label();
       draw();
+      drawReplicas();
     });
     // A form is sent once.
     document.addEventListener("submit", (event) => {
@@ -111,12 +173,13 @@
     for (const button of document.querySelectorAll("button[data-once]")) button.disabled = false;
   });
   addEventListener("resize", () => {
-    for (const { place, plot } of [...charts, ...fixed]) plot.setSize({ width: place.clientWidth, height: 180 });
+    for (const { place, plot } of [...charts, ...fixed, ...replicaCharts]) plot.setSize({ width: place.clientWidth, height: 180 });
   });
   document.addEventListener("htmx:sseBeforeMessage", (event) => {
-    if (event.detail.type !== "curves") return;
+    const show = { curves: add, replicas: addReplicas }[event.detail.type];
+    if (!show) return;
     event.preventDefault();
-    add(JSON.parse(event.detail.data));
+    show(JSON.parse(event.detail.data));
   });
   const offline = (is) => document.body.classList.toggle("is-offline", is);
   document.addEventListener("htmx:sseError", () => offline(true));

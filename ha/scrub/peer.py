@@ -12,6 +12,7 @@ from ...proto import paths, v1
 from ...proto.channels import cancel_requests
 from ...proto.node_links import NodeLinks
 from ..stream.channel import is_stream_end
+from ..stream.node_call import NodeCallError, call_node
 
 __all__ = ["Peer", "PeerError"]
 
@@ -55,21 +56,14 @@ class Peer:
 
     async def status(self) -> v1.ReplicaStatus:
         """Return its status. Raises PeerError."""
-        asked_to_end = cancel_requests()
+        request = v1.StatusRequest()
         try:
-            async with self._links.channel(self.address) as channel:
-                call = channel.unary_unary(paths.REPLICA_STATUS)
-                raw = v1.StatusRequest().SerializeToString()
-                answer = await call(raw, timeout=_STATUS_TIMEOUT_S, metadata=self._metadata)
-                return v1.ReplicaStatus.FromString(answer)
-        except DecodeError as error:
-            raise PeerError(f"{self.address} sent an invalid message") from error
-        except Exception as error:
-            if cancel_requests() > asked_to_end:
-                raise asyncio.CancelledError from None
-            if is_stream_end(error):
-                raise PeerError(f"{self.address}: {error}") from error
-            raise
+            return await call_node(
+                *(self._links, self.address, paths.REPLICA_STATUS, request, v1.ReplicaStatus),
+                timeout_s=_STATUS_TIMEOUT_S,
+            )
+        except NodeCallError as error:
+            raise PeerError(str(error)) from error
 
     async def _stream(
         self, path: str, request: Any, kind: Any, timeout_s: float

@@ -38,6 +38,7 @@ def served() -> set[str]:
             timers=part,
             transactions=part,
             store=part,
+            replication=part,
             users=part,
             quotas=part,
         ),

@@ -1,10 +1,13 @@
 """CPU time that the metrics add to a send: counting, without scrapes.
 
-`python -m cometmq.tests.bench.metrics_cost` prints rows: medians of pairs, because rounds
-with counting and rounds without it alternate in one run. A round is what `handlers.py` measures: 64
-SendMessage requests of one 1 KiB message in one turn of the loop, parsed, stored, dispatched and
-answered, without a door. "With" counts what a broker counts of a send: messages, bytes and sizes by
-topic, appends with their duration, and the duration of the call as the door measures it.
+`python -m cometmq.tests.bench.metrics_cost` prints rows. Rounds with counting, rounds without it,
+and as a control further rounds without it alternate in one run. Each figure is the lower decile of
+its rounds, because other processes of the machine only ever add to the CPU time of a round. The
+control shows what is left of them: a share below it is not measurable. A round is what
+`handlers.py` measures: 64 SendMessage requests of one 1 KiB message in one turn of the loop,
+parsed, stored, dispatched and answered, without a door. "With" counts what a broker
+counts of a send: messages, bytes and sizes by topic, appends with their duration, and the duration
+of the call as the door measures it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.metrics.counters import Counters
 from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
+from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.metrics.calls import CallTimes
 from cometmq.ha.config import HaConfig
@@ -42,6 +46,7 @@ async def counted(node: Broker, requests: list[bytes], times: CallTimes) -> int:
     await sends(node, requests)
     for _ in requests:
         times.answered(paths.SEND_MESSAGE, arrived_ns)
+    await asyncio.sleep(0)  # the turn ends: its durations are added
     return time.process_time_ns() - begin_ns
 
 
@@ -56,6 +61,7 @@ async def uncounted(node: Broker, requests: list[bytes]) -> int:
         ):
             begin_ns = time.process_time_ns()
             await sends(node, requests)
+            await asyncio.sleep(0)
             return time.process_time_ns() - begin_ns
     finally:
         meter.steady_ns = steady_ns
@@ -76,28 +82,27 @@ async def measure(rounds: int, directory: str) -> list[Row]:
     try:
         node = server.broker
         node.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
-        times = CallTimes(time.monotonic_ns)
-        pairs: list[tuple[int, int]] = []
+        times = CallTimes(Clock().steady_ns)
+        spent: tuple[list[int], list[int], list[int]] = ([], [], [])
         for number in range(_WARM_ROUNDS + rounds):
-            requests = [send_request(number * 2 * IN_FLIGHT + n, 1) for n in range(IN_FLIGHT)]
-            others = [send_request((number * 2 + 1) * IN_FLIGHT + n, 1) for n in range(IN_FLIGHT)]
-            # The first of a pair changes, so that an effect of the order cancels out.
-            if number % 2:
-                with_ns = await counted(node, requests, times)
-                without_ns = await uncounted(node, others)
-            else:
-                without_ns = await uncounted(node, requests)
-                with_ns = await counted(node, others, times)
-            pairs.append((with_ns, without_ns))
+            # The order changes, so that an effect of it cancels out.
+            for turn in range(3):
+                kind = (number + turn) % 3
+                first = (number * 3 + turn) * IN_FLIGHT
+                requests = [send_request(first + n, 1) for n in range(IN_FLIGHT)]
+                if kind == 0:
+                    spent[0].append(await counted(node, requests, times))
+                else:
+                    spent[kind].append(await uncounted(node, requests))
     finally:
         await server.stop(1.0)
-    pairs = pairs[_WARM_ROUNDS:]
-    without_us = statistics.median(without for _, without in pairs) / IN_FLIGHT / 1_000
-    added_us = statistics.median(each - without for each, without in pairs) / IN_FLIGHT / 1_000
+    with_us, without_us, control_us = (_decile_us(each[_WARM_ROUNDS:]) for each in spent)
+    added_us = with_us - without_us
     share = added_us / without_us
     return [
         Row("send without metrics", without_us, "us CPU"),
         Row("added by metrics", added_us, "us CPU"),
+        Row("control: without metrics again", control_us, "us CPU"),
         Row(
             "share of the send path",
             share * 100,
@@ -106,6 +111,11 @@ async def measure(rounds: int, directory: str) -> list[Row]:
             met=share <= TARGET_SHARE,
         ),
     ]
+
+
+def _decile_us(spent: list[int]) -> float:
+    """Return the lower decile for a message, in microseconds."""
+    return statistics.quantiles(spent, n=10)[0] / IN_FLIGHT / 1_000
 
 
 def main() -> None:

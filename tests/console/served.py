@@ -73,11 +73,11 @@ class Served:
         return self.ask("POST", path, body, headers)
 
     @contextmanager
-    def stream(self) -> Iterator[HTTPResponse]:
-        """Open the stream of the overview."""
+    def stream(self, path: str = "/live") -> Iterator[HTTPResponse]:
+        """Open the stream of the overview, or of another page."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_S)
         try:
-            connection.request("GET", "/live")
+            connection.request("GET", path)
             yield connection.getresponse()
         finally:
             connection.close()

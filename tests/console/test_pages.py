@@ -394,13 +394,15 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     assert (len(texts), len(set(texts[3:])), set(texts)) == (6, 3, {"body-0", "body-1", "body-2"})
 
 
-def test_without_a_nameserver_high_availability_is_from_the_brokers(
+def test_a_group_without_a_controller_is_shown_and_its_changes_are_refused(
     console: Served, shared_cluster: Cluster
 ) -> None:
     page = told(console.get("/ha"))
-    assert "start it with --namesrv" in page
+    assert "No controller decides for this group" in page
     assert shared_cluster.address("slave") in page
-    assert console.ask("GET", "/ha/broker-a/switchover?to=1").status == 502
+    plan = told(console.get("/ha/broker-a/switchover?to=1"))
+    assert "This cannot be done now: no controller decides" in plan
+    assert console.act("/ha/broker-a/switchover", {"to": "1"}).status == 502
     assert console.ask("GET", "/ha/broker-a/switchover?to=x").status == 400
 
 

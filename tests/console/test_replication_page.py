@@ -1,0 +1,106 @@
+"""The page of high availability: curves, epochs, and changes through the Admin service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.cli.errors import CliError
+from cometmq.console.forecast import oldest
+from cometmq.console.history import ReplicaHistory
+from cometmq.console.pages.high_availability import change_of
+from cometmq.proto import v1
+from cometmq.tests.console.served import serve, told
+from cometmq.tests.harness.cluster import Cluster, wait_until
+
+HOUR_MS = 3_600_000
+
+
+def member(broker_id: int, log_end: int, confirm: int = 0) -> v1.MemberStatus:
+    """Return a replica that is in sync."""
+    found = v1.MemberStatus(log_end=log_end, confirm=confirm, in_sync=True, epoch=3)
+    found.replica.broker_id = broker_id
+    return found
+
+
+def test_the_curves_have_a_gap_where_a_group_or_a_replica_is_unknown() -> None:
+    history = ReplicaHistory()
+    history.add(1_000, [member(0, 90, 80)])
+    history.add(2_000, None)
+    history.add(3_000, [member(0, 99, 95), member(1, 96)])
+    assert history.broker_ids == [0, 1]
+    assert history.columns() == [
+        [1.0, 2.0, 3.0],
+        [80, None, 95],
+        [1, None, 2],
+        [3, None, 3],
+        [90, None, 99],
+        [None, None, 96],
+    ]
+    assert history.last() == [3.0, 95, 2, 3, 99, 96]
+
+
+@pytest.mark.parametrize(
+    ("what", "given"),
+    [
+        ("switchover", {"to": "x"}),
+        ("policy", {}),
+        ("policy", {"replication": "both"}),
+        ("policy", {"min_in_sync": "17"}),
+        ("drain", {"drain": "perhaps"}),
+        ("replay", {"broker": "-2"}),
+        ("reseed", {}),
+    ],
+)
+def test_a_change_that_is_not_complete_is_refused(what: str, given: dict[str, str]) -> None:
+    with pytest.raises(CliError):
+        change_of(what, given, "g")
+
+
+def test_the_oldest_segment_expires_has_expired_or_is_the_only_one() -> None:
+    store = v1.DescribeStoreResponse(reserved_ms=10 * HOUR_MS)
+    store.segments.add(end=10, modified_ms=HOUR_MS, explanation="it waits for its hour")
+    assert "one segment" in oldest(store, HOUR_MS)
+    store.segments.add(end=20, modified_ms=2 * HOUR_MS)
+    assert "expires in 8 h" in oldest(store, 3 * HOUR_MS)
+    assert "has expired; it waits" in oldest(store, 12 * HOUR_MS)
+    store.segments[0].modified_ms = 0
+    assert "unknown" in oldest(store, 12 * HOUR_MS)
+
+
+def test_a_group_is_drained_gets_a_policy_and_shows_epochs_curves_and_each_store(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    # The console has the user's rights and no cluster token.
+    cluster = new_cluster(controller=True).wait_in_sync()
+    with serve(tmp_path, cluster.endpoints, "--allow-changes") as console:
+        wait_until("both are in sync", lambda: "Make broker 1 the leader" in console.get("/ha"))
+        page = told(console.get("/ha"))
+        assert "each answer of the controller renews it" in page
+        assert "No replica has cut and archived a part of its log." in page
+        assert "There is nothing to replay." in told(console.get("/ha/broker-a/replay"))
+
+        assert "no other group" in told(console.get("/ha/broker-a/drain?drain=yes"))
+        assert "Accept messages again" not in console.get("/ha"), "a plan changes nothing"
+        assert "is drained" in told(console.act("/ha/broker-a/drain", {"drain": "yes"}).text)
+        assert "Accept messages again" in console.get("/ha")
+        assert console.act("/ha/broker-a/drain", {"drain": "no"}).status == 200
+
+        asked = "/ha/broker-a/policy?replication=async&min_in_sync="
+        assert "it would be asynchronous" in told(console.get(asked))
+        done = console.act("/ha/broker-a/policy", {"replication": "async", "min_in_sync": ""})
+        assert done.status == 200, done.text
+        wait_until("it is the policy", lambda: "Policy async" in told(console.get("/ha")))
+
+        for broker_id, data in ((0, "master"), (1, "slave")):
+            store = told(console.get(f"/store?broker=broker-a&replica={broker_id}"))
+            assert f"/{data}/store" in store
+        assert console.ask("GET", "/store?replica=7").status == 404
+        wait_until("the forecast is known", lambda: "one segment" in told(console.get("/")))
+        with console.stream("/ha/live") as stream:
+            assert stream.readline() == b"event: replicas\n"
+            first = stream.readline().decode()
+            assert '"brokers": [0, 1]' in first
+            assert '"all": [[' in first
