@@ -21,12 +21,12 @@ def test_the_console_switches_over_outlives_its_node_and_tells_its_end(
         wait_until("the overview names the node", lambda: second in console.get("/"))
         switchover = "/ha/broker-a/switchover"
         wait_until("both are in sync", lambda: "Make broker 1 the leader" in console.get("/ha"))
-        assert "would elect broker 1" in console.get(f"{switchover}?to=1")
+        assert "Would elect broker 1" in console.get(f"{switchover}?to=1")
 
         def switched() -> bool:
             if "broker 1, epoch" in console.get("/ha"):
                 return True
-            return "Leader: broker 1" in console.act(switchover, {"to": "1"}).text
+            return "The change is done." in console.act(switchover, {"to": "1"}).text
 
         wait_until("broker 1 leads", switched)
         with console.stream() as stream:
