@@ -40,7 +40,7 @@ def test_a_store_of_a_release_is_opened_and_its_groups_continue(path: Path, tmp_
             **{"orders": "normal", "steps": "fifo", "later": "delay"}
         }
         group = document("group", "describe", "billing")
-        assert (group["max_attempts"], group["lag"]) == (7, 10)
+        assert (group["max_attempts"], group["lag"]) == (7, 30)
         found = document("message", "query", "--topic", "orders", "--key", "k7")
         assert [row["body"][:2] for row in found] == ["7x"]
         bodies: set[bytes] = set()
