@@ -50,7 +50,13 @@ def test_the_help_of_a_command_has_an_example_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", _documented())
-def test_the_command_line_accepts_documented_commands(line: str) -> None:
+def test_the_command_line_accepts_documented_commands(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("prod", "staging"):  # the contexts of the examples
+        words = ["context", "add", name, "--endpoint", "127.0.0.1:8081"]
+        cli.main(words, standalone_mode=False)
     words = [
         word.partition("|")[0] for word in shlex.split(line.partition(" > ")[0], comments=True)
     ]

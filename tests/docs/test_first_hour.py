@@ -168,4 +168,5 @@ def run(
         check=False,
     )
     assert done.returncode == 0, (line, done.stdout, done.stderr)
-    assert told in done.stdout, (line, done.stdout)
+    told_by = done.stdout + done.stderr
+    assert told in told_by, (line, told_by)

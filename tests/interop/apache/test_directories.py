@@ -211,7 +211,7 @@ def test_a_killed_store_with_two_index_files_answers_key_queries_equally(
     ours.close()
 
 
-def test_apache_repeats_one_record_of_a_store_killed_between_index_header_and_checkpoint(
+def test_apache_repeats_at_most_one_record_of_a_store_killed_before_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     """No two files change at once. Apache's broker deletes the file that the checkpoint does not
@@ -228,7 +228,9 @@ def test_apache_repeats_one_record_of_a_store_killed_between_index_header_and_ch
     repeated = decode(ours.record_at(last))
     view = ask_keys(root, tmp_path / "apache", promised, [repeated.flag])
     found = {(each["topic"], each["key"]): each["physical_offsets"] for each in view["key_queries"]}
-    assert found[repeated.topic, repeated.properties_dict["UNIQ_KEY"]] == [last, last]
+    # Not repeated if the last record has the store time that the checkpoint covers.
+    of_last = found[repeated.topic, repeated.properties_dict["UNIQ_KEY"]]
+    assert of_last in ([last], [last, last])
     for offsets in found.values():
         if offsets.count(last) == 2:
             offsets.remove(last)
