@@ -20,8 +20,6 @@ from typing import Any
 import pytest
 
 from cometmq.store.config.store_config import StoreConfig
-from cometmq.store.format.index_file import IndexLayout, index_files, read_header
-from cometmq.store.format.record import decode
 from cometmq.store.message_store import MessageStore, PutStatus
 from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of
@@ -207,32 +205,5 @@ def test_a_killed_store_with_two_index_files_answers_key_queries_equally(
     oracle.copy_of(root, copy)
     view = ask_keys(root, tmp_path / "apache", promised, [])
     ours = opened(copy, options)
-    assert_agrees(ours, view)
-    ours.close()
-
-
-def test_apache_repeats_at_most_one_record_of_a_store_killed_before_the_checkpoint(
-    tmp_path: Path,
-) -> None:
-    """No two files change at once. Apache's broker deletes the file that the checkpoint does not
-    cover, and indexes the last record before it again, as after its own kills."""
-    root, copy = tmp_path / "store", tmp_path / "copy"
-    options = SIZES | TWO_FILES
-    promised = run_writer(root, options, 0, killed="header")
-    oracle.copy_of(root, copy)
-    ours = opened(copy, options)
-    layout = IndexLayout(options["max_hash_slot_num"], options["max_index_num"])
-    until_ms = our_writer.covered_ms(root)
-    headers = [read_header(path, layout) for path in index_files(str(root / "index"))]
-    last = max(each.end_offset for each in headers if each.end_timestamp_ms == until_ms)
-    repeated = decode(ours.record_at(last))
-    view = ask_keys(root, tmp_path / "apache", promised, [repeated.flag])
-    found = {(each["topic"], each["key"]): each["physical_offsets"] for each in view["key_queries"]}
-    # Not repeated if the last record has the store time that the checkpoint covers.
-    of_last = found[repeated.topic, repeated.properties_dict["UNIQ_KEY"]]
-    assert of_last in ([last], [last, last])
-    for offsets in found.values():
-        if offsets.count(last) == 2:
-            offsets.remove(last)
     assert_agrees(ours, view)
     ours.close()
