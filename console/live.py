@@ -265,7 +265,7 @@ class OverviewPages:
         return self._views.page(request, "overview.html", title="Overview", part=part)
 
     async def state(self, request: Request) -> Response:
-        """Return the failures of the cluster for an open page, which asks for them again and again.
+        """Return the failures of the cluster for an open page, which polls them.
 
         The answer is empty while they are those that the page shows already.
         """

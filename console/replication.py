@@ -29,12 +29,12 @@ def view_of(answer: v1.DescribeReplicationResponse) -> GroupView:
             known_leader=one.leads,
             error=one.error,
         )
-        told = reported.get(found.broker_id)
-        if told is not None:
-            found.incarnation = int(told.replica.incarnation)
-            found.overdue = told.overdue
+        row = reported.get(found.broker_id)
+        if row is not None:
+            found.incarnation = int(row.replica.incarnation)
+            found.overdue = row.overdue
             if report is not None and report.active:
-                found.heartbeat_age_ms = int(told.silent_ms)
+                found.heartbeat_age_ms = int(row.silent_ms)
         if one.HasField("status"):
             found.take(one.status)
         replicas.append(found)

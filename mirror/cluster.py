@@ -1,4 +1,4 @@
-"""One of the two clusters: its brokers, and what the mirror asks and tells them.
+"""One of the two clusters: its brokers, and the requests of the mirror to them.
 
 Source of codes and layouts: docs/formats/remoting.md. Apache RocketMQ 4 and 5 and CometMQ with a
 remoting port answer alike.

@@ -178,7 +178,7 @@ class Mirror:
             await self._ensure_topic(self._target.broker(name), bean, queues)
 
     def _queue_copy(self, place: Place, number: int, width: int, begin: int) -> QueueCopy:
-        """Return the copy of a queue: where the saved progress says, or where `place_in` says."""
+        """Return the copy of a queue, with the saved target and position or those of `place_in`."""
         known = self._progress.queues.get(place)
         if known is None:
             target = place_in(sorted(self._target.brokers), place, number, width)

@@ -28,7 +28,7 @@ class Followers:
     def next_id(self) -> int:
         """Return the id in routes of a follower; the leader's if there is none.
 
-        On a follower: its own id, because it goes on with what it began.
+        On a follower: its own id, so that the client continues to read here.
         """
         if not self._enabled:
             return LEADER_ID

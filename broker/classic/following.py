@@ -1,7 +1,7 @@
-"""What a follower does with a request: serve it, pass it on to the leader, or refuse it.
+"""Requests at a follower: it serves them, passes them on to the leader, or refuses them.
 
 A follower serves pulls from its copy of the log, up to the confirm offset, and enters heartbeats,
-so that it knows the members of groups when it leads. Everything else belongs to the leader: it is
+so that it has the members of groups when it leads. Every other request belongs to the leader: it is
 passed on once, as the gRPC port forwards calls. Without a leader a follower serves what only reads,
 too, and refuses the rest with SERVICE_NOT_AVAILABLE: producers try another broker then. A
 follower whose log is not a copy of the leader's serves no reads.

@@ -1,4 +1,4 @@
-"""Clients of the gRPC protocol for tools: who is connected, their settings, their stacks."""
+"""Clients of the gRPC protocol for tools: the connected clients, their settings and stacks."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _subscriptions(settings: v2.Settings) -> Iterator[v1.ClientSubscription]:
 
 
 def _settings(settings: v2.Settings) -> Iterator[tuple[str, str]]:
-    """Yield what a client has told of itself, as names and values."""
+    """Yield the settings that a client has sent, as names and values."""
     points = settings.access_point.addresses
     if points:
         yield "access point", ", ".join(f"{one.host}:{one.port}" for one in points)

@@ -11,8 +11,8 @@ Frames that a JSON file covers are removed when the JSON file is on disk; beyond
 is appended until then. Derived: a loss costs repeated deliveries, never a message.
 
 `offsets-recent.copy` has the same bytes. The copy is written behind the file and replaced before
-it, so a copy that goes on where the file ends shows that the file was cut: the frames are then read
-from the copy.
+it, so a copy that continues where the file ends shows that the file was cut: the frames are then
+read from the copy.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .running import Measurement
     from .workloads import Workload
 
-# The names of workloads.py, which needs the SDK; help does not.
+# The names, and below the least size, of workloads.py, which needs the SDK; help does not.
 NAMES = ("send", "receive", "end-to-end", "fifo", "delay", "transaction", "sql")
-_SIZE_MAX = 4 << 20
+_SIZE_MIN, _SIZE_MAX = 24, 4 << 20
 _BATCH_SENDS_MAX = 1_000
 _RECEIVE_BATCH_MAX = 32
 # Sends in flight of an open loop that --in-flight does not limit further.
@@ -39,7 +39,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.argument("workloads", nargs=-1, required=True, type=click.Choice((*NAMES, "all")))
 @click.option(
     "--size",
-    type=click.IntRange(24, _SIZE_MAX),
+    type=click.IntRange(_SIZE_MIN, _SIZE_MAX),
     default=1_024,
     show_default=True,
     help="Bytes of a body.",

@@ -7,6 +7,9 @@ from enum import IntEnum
 #: Messages of a run: the ledger has two bytes for each.
 MESSAGES_MAX = 50_000_000
 _COUNT_MAX = 255
+#: Different error texts: a text can hold the id of its message.
+_ERRORS_MAX = 1_000
+_OTHER_ERRORS = "other errors"
 
 
 class Outcome(IntEnum):
@@ -45,7 +48,8 @@ class Ledger:
         """Record the outcome of a send."""
         self._outcomes[number] = outcome
         if outcome is not Outcome.ACKNOWLEDGED:
-            self.errors[error] += 1
+            is_known = error in self.errors or len(self.errors) < _ERRORS_MAX
+            self.errors[error if is_known else _OTHER_ERRORS] += 1
         elif not number % self.step and not self._received[number]:
             self._missing += 1
 

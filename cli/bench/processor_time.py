@@ -53,7 +53,7 @@ def _is_local(host: str) -> bool:
 
 
 def _listeners(ports: set[int]) -> set[int]:
-    """Return the processes that listen on the ports, as far as this user may see them."""
+    """Return the ids of the processes that listen on the ports; only those visible to this user."""
     try:
         found = psutil.net_connections("tcp")
     except psutil.AccessDenied:  # macOS shows them to root only

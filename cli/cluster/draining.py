@@ -1,9 +1,9 @@
 """`cometmq cluster drain`: writers leave a broker group; its consumers finish what it has.
 
 The topics of the group lose the permission to write, also those that are created later. Routes then
-name its queues as readable only,
-and producers use the other groups; retries, dead letters and delayed messages stay in the group. A
-group is empty when no consumer group has a lag there and no delayed message waits.
+name its queues as readable only, and producers use the other groups; retries, dead letters and
+delayed messages stay in the group. A group is empty when no consumer group has a lag there and no
+delayed message waits.
 """
 
 from __future__ import annotations

@@ -96,6 +96,8 @@ def run(
     cometmq mirror run --source 10.0.0.1:9876 --target 10.0.0.11:9877 --state mirror
     cometmq mirror run --source 10.0.0.1:9876 --target 10.0.0.11:9877 --state m --topic 'order*'
     """
+    import asyncio
+
     from ...mirror.cluster import Cluster
     from ...mirror.run import Choice, Mirror
     from ...mirror.state import StateDirectory, StateError
@@ -108,8 +110,6 @@ def run(
         directory.lock()
         made = Mirror(source, target, directory, Choice(topics, groups), _wall_ms)
         made.load()
-        import asyncio
-
         asyncio.run(_run(made, once=until_caught_up))
     except StateError as error:
         raise CliError(f"{_sentence(str(error))}.") from None

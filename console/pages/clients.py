@@ -107,13 +107,13 @@ class ClientPages:
         outcomes = self._cluster.each(paths.LIST_CLIENTS, wanted, v1.ListClientsResponse)
         found = [status for _, answer in answers(outcomes) for status in answer.clients]
         (row,) = client_rows(found)
-        told = max(found, key=lambda one: len(one.settings) + len(one.subscriptions))
+        fullest = max(found, key=lambda one: len(one.settings) + len(one.subscriptions))
         return self._views.page(
             *(request, "client.html"),
             title=client_id,
             row=row,
-            settings=told.settings,
-            subscriptions=told.subscriptions,
+            settings=fullest.settings,
+            subscriptions=fullest.subscriptions,
             brokers=[broker for broker, _ in answers(outcomes) if broker],
             stack=stack,
             refusal=refusal,

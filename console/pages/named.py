@@ -68,10 +68,10 @@ class Section(Generic[R]):
         """Show what a deletion removes; `sentences` describes the plans of the broker groups."""
         name = request.path_params["name"]
         looked = self.deletions(cluster, name)
-        told = sentences([answer for _, answer in answers(looked)])
+        losses = sentences([answer for _, answer in answers(looked)])
         url = self.url(name)
         plan = Plan(
-            *(f"Delete {self.what} {name}", told + problems(looked), f"{url}/delete"),
+            *(f"Delete {self.what} {name}", losses + problems(looked), f"{url}/delete"),
             *(f"Delete the {self.what}", url),
             typed=name,
         )

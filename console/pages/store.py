@@ -78,7 +78,7 @@ class StorePages:
         )
 
     def _replicas(self, broker: str) -> list[tuple[str, str, str]]:
-        """Return the id, the role and the link of each replica that the overview knows."""
+        """Return the id, the role and the link of each replica of the overview."""
         states = [one for one in self._watch.asked().groups if one.name == broker and one.answer]
         members = [member for one in states if one.answer for member in one.answer.members]
         found = []

@@ -3,10 +3,10 @@
 Source: docs/formats/remoting.md, sections 8 and 9. Broker id 0 is the leader of a group, whatever
 its configured id; its followers have ids from 1 on, and serve pulls. Only live replicas with a
 remoting port are listed. Without a leader there is no id 0: producers leave the group out, and
-consumers go on at a follower. The retry topic of
-any group has a route, one queue on each broker, because heartbeats create it there; so has the
-topic of a cluster's replies, which the brokers pass on and do not store. Codes that are not in the
-table are answered with REQUEST_CODE_NOT_SUPPORTED.
+consumers continue at a follower. The retry topic of any group has a route, one queue on each
+broker, because heartbeats create it there; so has the topic of a cluster's replies, which the
+brokers pass on and do not store. Codes that are not in the table are answered with
+REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from __future__ import annotations

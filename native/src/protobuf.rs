@@ -153,6 +153,7 @@ mod tests {
             assert_eq!(fields(&data).unwrap(), [(1, Value::Number(number))]);
         }
     }
+
     #[test]
     fn changed_messages_give_slices_in_order_or_are_refused() {
         for seed in rounds() {

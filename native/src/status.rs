@@ -124,6 +124,7 @@ mod tests {
         Status::OK.write(&mut headers);
         assert_eq!(headers.len(), 1);
     }
+
     #[test]
     fn any_text_survives_the_header_and_any_header_is_read() {
         for seed in rounds() {

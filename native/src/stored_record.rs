@@ -234,6 +234,7 @@ pub mod tests {
             .collect();
         assert!(Properties::parse(&many).is_none());
     }
+
     #[test]
     fn changed_records_have_parts_that_fit_or_are_refused() {
         for seed in rounds() {

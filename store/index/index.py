@@ -18,7 +18,7 @@ background; until then a query finds only what is indexed. Keys and files are de
   gets its name only when it holds the rest of the record in which the full one ends, and a header
   that is as old as that record and ends behind it. Entries beyond the count of a header are
   ignored. Killed between header and checkpoint, Apache's broker deletes this file and the next one,
-  and indexes the last record of the file before them twice, as it does after its own kills.
+  and indexes the last record of the file before them twice; of further files it may lack entries.
 * The digest of a full file comes from memory and is saved before its header is written.
 * A full disk suspends indexing (`stall_reason`) until space is free; messages and queues continue.
   Any other failed write is raised: the store becomes read-only.

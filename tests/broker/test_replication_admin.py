@@ -119,6 +119,6 @@ async def test_a_tail_of_two_replicas_is_sent_once_and_a_plan_sends_nothing(
     done = await node.change(replaying(), CTX)
     assert (done.messages, two.calls[-1]) == (8, "replay False but 2-100-200")
     assert "broker 0 has no archived tail to replay" in done.steps
-    nobody = v1.ChangeReplicationRequest(replay=v1.ReplayTails(broker_id=9))
+    unknown = v1.ChangeReplicationRequest(replay=v1.ReplayTails(broker_id=9))
     with pytest.raises(WireError, match="no broker with id 9"):
-        await node.change(nobody, CTX)
+        await node.change(unknown, CTX)

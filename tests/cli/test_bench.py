@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.cli.bench.command import NAMES
+from cometmq.cli.bench.command import _SIZE_MIN, NAMES
 from cometmq.cli.bench.latency import Latencies
 from cometmq.cli.bench.ledger import Ledger, Outcome
 from cometmq.cli.bench.pacing import OpenLoop
@@ -45,6 +45,15 @@ def topics(cluster: Cluster) -> Any:
 
 def test_the_names_of_the_command_are_those_of_the_workloads() -> None:
     assert tuple(WORKLOADS) == NAMES
+    assert _SIZE_MIN == SIZE_MIN
+
+
+def test_the_ledger_keeps_a_bounded_number_of_error_texts() -> None:
+    ledger = Ledger()
+    for number in range(1_200):
+        ledger.sent(ledger.begin(), Outcome.FAILED, f"message {number}")
+    assert len(ledger.errors) == 1_001
+    assert sum(ledger.errors.values()) == 1_200
 
 
 def test_every_workload_loses_nothing_and_removes_its_topic(

@@ -62,15 +62,15 @@ def test_a_change_leads_to_a_page_of_its_cluster(both: Served) -> None:
     assert both.act("/in/gone/topics/new", fields).status == 502
 
 
-def test_a_cluster_that_is_gone_is_told_and_disturbs_no_other(both: Served) -> None:
-    wait_until("the loss is told", lambda: "Cannot connect" in both.get("/in/gone/state"))
+def test_a_cluster_that_is_gone_is_shown_and_disturbs_no_other(both: Served) -> None:
+    wait_until("the loss is shown", lambda: "Cannot connect" in both.get("/in/gone/state"))
     assert "Cannot connect" in both.ask("GET", "/in/gone/topics").text
     wait_until("the other one is read", lambda: "accepts writes" in both.get("/in/here/"))
     assert "Cannot connect" not in both.get("/in/here/state")
 
 
 def test_a_state_that_a_page_shows_already_is_not_sent_again(both: Served) -> None:
-    text = wait_until("it is told", lambda: _with(both.get("/in/gone/state"), "Cannot connect"))
+    text = wait_until("it is shown", lambda: _with(both.get("/in/gone/state"), "Cannot connect"))
     seen = text.partition("seen=")[2][:16]
     assert both.ask("GET", f"/in/gone/state?seen={seen}").status == 204
 

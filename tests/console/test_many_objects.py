@@ -1,4 +1,4 @@
-"""The console with 1,000 topics and 500 consumer groups: what a page asks and answers is bounded.
+"""The console with 1,000 topics and 500 consumer groups: calls and bytes of a page are bounded.
 
 Durations depend on the machine, so the test counts: the calls of each page to the broker, by the
 broker's own metrics, and the size of its answer. `docs/console.md` has measured times.

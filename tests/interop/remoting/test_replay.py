@@ -216,7 +216,7 @@ class Replay:
             assert not found
 
     async def _expect_notice(self, event: Recorded) -> None:
-        """Expect a request of the server. Members are told of a change at least once; several
+        """Expect a request of the server. A change of members is sent at least once; several
         changes may be one notice."""
         code = event.command.code
         if code == Request.NOTIFY_CONSUMER_IDS_CHANGED and event.connection in self._told:
