@@ -1,6 +1,7 @@
 """Nameservers with controllers in this process, and brokers that call them through raw stubs."""
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,13 +20,17 @@ WAIT_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Return unused ports."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    """Return unused ports below those that the kernel gives to connections.
+
+    A nameserver that is stopped and started again keeps its port: another process must not get it,
+    and a client that dials it meanwhile must not connect to itself.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
     return ports
 
 
