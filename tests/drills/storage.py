@@ -35,9 +35,9 @@ def fresh_follower(s: Stage) -> None:
     fresh = next(name for name in s.plant.brokers if s.plant.nodes[name].starts == 0)
     s.plant.start_node(fresh)
     half = whole // 2
-    seen = s.plant.wait("half of it is copied", lambda: _half(s, fresh, half), 3600.0)
+    seen, end = s.plant.wait("half of it is copied", lambda: _half(s, leader, fresh, half), 3600.0)
     s.plant.kill(fresh)
-    s.check("it was not in sync before it had caught up", seen < whole, seen)
+    s.check("it was killed before it had caught up", seen < end, f"{seen} of {end}")
     s.plant.start_node(fresh)
     first = s.plant.wait("it answers", lambda: s.plant.status(fresh))
     s.check("it went on at its end", first.beat.log_end >= half, first.beat.log_end)
@@ -53,13 +53,14 @@ def _size(log: Path) -> int:
     return sorted(names)[-3] if len(names) > 2 else 0
 
 
-def _half(s: Stage, name: str, half: int) -> int:
-    answer = s.plant.status(name)
-    if answer is None or answer.beat.log_end < half:
-        return 0
+def _half(s: Stage, leader: str, name: str, half: int) -> tuple[int, int] | None:
+    """Return the log ends of `name` and, read before it, of the leader, once half is copied."""
+    whole, copy = s.plant.status(leader), s.plant.status(name)
+    if whole is None or copy is None or copy.beat.log_end < half:
+        return None
     if name in s.plant.in_sync():
-        raise DrillError(f"{name} had everything before it could be killed at half")
-    return int(answer.beat.log_end)
+        raise DrillError(f"{name} was in sync before it could be killed at half")
+    return int(copy.beat.log_end), int(whole.beat.log_end)
 
 
 def retention_passes(s: Stage) -> None:
