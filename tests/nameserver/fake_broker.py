@@ -14,6 +14,7 @@ import grpc.aio
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1
+from cometmq.proto.channels import cancel_requests
 
 TOKEN = (("x-cometmq-token", "secret"),)
 WAIT_S = 20.0
@@ -143,6 +144,8 @@ class FakeBroker:
         while True:
             with suppress(grpc.aio.AioRpcError):
                 await self._session(link)
+            if cancel_requests():
+                raise asyncio.CancelledError  # grpc.aio swallows one while a stream is being opened
             await asyncio.sleep(0.05)
 
     async def _session(self, link: Link) -> None:
