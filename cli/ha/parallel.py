@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..connection import Connection, checked, failure
-from ..errors import CliError
+from ..errors import CliError, NotServedError
 
 
 class Calls:
@@ -54,6 +54,26 @@ class Calls:
                     text = f"{address} did not answer within {timeout_s:g} s"
                     self.errors.setdefault(address, CliError(text))
                 call.cancel()
+
+    def first(self, timeout_s: float) -> float:
+        """Wait for the first answer or the errors of all, at most until `timeout_s` after the start.
+
+        Returns the seconds since the start. Calls without an answer go on.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.answers or len(self.errors) == len(self._calls),
+                max(0.0, self._began_s + timeout_s - time.monotonic()),
+            )
+        return time.monotonic() - self._began_s
+
+    def failed(self) -> CliError | None:
+        """Return an error if no node answered; a node that does not have the method counts as one
+        that answered."""
+        if self.answers:
+            return None
+        errors = self.errors.values()
+        return next((error for error in errors if not isinstance(error, NotServedError)), None)
 
     def _done(self, address: str, call: Any) -> None:
         """Enter the outcome of a call; runs in a thread of gRPC."""

@@ -98,8 +98,15 @@ class Nameservers:
             raise CliError("--namesrv must be HOST:PORT of a nameserver.", Exit.USAGE)
 
     def groups(self, group: str = "") -> list[v1.GroupReport]:
-        """Return the controllers' reports: for each group the active one's, or else the newest."""
-        return newest_reports(dict(self._reports(group)), group)
+        """Return the controllers' reports: for each group the active one's, or else the newest.
+
+        Raises CliError if no nameserver answered. An empty list: no group has a controller.
+        """
+        with self._asked(group) as calls:
+            error = calls.failed()
+            if error is not None:
+                raise error
+            return newest_reports(calls.answers, group)
 
     def active(self, group: str) -> str:
         """Return the nameserver with the active controller. Raises CliError."""
@@ -142,10 +149,15 @@ class Nameservers:
 
     def _reports(self, group: str) -> Iterator[tuple[str, v1.GroupsResponse]]:
         """Yield the answers of controllers: of all that answered before the active one did."""
-        request = v1.GetGroupRequest(group=group)
-        with Calls(self.addresses, paths.GET_GROUPS, request, v1.GroupsResponse) as calls:
-            calls.wait(CALL_S, decides)
+        with self._asked(group) as calls:
             yield from calls.answers.items()
+
+    def _asked(self, group: str) -> Calls:
+        """Ask all controllers; return when the active one has answered, or all have."""
+        request = v1.GetGroupRequest(group=group)
+        calls = Calls(self.addresses, paths.GET_GROUPS, request, v1.GroupsResponse)
+        calls.wait(CALL_S, decides)
+        return calls
 
 
 def decides(answer: v1.GroupsResponse) -> bool:

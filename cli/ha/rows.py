@@ -18,7 +18,16 @@ from typing import Any
 from ...proto import paths, v1
 from ..errors import CliError
 from .parallel import Calls
-from .replicas import Nameservers, Replica, decides, find, from_report, members, newest_reports
+from .replicas import (
+    CALL_S,
+    Nameservers,
+    Replica,
+    decides,
+    find,
+    from_report,
+    members,
+    newest_reports,
+)
 from .static_groups import in_sync_ids, newest_state
 
 HEALTHY, DEGRADED, DRAINING, NO_WRITES, UNKNOWN = (
@@ -28,7 +37,8 @@ HEALTHY, DEGRADED, DRAINING, NO_WRITES, UNKNOWN = (
     "no writes",
     "unknown",
 )
-#: Timeout of each of the two steps (nameservers, replicas): status answers within a second.
+#: Each of the two steps (nameservers, replicas) waits this long for the others after the first
+#: answer: status takes less than a second beside nodes that do not answer.
 STATUS_S = 0.4
 _POLL_S = 0.2
 _ROLES = {v1.LEADER: "leader", v1.FOLLOWER: "follower"}
@@ -42,6 +52,7 @@ class GroupView:
     replicas: list[Replica]
     report: v1.GroupReport | None
     silent_nameservers: list[str] = field(default_factory=list)
+    unreported: str = ""  #: why no nameserver reported the group; empty: it is reported, or static
 
     @property
     def state(self) -> v1.GroupState:
@@ -73,11 +84,12 @@ def states(namesrv: str, group: str, named: Sequence[str]) -> list[GroupView]:
         routes = stack.enter_context(
             Calls(servers, paths.GET_CLUSTER, v1.GetClusterRequest(), v1.GetClusterResponse)
         )
-        reports.wait(STATUS_S, decides)
-        routes.wait(STATUS_S, lambda _: True)
+        limit_s = reports.first(CALL_S) + STATUS_S
+        reports.wait(limit_s, decides)
+        routes.wait(limit_s, lambda _: True)
         found = _views(reports, routes, group)
         _refresh([one for view in found for one in view.replicas])
-        routes.wait(STATUS_S)  # of those nameservers that no answer was needed from
+        routes.wait(limit_s)  # of those nameservers that no answer was needed from
     for view in found:
         view.silent_nameservers = [address for address in servers if address in routes.errors]
     return found
@@ -109,10 +121,13 @@ def _views(reports: Calls, routes: Calls, group: str) -> list[GroupView]:
     if not routes.answers and not found:
         raise next(iter(routes.errors.values()))
     led = {view.group for view in found}
+    error = reports.failed()
+    unreported = "" if error is None else str(error)
     for address, answer in list(routes.answers.items())[:1]:
         replicas = list(members(address, answer, group))
         for name in sorted({one.group for one in replicas} - led):
-            found.append(GroupView(name, [one for one in replicas if one.group == name], None))
+            own = [one for one in replicas if one.group == name]
+            found.append(GroupView(name, own, None, unreported=unreported))
     return found
 
 
@@ -121,7 +136,7 @@ def _refresh(replicas: list[Replica]) -> None:
     request = v1.StatusRequest()
     addresses = [one.ha for one in replicas]
     with Calls(addresses, paths.REPLICA_STATUS, request, v1.ReplicaStatus) as calls:
-        calls.wait(STATUS_S)
+        calls.wait(calls.first(CALL_S) + STATUS_S)
         for one in replicas:
             if one.ha in calls.answers:
                 one.take(calls.answers[one.ha])
@@ -133,6 +148,8 @@ def health(view: GroupView) -> tuple[str, list[str]]:
     """Return the health of a group and a sentence for every problem."""
     state, leader = view.state, view.leader()
     problems = [f"nameserver {address} does not answer" for address in view.silent_nameservers]
+    if view.unreported:
+        problems.append(f"no nameserver reported this group: {view.unreported.rstrip('.')}")
     if view.report is not None and not view.report.active:
         problems.append("no nameserver decides for this group")
     if state.hold_reason:
@@ -196,7 +213,7 @@ def group_fields(view: GroupView) -> dict[str, Any]:
         "epoch": max([int(state.epoch), *(_epoch(one) for one in view.replicas)]),
         "version": int(state.version),
         "in_sync": sorted(in_sync_ids(state)),
-        "decided_by": _decider(view.report),
+        "decided_by": "unknown" if view.unreported else _decider(view.report),
     }
     if view.report is not None:
         fields["phase"] = view.report.phase

@@ -20,7 +20,7 @@ from cometmq.cli.ha.promote import Watch, promote, rewrite
 from cometmq.cli.ha.replicas import find
 from cometmq.cli.ha.rows import STATUS_S
 from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
-from cometmq.proto import v1
+from cometmq.proto import paths, v1, v2
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
 
 Make = Callable[..., Any]
@@ -394,6 +394,33 @@ def test_silent_nodes_delay_status_once_and_not_each(stack: ExitStack) -> None:
     assert f"nameserver {addresses[2]} does not answer" in found["problems"]
     assert [row["role"] for row in found["replicas"]] == ["unreachable", "leader", "unreachable"]
     assert calls < 6, "three silent nodes, called twice in turn, would take nine timeouts"
+
+
+def test_status_waits_for_the_only_controller_though_its_routes_are_known(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    answer: Callable[[v1.GetGroupRequest], v1.GroupsResponse] = door.handlers[paths.GET_GROUPS][1]
+
+    def late(request: v1.GetGroupRequest) -> v1.GroupsResponse:
+        time.sleep(2 * STATUS_S)
+        return answer(request)
+
+    door.handlers[paths.GET_GROUPS] = v1.GetGroupRequest, late
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["health"], found["decided_by"]) == (0, "healthy", door.address)
+    assert "policy" in found
+
+
+def test_a_group_without_a_report_is_not_called_static(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    refused = v1.GroupsResponse(code=v2.INTERNAL_SERVER_ERROR, message="the disk is full")
+    door.handlers[paths.GET_GROUPS] = v1.GetGroupRequest, lambda _: refused
+    code, (found,) = invoke("status", "--namesrv", door.address)
+    assert (code, found["decided_by"]) == (Exit.UNHEALTHY, "unknown")
+    assert "no nameserver reported this group" in found["problems"][0]
+    assert "the disk is full" in found["problems"][0]
+    code, sentence = invoke("failover", "--namesrv", door.address)
+    assert code == Exit.FAILED
+    assert "the disk is full" in sentence
 
 
 def test_commands_send_the_token_of_a_file(stack: ExitStack, tmp_path: Path) -> None:
