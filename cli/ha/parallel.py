@@ -56,7 +56,7 @@ class Calls:
                 call.cancel()
 
     def first(self, timeout_s: float) -> float:
-        """Wait for the first answer or the errors of all, at most until `timeout_s` after the start.
+        """Wait for an answer or the errors of all, at most until `timeout_s` after the start.
 
         Returns the seconds since the start. Calls without an answer go on.
         """
