@@ -218,6 +218,15 @@ class LeasesBeyondItsClaim(GroupController):
         return effects
 
 
+class TakesReleasedForExpired(GroupController):
+    """Judge a leader at once after a release of the claim, though its lease may run."""
+
+    def on_event(self, event: heard.Event, now_ns: int) -> list[heard.Effect]:
+        if isinstance(event, heard.ActiveChanged):
+            event = replace(event, leases_are_over=True)
+        return super().on_event(event, now_ns)
+
+
 class TrustsAnyHeartbeat(GroupController):
     """Any heartbeat of a former leader proves after an election that it does not write."""
 
@@ -358,6 +367,12 @@ _OURS: tuple[Bug, ...] = (
         "leases within the claim",
         Parts(controller=LeasesBeyondItsClaim),
         "hosts",
+        {**ASYNC, "nameservers": 3},
+    ),
+    Bug(
+        "waiting after a released claim",
+        Parts(controller=TakesReleasedForExpired),
+        "releases",
         {**ASYNC, "nameservers": 3},
     ),
     Bug(

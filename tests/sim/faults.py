@@ -48,6 +48,7 @@ WEIGHTS = {
     "rot": 2,
     "nameserver": 5,
     "leader_from_nameserver": 4,
+    "release_of_the_claim": 3,
     "power_all": 2,
     "fence": 2,
     "tail_then_silence": 3,
@@ -88,6 +89,7 @@ BIASES: dict[str, dict[str, int]] = {
     "handovers": {**MANY_ORDERS, "slow_link": 15},
     "heirs": {"heir_fails": 90},
     "quorums": {"cut_followers": 60, "partial": 30, "one_way": 20, "nameserver": 10, "kill": 10},
+    "releases": {"release_of_the_claim": 80, "kill": 10, "one_way": 10},
     "hosts": {"host": 70, "nameserver": 10, "kill": 10, "stop": 5},
     "failovers": {"failover": 70, "kill": 10, "one_way": 10},
     "rejects": {"reject": 60, "kill": 30, "isolate": 10},
@@ -435,6 +437,15 @@ class Faults(OperatorCommands, FailingSuccessor):
             return
         nameserver.crash()
         self._in(50, 2000, nameserver.start)
+
+    def _release_of_the_claim(self) -> None:
+        """Stop the active nameserver, the only one that has heard the leader for a lease."""
+        leader = self._leader()
+        for nameserver in self._active_nameservers():
+            others = [one.name for one in self.world.nameservers if one is not nameserver]
+            self._cut_for([(leader.name, other) for other in others], 1300, 2500)
+            self._in(700, 1200, nameserver.stop)
+            self._in(1300, 2500, nameserver.start)
 
     # --- healing ----------------------------------------------------------------------------------
 

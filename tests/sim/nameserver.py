@@ -2,7 +2,8 @@
 shared by three.
 
 The right to decide (`active`) is in a register too, with a time to live: the holder renews it and
-counts from its request; others take over when it has not changed for longer than that.
+counts from its request; others take over when it has not changed for longer than that, or when a
+nameserver that stopped cleanly has released it.
 """
 
 import pickle
@@ -55,6 +56,7 @@ class Nameserver:
         self._active_seen: tuple[bytes, int] = (b"", self.now())
         self._active_until = 0
         self._asking = False
+        self._was_released = False  #: the right was free when this nameserver took it
         self.say("starts")
         until_ns = heard.FOREVER_NS if self.is_alone else 0
         self.feed(heard.Started(None, self.is_alone, until_ns))
@@ -66,6 +68,21 @@ class Nameserver:
         if self.alive:
             self.say("is killed")
             self.alive = False
+
+    def stop(self) -> None:
+        """Release the right to decide, then end."""
+        if not self.alive or self.is_alone or not self.core.active:
+            self.crash()
+            return
+        self.say("stops")
+        self._asking = True  # it does not renew
+        self._active_until = 0
+        self.feed(heard.ActiveChanged(False))
+
+        def change(current: bytes) -> bytes | None:
+            return b"" if current.split(b"/")[0].decode() == self.name else None
+
+        self.register.change("active", change, lambda _outcome, _value: self.crash())
 
     def now(self) -> int:
         return self.clock.now()
@@ -106,7 +123,9 @@ class Nameserver:
 
         def change(current: bytes) -> bytes | None:
             holder = current.split(b"/")[0].decode()
-            if holder == self.name or (may_take and current == seen):
+            if holder != self.name:
+                self._was_released = not holder
+            if holder in ("", self.name) or (may_take and current == seen):
                 return f"{self.name}/{self.life}/{asked_at}".encode()
             return None
 
@@ -122,7 +141,8 @@ class Nameserver:
                     self.feed(heard.ClaimRenewed(self._active_until))
                 elif self.now() < self._active_until:
                     self.say("decides")
-                    self.feed(heard.ActiveChanged(True, self._active_until, leases_are_over=True))
+                    are_over = not self._was_released
+                    self.feed(heard.ActiveChanged(True, self._active_until, are_over))
 
         self.register.change("active", change, done)
 
