@@ -52,6 +52,28 @@ async def test_a_message_comes_back_as_it_was_sent(
         assert await consumer.receive(wait=1) == []
 
 
+@pytest.mark.parametrize("topics", [1, 2])
+async def test_receive_without_a_message_returns_when_its_wait_is_over(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make, topics: int
+) -> None:
+    names = [new_topic() for _ in range(topics)]
+    returned: list[int] = []
+
+    async def receive(wait: int) -> None:
+        async with cometmq.SimpleConsumer(
+            shared_cluster.endpoints, group=new_group(), topics=names
+        ) as consumer:
+            await together.wait()
+            assert await consumer.receive(wait=wait) == []
+            returned.append(wait)
+
+    together = asyncio.Barrier(2)
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(receive(3), receive(1))
+    # Compared with a longer wait that began with it, not with a clock: machines differ.
+    assert returned == [1, 3]
+
+
 async def test_send_many_returns_a_receipt_for_each_message(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:

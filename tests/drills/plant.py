@@ -71,7 +71,7 @@ class Plant:
         if name.startswith("b") and self.setup.shadows:
             arm(folder / "store")
         public, private = self._addresses(at, name)
-        return Process(name, public, private, folder)
+        return Process(name, public, private, folder, env=dict(self.setup.env))
 
     def _addresses(self, at: int, name: str) -> tuple[str, str]:
         """Return the address that others dial and the one that the node binds."""

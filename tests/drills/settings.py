@@ -44,6 +44,7 @@ class Setup:
     watch_exits: bool = False  # the nameservers watch the brokers' processes
     shadows: bool = True  # brokers keep copies of flushed data, for simulated power losses
     first_brokers: int = 0  # number of brokers to start first; 0: all
+    env: Mapping[str, str] = field(default_factory=dict)  # of every node's process, at first
 
     def with_mode(self, mode: str) -> Setup:
         """Return a copy in `sync` or `async` mode."""

@@ -3,8 +3,8 @@
 `released/VERSION.json.gz` (written by `scripts/record_protocol`) has the descriptors of a release
 and a message of each kind with every field set: frames of replication, registrations, calls of
 operators, and bodies of the metadata records in the log. `released/VERSION-store.tar.gz` is a store
-directory that the release wrote. Not proved here: that two versions agree about the meaning of a
-field, and that a cluster serves while its nodes are replaced.
+directory that the release wrote. That a cluster of two versions serves while its nodes are replaced
+is the subject of `tests/drills/test_mixed_versions.py`.
 """
 
 from __future__ import annotations
