@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from ..front.access_point import AccessPoint
 from ..front.door import choose_door
+from ..front.shared.handover import Handover
 from ..front.suspendable_door import SuspendableDoor
+from ..remoting.server import shares_port
 from . import services
 from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic
@@ -63,6 +65,8 @@ class ClientPort:
     admin: Admin
     #: With authentication.
     guard: Guard | None = None
+    #: Connections of classic clients, if they share the port.
+    handover: Handover | None = None
 
     def __init__(
         self,
@@ -122,11 +126,14 @@ class ClientPort:
         stack.callback(broker.sender.close)
         on_leader_gone(access.owner_gone)
         largest = self._max_message_size + services.AROUND_BODY_BYTES
-        make = choose_door(self._door_config.accepting(largest), self._links)
+        config = self._config
+        if shares_port(config.remoting_listen_port, config.grpc_server_port):
+            self.handover = Handover()
+        make = choose_door(self._door_config.accepting(largest), self._links, self.handover)
         self.door = SuspendableDoor(lambda: make(access.services, clock, faults))
         broker.sender.connect(access.hold, linger=not self.door.batches)
         try:
-            return await self.door.start(self._config.bind_address, self._config.grpc_server_port)
+            return await self.door.start(config.bind_address, config.grpc_server_port)
         except BaseException:
             await self.door.drain(0)
             raise

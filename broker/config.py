@@ -60,8 +60,9 @@ class BrokerConfig:
     )
     remoting_listen_port: int = _setting(
         0,
-        "Port of the remoting protocol for classic clients (4.x); 0: off; -1: chosen by the OS. "
-        "With tlsCertificate it speaks TLS, and plaintext unless tlsMode=enforcing.",
+        "Port of the remoting protocol for classic clients (4.x); 0: off; -1: chosen by the OS; "
+        "the value of grpcServerPort: one port for both protocols. With tlsCertificate it speaks "
+        "TLS, and plaintext unless tlsMode=enforcing.",
     )
     allow_mixed_protocols: bool = _setting(
         False,

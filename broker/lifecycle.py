@@ -458,7 +458,7 @@ class BrokerLifecycle:
             links=self._links,
             settings=self._settings,
         )
-        return await classic.open(self._stack)
+        return await classic.open(self._stack, self._client_port.handover)
 
     async def _join(self, broker: Broker, role: RoleSwitch, bound: Bound) -> None:
         """Register with the nameservers, and again after every change."""

@@ -6,6 +6,7 @@ A contradiction raises ValueError before anything is opened.
 from __future__ import annotations
 
 from ..ha.config import HaConfig
+from ..remoting.server import shares_port
 from .config import BrokerConfig
 
 
@@ -19,9 +20,11 @@ def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
             )
     else:
         _check_static_role(broker, ha)
+    grpc, remoting = broker.grpc_server_port, broker.remoting_listen_port
     ports = {
-        "grpcServerPort": broker.grpc_server_port,
-        "remotingListenPort": max(broker.remoting_listen_port, 0),
+        "grpcServerPort": grpc,
+        # The port of gRPC clients may serve classic ones, too.
+        "remotingListenPort": 0 if shares_port(remoting, grpc) else max(remoting, 0),
         "metricsPromExporterPort": broker.metrics_prom_exporter_port,
         "haListenPort": ha.ha_listen_port,
     }

@@ -14,6 +14,7 @@ from .config import DoorConfig
 from .errors import CertificateError, DoorMissingError
 from .faults import FaultTable
 from .service import ServiceTable
+from .shared.handover import Handover
 from .statistics import DoorStatistics
 
 logger = logging.getLogger(__name__)
@@ -48,9 +49,12 @@ def check_certificates(config: DoorConfig, links: NodeLinks) -> None:
         )
 
 
-def choose_door(config: DoorConfig, links: NodeLinks | None = None) -> DoorMaker:
+def choose_door(
+    config: DoorConfig, links: NodeLinks | None = None, handover: Handover | None = None
+) -> DoorMaker:
     """Return a factory for the configured door: `maker(services, clock, faults=None)`.
 
+    With `handover` the door's port takes remoting connections, too, and hands them over.
     Raises DoorMissingError if the configuration requires the native door and it is not installed,
     and CertificateError for a certificate that no port uses.
     """
@@ -69,13 +73,17 @@ def choose_door(config: DoorConfig, links: NodeLinks | None = None) -> DoorMaker
             "cometmq-native and set frontDoor=auto, or remove frontTlsCertificate"
         )
     if maker is not None:
-        return _bind(maker, config, links)
+        return _bind(maker, config, links, handover)
     _check_grpcio(links)
     if config.front_door == "auto":
         logger.info(
             "door.chosen door=grpcio reason=cometmq-native-not-installed "
             "cost=several-times-the-cpu-per-call"
         )
+    if handover is not None:
+        from .shared.splicing_door import SplicingDoor
+
+        return _bind(SplicingDoor, config, links, handover)
     from .grpcio_door import GrpcioDoor
 
     return _bind(GrpcioDoor, config, links)
@@ -97,9 +105,16 @@ def _check_grpcio(links: NodeLinks) -> None:
         )
 
 
-def _bind(maker: Callable[..., Door], config: DoorConfig, links: NodeLinks) -> DoorMaker:
+def _bind(
+    maker: Callable[..., Door],
+    config: DoorConfig,
+    links: NodeLinks,
+    handover: Handover | None = None,
+) -> DoorMaker:
+    shared = {} if handover is None else {"handover": handover}
+
     def make(services: ServiceTable, clock: Clock, faults: FaultTable | None = None) -> Door:
-        return maker(services, config, clock, faults, links)
+        return maker(services, config, clock, faults, links, **shared)
 
     return make
 

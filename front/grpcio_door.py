@@ -84,6 +84,8 @@ class GrpcioDoor:
         self._port = 0
         self._checks: asyncio.Task[None] | None = None
         self._peers: dict[str, str] = {}
+        #: HOST:PORT of connections that stand for another peer, and that peer.
+        self._represented: dict[str, str] = {}
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -174,6 +176,7 @@ class GrpcioDoor:
 
     async def _close_connections(self, peers: set[str]) -> int:
         """Close connections; return how many."""
+        peers = {*peers, *(own for own, peer in self._represented.items() if peer in peers)}
         try:
             return await asyncio.to_thread(disconnect, peers, self._port)
         except OSError:  # no descriptor to list them: a later check repeats it
@@ -202,7 +205,14 @@ class GrpcioDoor:
             if len(self._peers) >= _PEERS_MAX:
                 self._peers.clear()
             self._peers[name] = peer
-        return peer
+        return self._represented.get(peer, peer)
+
+    def represent(self, own: str, peer: str) -> None:
+        """Take the connection from `own` for one from `peer` (HOST:PORT); empty: no more."""
+        if peer:
+            self._represented[own] = peer
+        else:
+            self._represented.pop(own, None)
 
 
 def _options(config: DoorConfig, request_bytes_max: int, connections: int) -> list[tuple[str, int]]:

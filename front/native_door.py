@@ -32,7 +32,7 @@ from .context import (
     TOKEN,
     RequestContext,
 )
-from .errors import AddressError, PortInUseError
+from .errors import AddressError, DoorMissingError, PortInUseError
 from .failure import FailureHandler
 from .faults import Fault, FaultAction, FaultTable
 from .metrics.calls import CallTimes
@@ -40,6 +40,7 @@ from .native_calls import BidiCall, finish, serve_bidi, serve_stream, serve_unar
 from .native_tls import DoorCertificate
 from .process import client_connections
 from .service import Kind, Method, ServiceTable
+from .shared.handover import Handover
 from .standard import StandardServices
 from .statistics import DoorStatistics
 
@@ -58,7 +59,7 @@ _CERTIFICATE_S = 10.0
 # After the grace time, calls that still wait get a status within this time.
 _FAREWELL_S = 0.1
 # Kinds of events, as `Server.take` numbers them.
-_OPEN, _MESSAGE, _HALF_CLOSED, _GONE, _DELIVERED, _DRAINED, _BROKEN, _CLOSED = range(8)
+_OPEN, _MESSAGE, _HALF_CLOSED, _GONE, _DELIVERED, _DRAINED, _BROKEN, _CLOSED, _REMOTING = range(9)
 
 
 def _prepare(
@@ -150,8 +151,12 @@ class NativeDoor:
         clock: Clock,
         faults: FaultTable | None,
         links: NodeLinks,
+        *,
+        handover: Handover | None = None,
     ) -> None:
+        """With `handover` remoting connections are handed over. Raises DoorMissingError."""
         self.config = config
+        self._handover = handover
         self.in_flight = 0
         self.loop: asyncio.AbstractEventLoop
         self._steady_ns = clock.steady_ns
@@ -175,7 +180,13 @@ class NativeDoor:
         }
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
+        options["remoting"] = int(handover is not None)
         self._server = Server(routes, list(_NAMES), _prepare, options)
+        if handover is not None and "remoting" not in self.counters():
+            raise DoorMissingError(
+                "remotingListenPort is the port of gRPC clients, but the installed cometmq-native "
+                "is too old to share it: update it, or set another remotingListenPort"
+            )
         self._certificate = DoorCertificate(config, links, self._server)
         self._certificate_timer: asyncio.TimerHandle
 
@@ -367,6 +378,13 @@ class NativeDoor:
         kind = event[0]
         if kind == _CLOSED:
             self._ended()
+            return
+        if kind == _REMOTING:
+            connection = socket.socket(fileno=event[1])
+            if self._handover is None:
+                connection.close()
+            else:
+                self._handover.pass_on(connection, event[2])
             return
         pending = self._calls.get(event[1])
         if pending is None:

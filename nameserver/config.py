@@ -31,8 +31,9 @@ class NameserverConfig:
     remoting_listen_port: int = _setting(
         0,
         "Port of the remoting protocol for classic clients (4.x) and mqadmin: routes; 0: off; "
-        "-1: chosen by the OS. With tlsCertificate it speaks TLS, and plaintext unless "
-        "tlsMode=enforcing. With authenticationEnabled it only answers routes.",
+        "-1: chosen by the OS; the value of listenPort: one port for both protocols. With "
+        "tlsCertificate it speaks TLS, and plaintext unless tlsMode=enforcing. With "
+        "authenticationEnabled it only answers routes.",
     )
     order_message_enable: bool = _setting(
         False,

@@ -21,6 +21,7 @@ from ..front.metrics.http import MetricsServer
 from ..front.metrics.probes import OK, Check
 from ..front.metrics.process import LoopWatch
 from ..front.service import Kind, Method, status_failure
+from ..front.shared.handover import Handover
 from ..ha.core.group_state import GroupState
 from ..proto import paths, v1, v2
 from ..proto.addresses import host_port
@@ -30,7 +31,7 @@ from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
 from ..proto.setting_keys import entries
 from ..proto.tls_config import TlsConfig
-from ..remoting.server import RemotingServer, check_remoting
+from ..remoting.server import RemotingServer, check_remoting, shares_port
 from .classic.admin import ClassicAdmin
 from .classic.kv import KvConfig
 from .classic.routes import ClassicRoutes
@@ -93,7 +94,9 @@ class NameserverServer:
             if config.controller
             else None
         )
-        make_door = choose_door(door.accepting(_TABLE_BYTES), links)
+        shared = shares_port(config.remoting_listen_port, config.listen_port)
+        self._handover = Handover() if shared else None
+        make_door = choose_door(door.accepting(_TABLE_BYTES), links, self._handover)
         self._door = make_door(self._services(), self._clock)
         self._kv = KvConfig(config.namesrv_data_dir)
         self._remoting = RemotingServer(self._classic_handlers(), door, self._clock, links)
@@ -200,6 +203,10 @@ class NameserverServer:
         """Open the port of classic clients, if there is one. Raises PortInUseError."""
         config = self._config
         if not config.remoting_listen_port:
+            return
+        if self._handover is not None:
+            self._remoting.share(self._handover)
+            self.remoting_port = config.remoting_listen_port
             return
         try:
             self.remoting_port = await self._remoting.start(

@@ -95,7 +95,8 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, peer: str = "") -> None:
+        """`peer`: HOST:PORT, if the socket does not know it."""
         self._shared = shared
         self._reader = FrameReader()
         self._unfinished = 0
@@ -107,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._on_close: list[Callable[[Connection], None]] = []
         self.closed = False
         #: "host:port" of the peer.
-        self.peer = ""
+        self.peer = peer
         #: Of the request that is handled now: the user that signed it, if that was checked.
         self.metadata: tuple[tuple[str, str], ...] = ()
         #: Steady times: last traffic, start of the unfinished frame, start of a full write buffer.
@@ -121,8 +122,8 @@ class Connection(asyncio.Protocol):
         # Not a subclass of `asyncio.Transport` with uvloop.
         shared, self._transport = self._shared, cast(asyncio.Transport, transport)
         transport = self._transport
-        name = transport.get_extra_info("peername")
-        self.peer = host_port(name[0].removeprefix("::ffff:"), name[1]) if name else ""
+        if not self.peer and (name := transport.get_extra_info("peername")):
+            self.peer = host_port(name[0].removeprefix("::ffff:"), name[1])
         self.active_ns = shared.steady_ns()
         transport.set_write_buffer_limits(high=_UNREAD_BYTES_PAUSE)
         if len(shared.connections) >= shared.connections_max or shared.draining:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from ..front.errors import AddressError, PortInUseError
 from ..front.process import client_connections
 from .connection import Connection, Handler, Shared, Statistics
-from .first_bytes import FirstBytes
+from .first_bytes import FirstBytes, HandedOver
 
 if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.config import DoorConfig
+    from ..front.shared.handover import Handover
     from ..proto.node_links import NodeLinks
 
 #: Value of `remotingListenPort` for a port that the operating system chooses; 0 is off.
@@ -46,6 +47,11 @@ def check_remoting(port: int) -> None:
         )
 
 
+def shares_port(port: int, grpc_port: int) -> bool:
+    """Return True if `remotingListenPort` is the port of gRPC clients: one for both protocols."""
+    return port > 0 and port == grpc_port
+
+
 class RemotingServer:
     """Serves a table of request codes on one port; starts and stops once, on one event loop."""
 
@@ -59,7 +65,7 @@ class RemotingServer:
         """With certificates in `links` the port speaks TLS, and plaintext if that is allowed."""
         self._shared = Shared(handlers, config, clock)
         self._links = links if links is not None and links.files is not None else None
-        self._first_bytes: FirstBytes | None = None
+        self._accepting: FirstBytes | HandedOver | None = None
         self._server: asyncio.Server | None = None
         self._checks: asyncio.TimerHandle | None = None
 
@@ -79,7 +85,7 @@ class RemotingServer:
         Raises PortInUseError, AddressError.
         """
         shared = self._shared
-        shared.connections_max = max(1, client_connections(shared.config) // _CONNECTIONS_SHARE)
+        shared.connections_max = _connections_max(shared.config)
         loop = asyncio.get_running_loop()
         links = self._links
         try:
@@ -91,22 +97,30 @@ class RemotingServer:
                 raise PortInUseError(host, port) from error
             raise AddressError(host, port, error.strerror or str(error)) from error
         if links is not None:
-            self._first_bytes = FirstBytes(self._server.sockets, shared, links)
+            self._accepting = FirstBytes(self._server.sockets, shared, links)
         self._checks = loop.call_later(_CHECK_S, self._check)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
+    def share(self, handover: Handover) -> None:
+        """Serve what a door hands over, instead of a port of its own."""
+        shared = self._shared
+        shared.connections_max = _connections_max(shared.config)
+        self._accepting = HandedOver(handover, shared)
+        self._checks = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+
     async def drain(self, grace_s: float) -> None:
         """Accept nothing more, finish requests in progress within `grace_s`, and close."""
-        if self._server is None:
+        if self._checks is None:
             return
-        shared, server, self._server = self._shared, self._server, None
+        shared = self._shared
         shared.draining = True
-        if self._checks is not None:
-            self._checks.cancel()
-        server.close()
-        if self._first_bytes is not None:
-            await self._first_bytes.close()
+        self._checks.cancel()
+        self._checks = None
+        if self._server is not None:
+            self._server.close()
+        if self._accepting is not None:
+            await self._accepting.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while any(  # noqa: ASYNC110 - ends with the last request
@@ -139,6 +153,10 @@ class RemotingServer:
             if reason:
                 shared.statistics.timed_out += 1
                 each.abort(reason)
+
+
+def _connections_max(config: DoorConfig) -> int:
+    return max(1, client_connections(config) // _CONNECTIONS_SHARE)
 
 
 def _is_over(since_ns: int, now_ns: int, limit_ms: int) -> bool:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ...front.config import DoorConfig
+    from ...front.shared.handover import Handover
     from ...proto.node_links import NodeLinks
     from ...remoting.connection import Handler
     from ..access.audit import AuditLog
@@ -94,10 +95,17 @@ class ClassicPort:
         handlers = audited(handlers, audit)
         self._server = RemotingServer(handlers, door, clock, links)
 
-    async def open(self, stack: AsyncExitStack) -> str:
-        """Listen; return the address for clients, HOST:PORT. Raises DoorError."""
+    async def open(self, stack: AsyncExitStack, handover: Handover | None) -> str:
+        """Listen, or serve what the door of gRPC clients hands over.
+
+        Returns the address for clients, HOST:PORT. Raises DoorError.
+        """
         config = self._config
-        port = await self._server.start(config.bind_address, config.remoting_listen_port)
+        if handover is None:
+            port = await self._server.start(config.bind_address, config.remoting_listen_port)
+        else:
+            port = config.remoting_listen_port
+            self._server.share(handover)
         for part in self._parts:
             part.start()
             stack.callback(part.close)

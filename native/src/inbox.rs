@@ -49,6 +49,9 @@ pub enum Event {
     Drained(u64),
     /// The client's stream cannot be decoded any further: gRPC status and message.
     Broken(u64, u16, String),
+    /// A connection of the remoting protocol, without TLS, and the address of its peer. It is closed
+    /// if Python does not take it.
+    Remoting(OwnedFd, String),
     /// The server has closed its last connection.
     Closed,
 }

@@ -18,7 +18,7 @@
 //! | `metadata` | the headers that Python requested |
 //! | `frame`, `status` | gRPC's framing and statuses |
 //! | `authority` | clients with several addresses for one target |
-//! | `tls` | TLS and plaintext on one port |
+//! | `tls` | TLS and plaintext, HTTP/2 and remoting on one port |
 //! | `options` | limits and counters |
 //! | `queue_read` | units of a consume queue to records |
 //! | `wire_messages` | stored records to messages of an answer |

@@ -42,6 +42,8 @@ pub struct Options {
     pub unread: (usize, usize),
     /// Streams that a client may reset before they are processed (rapid reset).
     pub resets: usize,
+    /// Hand connections of the remoting protocol over to Python.
+    pub remoting: bool,
 }
 
 impl Options {
@@ -91,6 +93,7 @@ impl Options {
             unfinished: budget("unfinished_connection_bytes", "unfinished_bytes")?,
             unread: budget("unread_connection_bytes", "unread_bytes")?,
             resets: limit("resets")?,
+            remoting: known("remoting")? && number("remoting")? != 0,
         })
     }
 }
@@ -133,6 +136,8 @@ counters! {
     connections_wasteful,
     /// Connections with TLS.
     tls,
+    /// Connections handed over because they speak the remoting protocol.
+    remoting,
     /// Calls passed to Python.
     calls,
     /// Calls refused because too many wait for Python.

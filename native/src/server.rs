@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,11 +13,13 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{copy_bidirectional, AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use tokio_rustls::server::TlsStream;
 
 use crate::budget::Pool;
 use crate::call::{Call, Outbox};
@@ -182,7 +185,8 @@ impl Drop for Server {
 impl Server {
     /// (0, call, method, request or None, metadata, timeout ns or -1) | (1, id, message) |
     /// (2, id) half-closed | (3, id) gone | (4, id) delivered | (5, id) drained |
-    /// (6, id, code, text) broken | (7,) closed
+    /// (6, id, code, text) broken | (7,) closed | (8, descriptor, peer) remoting, which the caller
+    /// closes
     fn describe<'py>(&self, py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
         match event {
             Event::Open {
@@ -218,6 +222,7 @@ impl Server {
             Event::Drained(id) => (5u8, id).into_pyobject(py),
             Event::Broken(id, code, text) => (6u8, id, code, text).into_pyobject(py),
             Event::Closed => (7u8,).into_pyobject(py),
+            Event::Remoting(socket, peer) => (8u8, socket.into_raw_fd(), peer).into_pyobject(py),
         }
     }
 }
@@ -290,7 +295,9 @@ async fn connection(
     // Small answers must not be delayed (Nagle). An error means that the socket is closing.
     let _ = stream.set_nodelay(true);
     let address = name_of(peer);
-    match tls.accept(stream, door.options.handshake).await {
+    let patience = door.options.handshake;
+    let spoken = tls.accept(stream, patience, door.options.remoting).await;
+    match spoken {
         Ok(Spoken::Plain(stream)) => {
             let peer = Peer {
                 address,
@@ -301,17 +308,58 @@ async fn connection(
         }
         Ok(Spoken::Tls(stream)) => {
             door.counters.tls.up();
-            let shown = stream.get_ref().1.peer_certificates();
-            let peer = Peer {
-                address,
-                tls: true,
-                certificate: shown.and_then(|chain| Some(chain.first()?.to_vec())),
-            };
+            let peer = over_tls(address, &stream);
             serve(Arc::clone(&door), *stream, peer, stop).await;
+        }
+        Ok(Spoken::TlsRead(stream)) => {
+            door.counters.tls.up();
+            let peer = over_tls(address, stream.get_ref());
+            serve(Arc::clone(&door), *stream, peer, stop).await;
+        }
+        Ok(Spoken::Remoting(stream)) => {
+            // A socket that cannot be taken back from tokio is closed.
+            if let Ok(stream) = stream.into_std() {
+                hand_over(&door, stream.into(), address);
+            }
+        }
+        Ok(Spoken::RemotingTls(stream)) => {
+            door.counters.tls.up();
+            decrypt_for_python(&door, *stream, address).await;
         }
         Err(_) => door.counters.handshakes_failed.up(),
     }
     door.counters.connections.down();
+}
+
+fn over_tls(address: String, stream: &TlsStream<TcpStream>) -> Peer {
+    let shown = stream.get_ref().1.peer_certificates();
+    Peer {
+        address,
+        tls: true,
+        certificate: shown.and_then(|chain| Some(chain.first()?.to_vec())),
+    }
+}
+
+fn hand_over(door: &Door, socket: OwnedFd, peer: String) {
+    door.counters.remoting.up();
+    door.inbox.push(Event::Remoting(socket, peer));
+}
+
+/// Pass a connection to Python as a socket without TLS, and copy until one end closes; the drain of
+/// the server ends what is left.
+async fn decrypt_for_python<S>(door: &Door, mut stream: S, peer: String)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Ok((mut own, other)) = UnixStream::pair() else {
+        return; // no descriptors are left
+    };
+    let Ok(other) = other.into_std() else {
+        return;
+    };
+    hand_over(door, other.into(), peer);
+    // The reason why a client has left does not matter.
+    let _ = copy_bidirectional(&mut stream, &mut own).await;
 }
 
 /// Format host:port; an IPv4-mapped address is shown as IPv4.

@@ -1,4 +1,7 @@
 //! Plaintext and TLS on one port, distinguished by the first byte of a connection, or TLS alone.
+//! The same for HTTP/2 and the remoting protocol, whose frames are shorter than 16 MiB and therefore
+//! begin with 0; under TLS clients of gRPC name HTTP/2 (ALPN), so others are told apart by the first
+//! byte that they send after the handshake.
 //!
 //! Certificates can be replaced while the server runs; open connections keep the old one.
 
@@ -11,6 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
@@ -18,6 +22,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// The first byte of a TLS handshake; the HTTP/2 preface starts with another.
 const TLS_HANDSHAKE: u8 = 0x16;
+/// The first byte of a remoting frame.
+const REMOTING: u8 = 0;
 
 /// Generate a certificate and key (PEM) valid for these names, for development: clients must not
 /// check it, or trust exactly this one.
@@ -32,6 +38,12 @@ pub enum Spoken {
     Plain(TcpStream),
     /// HTTP/2 over TLS.
     Tls(Box<TlsStream<TcpStream>>),
+    /// HTTP/2 over TLS that the client did not name; its first bytes are read already.
+    TlsRead(Box<BufReader<TlsStream<TcpStream>>>),
+    /// Remoting frames in plaintext.
+    Remoting(TcpStream),
+    /// Remoting frames over TLS; the first bytes are read already.
+    RemotingTls(Box<BufReader<TlsStream<TcpStream>>>),
 }
 
 /// The certificate authorities of clients.
@@ -70,12 +82,18 @@ impl Tls {
         self.only.store(true, Ordering::Relaxed);
     }
 
-    /// Detect the transport and do the handshake, within `patience`.
-    pub async fn accept(&self, stream: TcpStream, patience: Duration) -> io::Result<Spoken> {
-        timeout(patience, self.shake_hands(stream)).await?
+    /// Detect the transport and do the handshake, within `patience`. Without `remoting` everything
+    /// counts as HTTP/2.
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+        patience: Duration,
+        remoting: bool,
+    ) -> io::Result<Spoken> {
+        timeout(patience, self.shake_hands(stream, remoting)).await?
     }
 
-    async fn shake_hands(&self, stream: TcpStream) -> io::Result<Spoken> {
+    async fn shake_hands(&self, stream: TcpStream, remoting: bool) -> io::Result<Spoken> {
         let mut first = [0u8];
         if stream.peek(&mut first).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -87,7 +105,11 @@ impl Tls {
                     "plaintext is not accepted",
                 ));
             }
-            return Ok(Spoken::Plain(stream));
+            return Ok(if remoting && first[0] == REMOTING {
+                Spoken::Remoting(stream)
+            } else {
+                Spoken::Plain(stream)
+            });
         }
         let config = self
             .config
@@ -101,9 +123,21 @@ impl Tls {
             )),
             Some(config) => {
                 let stream = TlsAcceptor::from(config).accept(stream).await?;
+                if remoting && stream.get_ref().1.alpn_protocol().is_none() {
+                    return by_first_byte(stream).await;
+                }
                 Ok(Spoken::Tls(Box::new(stream)))
             }
         }
+    }
+}
+
+async fn by_first_byte(stream: TlsStream<TcpStream>) -> io::Result<Spoken> {
+    let mut stream = BufReader::new(stream);
+    match stream.fill_buf().await?.first() {
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+        Some(&REMOTING) => Ok(Spoken::RemotingTls(Box::new(stream))),
+        Some(_) => Ok(Spoken::TlsRead(Box::new(stream))),
     }
 }
 
