@@ -27,7 +27,7 @@ async def test_classic_clients_follow_routes_on_the_ports_of_grpc(
     door_name: str, tmp_path: Path
 ) -> None:
     first, second = free_ports(2)
-    door = DoorConfig(front_door=door_name)  # type: ignore[arg-type]
+    door = DoorConfig(front_door=door_name)
     config = NameserverConfig(
         bind_address="127.0.0.1", listen_port=first, remoting_listen_port=first
     )
