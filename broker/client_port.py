@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..front.access_point import AccessPoint
 from ..front.door import choose_door
@@ -23,6 +23,7 @@ from .access.guard import Guard
 from .admin.clients import ClientAdmin
 from .admin.fault_service import FaultService
 from .admin.groups import GroupAdmin
+from .admin.live_settings import BROKER, STORE, Live, LiveSettings
 from .admin.message_queries import MessageQueries
 from .admin.offsets import OffsetAdmin
 from .admin.read_log import LogReads
@@ -78,6 +79,7 @@ class ClientPort:
         door_config: DoorConfig,
         clock: Clock,
         settings: Mapping[str, tuple[str, str]],
+        settings_changed: Callable[[Any, Mapping[str, Any]], None],
         faults: FaultTable | None,
     ) -> None:
         """`settings` maps keys to value and origin; `faults` is None without test hooks."""
@@ -88,6 +90,7 @@ class ClientPort:
         self._door_config = door_config
         self._clock = clock
         self._settings = settings
+        self._settings_changed = settings_changed
         self._faults = faults
 
     async def open(
@@ -137,6 +140,24 @@ class ClientPort:
         except BaseException:
             await self.door.drain(0)
             raise
+
+    def _live_settings(self) -> LiveSettings:
+        broker = self._broker
+
+        def use(config: BrokerConfig) -> None:
+            broker.metadata.set_limits(
+                auto_create_group=config.auto_create_subscription_group,
+                max_topics=config.max_topics,
+                max_groups=config.max_groups,
+            )
+            broker.sender.set_wait(config.wait_time_mills_in_send_queue)
+
+        store = broker.store
+        parts = (
+            Live(self._config, BROKER, use),
+            Live(store.config, STORE, store.retention.configure),
+        )
+        return LiveSettings(self._settings, parts, self._settings_changed)
 
     def _open_audit(self, stack: AsyncExitStack) -> AuditLog | None:
         """Open the audit log, if there is one. Raises OSError."""
@@ -275,5 +296,5 @@ class ClientPort:
             status=broker.status,
             brokers=lambda: broker.cluster.groups,
             door=lambda: self.door.name,
-            settings=self._settings,
+            settings=self._live_settings(),
         )

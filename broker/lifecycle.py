@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..auth.secret_file import read_token
 from ..front.access_point import AccessPoint
@@ -82,6 +83,8 @@ class InstanceCallbacks:
     fatal: Callable[[str], None]
     #: Release the client port and the metrics port.
     before_listening: Callable[[], Awaitable[None]]
+    #: Keep settings that were changed: a configuration, and its new values by field.
+    settings_changed: Callable[[Any, Mapping[str, Any]], None]
 
 
 class BrokerLifecycle:
@@ -230,6 +233,7 @@ class BrokerLifecycle:
             door_config=self._door_config,
             clock=self._clock,
             settings=self._settings,
+            settings_changed=self._callbacks.settings_changed,
             faults=faults,
         )
         client_port = await client.open(self._stack, role.subscribe_leader_gone)
@@ -456,7 +460,6 @@ class BrokerLifecycle:
             audit=self._client_port.audit,
             guard=guard,
             links=self._links,
-            settings=self._settings,
         )
         return await classic.open(self._stack, self._client_port.handover)
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from ..front.access_point import AccessPoint
 from ..front.clock import Clock
@@ -24,9 +25,11 @@ from ..ha.config import HaConfig
 from ..ha.errors import HaPortInUseError
 from ..proto.addresses import host_port
 from ..proto.node_links import NodeLinks
+from ..proto.setting_keys import key_of
 from ..proto.tls_config import TlsConfig
 from ..remoting.server import check_remoting
 from ..store.config.store_config import StoreConfig
+from .admin.live_settings import RUN_TIME
 from .config import BrokerConfig
 from .lifecycle import Bound, BrokerLifecycle, InstanceCallbacks
 from .parts import Broker
@@ -133,7 +136,9 @@ class BrokerServer:
             self._clock,
             links=self._links,
             origins=self._origins,
-            callbacks=InstanceCallbacks(self._reopen, self._fatal, self._release_ports),
+            callbacks=InstanceCallbacks(
+                self._reopen, self._fatal, self._release_ports, self._keep_settings
+            ),
         )
         bound = await instance.start()
         self._instance = instance
@@ -147,6 +152,15 @@ class BrokerServer:
         )
         self._ha = replace(self._ha, ha_listen_port=_port(bound.ha))
         return bound
+
+    def _keep_settings(self, config: Any, values: Mapping[str, Any]) -> None:
+        """Keep settings that were changed at run time for further instances."""
+        if isinstance(config, BrokerConfig):
+            self._broker = replace(self._broker, **values)
+        else:
+            self._store = replace(self._store, **values)
+        keys = {field.name: key_of(field) for field in fields(config)}
+        self._origins = {**self._origins, **{keys[name]: RUN_TIME for name in values}}
 
     def _reopen(self, reason: str) -> None:
         """Replace this instance by another, because the log must be changed."""

@@ -118,6 +118,7 @@ def administration(
             "SetDrained": admin.topics.set_drained,
             "ResetOffsets": admin.offsets.reset,
             "GetConfig": admin.get_config,
+            "ChangeConfig": admin.change_config,
             "QueryMessages": queries.query_messages,
             "ListTimers": timers.list_timers,
             "ListTransactions": transactions.list_transactions,

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AUDITED = CHANGES | {paths.SET_ARCHIVE_WATERMARK, paths.CHANGE_REPLICATION}
+AUDITED = CHANGES | {
+    paths.SET_ARCHIVE_WATERMARK,
+    paths.CHANGE_REPLICATION,
+    paths.CHANGE_CONFIG,
+}
 _FILE_BYTES, _FILES = 16 << 20, 5
 _TEXT_MAX = 255
 _TARGETS = ("name", "user", "group", "topic", "subject")

@@ -137,6 +137,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.DESCRIBE_CLUSTER: _cluster(Action.GET),
     paths.RESET_OFFSETS: _cluster(Action.UPDATE),
     paths.GET_CONFIG: _cluster(Action.GET),
+    paths.CHANGE_CONFIG: _cluster(Action.UPDATE),
     paths.QUERY_MESSAGES: _cluster(Action.SUB),
     paths.LIST_TIMERS: _cluster(Action.SUB),
     paths.LIST_TRANSACTIONS: _cluster(Action.SUB),

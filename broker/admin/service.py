@@ -6,7 +6,7 @@ service needs no client id, because its callers are tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...front.service import Method
     from .clients import ClientAdmin
     from .groups import GroupAdmin
+    from .live_settings import LiveSettings
     from .offsets import OffsetAdmin
     from .status import BrokerStatus
     from .topics import TopicAdmin
@@ -37,10 +38,10 @@ class Admin:
         status: BrokerStatus,
         brokers: Callable[[], Iterable[str]],
         door: Callable[[], str],
-        settings: Mapping[str, tuple[str, str]],
+        settings: LiveSettings,
     ) -> None:
-        """`brokers` returns the names of the known groups, `door` the name of the open front door;
-        `settings` maps keys to value and origin."""
+        """`brokers` returns the names of the known groups, `door` the name of the open front
+        door."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
@@ -48,7 +49,7 @@ class Admin:
         self._status = status
         self._brokers = brokers
         self._door = door
-        self._settings = settings
+        self.settings = settings
 
     def list_brokers(
         self, request: v1.ListBrokersRequest, ctx: RequestContext
@@ -65,8 +66,9 @@ class Admin:
 
     def get_config(self, request: v1.GetConfigRequest, ctx: RequestContext) -> v1.GetConfigResponse:
         """Settings of this process, each once; secrets are masked."""
-        keys = list(dict.fromkeys(request.keys)) or sorted(self._settings)
-        unknown = [key for key in keys if key not in self._settings]
+        settings = self.settings.settings
+        keys = list(dict.fromkeys(request.keys)) or sorted(settings)
+        unknown = [key for key in keys if key not in settings]
         if unknown:
             raise WireError(v2.NOT_FOUND, f"unknown setting {unknown[0]}")
         return v1.GetConfigResponse(
@@ -75,9 +77,16 @@ class Admin:
             entries=[
                 v1.ConfigEntry(key=key, value=value, origin=origin)
                 for key in keys
-                for value, origin in (self._settings[key],)
+                for value, origin in (settings[key],)
             ],
         )
+
+    def change_config(
+        self, request: v1.ChangeConfigRequest, ctx: RequestContext
+    ) -> v1.ChangeConfigResponse:
+        """Change settings of this process, until it ends. Raises WireError."""
+        keys = self.settings.change(request.values, dry_run=request.dry_run)
+        return v1.ChangeConfigResponse(code=v2.OK, message="OK", keys=keys)
 
 
 def addressed(own: str, method: Method) -> Method:

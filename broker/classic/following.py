@@ -32,6 +32,7 @@ OWN = frozenset(
         Request.UNREGISTER_CLIENT,
         Request.CHECK_CLIENT_CONFIG,
         Admin.GET_BROKER_CONFIG,
+        Admin.UPDATE_BROKER_CONFIG,
         Admin.GET_BROKER_RUNTIME_INFO,
         Admin.GET_BROKER_HA_STATUS,
         Admin.CLEAN_EXPIRED_CONSUMEQUEUE,

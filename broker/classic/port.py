@@ -30,7 +30,7 @@ from .send_back import SendBacks
 from .transactions import ClassicTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from contextlib import AsyncExitStack
 
     from ...front.config import DoorConfig
@@ -65,17 +65,14 @@ class ClassicPort:
         audit: AuditLog | None,
         guard: Guard | None,
         links: NodeLinks,
-        settings: Mapping[str, tuple[str, str]],
     ) -> None:
-        """`settings` maps keys to value and origin; `guard`: with authentication."""
+        """`guard`: with authentication."""
         self._config = config
         expiry_ns = config.channel_expired_timeout * _NS_PER_MS
         members = Members[Connection](expiry_ns, config.max_clients)
         producers = Members[Connection](expiry_ns, config.max_clients)
         handlers, self._parts = _handlers(broker, config, max_message_size, members, producers)
-        handlers |= admin_handlers(
-            broker, admin, members=members, producers=producers, settings=settings
-        )
+        handlers |= admin_handlers(broker, admin, members=members, producers=producers)
         clock, leadership = broker.runtime.clock, broker.leadership
         self._link = LeaderLink(leadership.leader_remoting, links, door, clock)
         following = Following(leadership, broker.replication, self._link)

@@ -166,6 +166,11 @@ class Metadata:
         self._counted = 0
         self._max_groups = max_groups
 
+    def set_limits(self, *, auto_create_group: bool, max_topics: int, max_groups: int) -> None:
+        """Use other limits; what exists stays."""
+        self._auto_create_group = auto_create_group
+        self._max_topics, self._max_groups = max_topics, max_groups
+
     def record_groups(self, record: Callable[[Group], bool] | None) -> None:
         """Write groups that clients bring with `record`, on a leader; None on a follower.
 

@@ -43,6 +43,7 @@ _LOCAL = frozenset(
         paths.HEARTBEAT,
         paths.NOTIFY_CLIENT_TERMINATION,
         paths.GET_CONFIG,
+        paths.CHANGE_CONFIG,
         paths.LIST_BROKERS,
     )
 )

@@ -166,6 +166,10 @@ class Sender:
 
         self._native = self._native_path(codec)
 
+    def set_wait(self, limit_ms: int) -> None:
+        """Refuse requests that have waited longer than this (`waitTimeMillsInSendQueue`)."""
+        self._wait_ns = limit_ms * 1_000_000
+
     def _native_path(self, codec: Any) -> NativePath | None:
         """Return the native path, unless a feature reads the decoded messages of every request."""
         reads = (self._trace, self._spans, self._dedup)

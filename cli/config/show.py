@@ -1,9 +1,10 @@
-"""`cometmq config show`: the settings of a running node, or of a configuration file."""
+"""`cometmq config show` and `config set`: settings of a running node, or of a file."""
 
 from pathlib import Path
 
 import click
 
+from ..confirm import go_on, plan_options
 from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import show_rows
@@ -58,6 +59,50 @@ def show(
         if not keys or entry["key"] in keys
     ]
     show_rows(rows, output, empty="There are no settings.")
+
+
+@config.command("set")
+@click.argument("assignments", nargs=-1, required=True, metavar="KEY=VALUE...")
+@plan_options
+@endpoint_option
+@output_option
+def change(
+    *, assignments: tuple[str, ...], dry_run: bool, yes: bool, endpoint: str, output: str
+) -> None:
+    """Change settings of a running broker, until its process ends.
+
+    Only the rules of retention and of full disks, the limits of topics and groups and the waiting
+    time of sends change at run time. Others are refused: change broker.conf and restart the broker.
+    Nothing changes if one of them is refused.
+
+    \b
+    cometmq config set fileReservedTime=48 deleteWhen=03 --dry-run
+    """
+    values = {}
+    for each in assignments:
+        key, equal, value = each.partition("=")
+        if not equal or not key:
+            raise CliError(f"'{each}' is not KEY=VALUE.", Exit.USAGE)
+        values[key] = value
+    from ...proto import paths, v1
+    from ..connection import Connection
+
+    def send(*, dry: bool) -> list[str]:
+        request = v1.ChangeConfigRequest(values=values, dry_run=dry)
+        answer = connection.call(paths.CHANGE_CONFIG, request, v1.ChangeConfigResponse)
+        return list(answer.keys)
+
+    with Connection(endpoint) as connection:
+        before = {entry["key"]: entry["value"] for entry in _of_node(endpoint)}
+        rows = [
+            {"key": key, "from": before.get(key, ""), "to": values[key]} for key in send(dry=True)
+        ]
+        if not rows:
+            click.echo("The settings have these values already.", err=output == "json")
+            return
+        question = "Change these settings?"
+        if go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
+            send(dry=False)
 
 
 def _of_node(endpoint: str) -> list[dict[str, str]]:

@@ -56,6 +56,16 @@ def get_broker_config(endpoint: str, output: str) -> None:
     call(settings.show, endpoint=endpoint, output=output)
 
 
+@click.command("updateBrokerConfig")
+@click.option("-k", "--key", required=True, help="Setting.")
+@click.option("-v", "--value", required=True, help="Value.")
+@plan_options
+@common
+def update_broker_config(key: str, value: str, **options: Any) -> None:
+    """Change a setting of the broker that is called, until it ends (`config set`)."""
+    call(settings.change, assignments=(f"{key}={value}",), **options)
+
+
 @click.command("consumerConnection")
 @click.option("-g", "--consumerGroup", "name", required=True, help="Consumer group.")
 @common

@@ -84,6 +84,10 @@ class RetentionService:
         self._deletion: _Deletion | None = None
         log.is_full = lambda path: self.log_use.get(path, UNKNOWN) > self.rules.forced
 
+    def configure(self, config: StoreConfig) -> None:
+        """Use other rules from the next round on."""
+        self.rules = Rules.of(config)
+
     # -- the disk -----------------------------------------------------------------------------
 
     def watch_disk(self) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from cometmq.broker.classic.admin.rates import Totals
 from cometmq.broker.metadata.tables import Group
-from cometmq.proto import v2
+from cometmq.proto import paths, v1, v2
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import QueueKey, loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.tests.broker.classic_wire import GROUP, TOPIC, classic, heartbeat, message
-from cometmq.tests.broker.live import Live, create_group, telemetry, until
+from cometmq.tests.broker.live import Live, create_group, create_topic, telemetry, until
 from cometmq.tests.remoting.client import RemotingClient
 
 NEW_TOPIC = {
@@ -316,9 +316,63 @@ async def test_a_policy_that_is_invalid_changes_nothing(tmp_path: Path) -> None:
 
 async def test_codes_that_do_not_apply_are_refused_with_the_reason(tmp_path: Path) -> None:
     async with classic(tmp_path) as (_, client):
-        answer = await client.call(25, b"fileReservedTime=1\n")
+        answer = await client.call(2004)
         assert answer.code == Reply.REQUEST_CODE_NOT_SUPPORTED
-        assert "change broker.conf and restart it" in (answer.remark or "")
+        assert "not set at run time" in (answer.remark or "")
+
+
+async def test_settings_change_at_run_time_or_name_the_restart(tmp_path: Path) -> None:
+    async with classic(tmp_path, max_topics=1_000) as (live, client):
+
+        async def change(body: bytes) -> tuple[int, str]:
+            answer = await client.call(Admin.UPDATE_BROKER_CONFIG, body)
+            return answer.code, answer.remark or ""
+
+        assert (await change(b"# by a tool\nfileReservedTime=48\nmaxTopics = 1\n"))[0] == 0
+        store = live.node.store
+        assert store.retention.rules.reserved_ms == 48 * 3_600_000
+        shown = (await client.call(Admin.GET_BROKER_CONFIG)).body.decode().splitlines()
+        assert {"fileReservedTime=48", "maxTopics=1"} <= set(shown)
+        # What a tool has read may come back as a whole.
+        assert (await change("\n".join(shown).encode()))[0] == 0
+        async with live.client() as wire:
+            created = await create_topic(wire, "beyond")
+        assert (created.code, created.message) == (v2.FORBIDDEN, "maxTopics=1 reached")
+        for body, words in (
+            (b"fileReservedTime=72\nbrokerName=other", "brokerName: read at the start"),
+            (b"fileReservedTime=72\nnoSuchKey=1", "unknown setting noSuchKey"),
+            (b"fileReservedTime=72\nmaxTopics=many", "maxTopics is 'many'"),
+            (b"fileReservedTime=72\ndeleteWhen=25", "deleteWhen is '25'"),
+            (b"fileReservedTime=72\nautoCreateSubscriptionGroup=1", "must be true or false"),
+            (b"\xff=1", "utf-8"),
+        ):
+            code, remark = await change(body)
+            assert code, body
+            assert words in remark, remark
+            assert store.retention.rules.reserved_ms == 48 * 3_600_000
+
+
+async def test_both_protocols_change_the_same_settings(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client), live.client() as wire:
+
+        async def change(dry_run: bool, **values: str) -> v1.ChangeConfigResponse:
+            request = v1.ChangeConfigRequest(values=values, dry_run=dry_run)
+            answer: v1.ChangeConfigResponse = await wire.call(
+                paths.CHANGE_CONFIG, request, v1.ChangeConfigResponse
+            )
+            return answer
+
+        assert list((await change(True, fileReservedTime="24")).keys) == ["fileReservedTime"]
+        assert live.node.store.retention.rules.reserved_ms == 72 * 3_600_000
+        assert (await change(False, fileReservedTime="24")).code == v2.OK
+        assert not (await change(False, fileReservedTime="24")).keys
+        assert (await change(False, brokerName="other")).code == v2.BAD_REQUEST
+        body = (await client.call(Admin.GET_BROKER_CONFIG)).body
+        assert b"fileReservedTime=24\n" in body
+        request = v1.GetConfigRequest(keys=["fileReservedTime"])
+        shown = await wire.call(paths.GET_CONFIG, request, v1.GetConfigResponse)
+        (entry,) = shown.entries
+        assert (entry.value, entry.origin) == ("24", "run time")
 
 
 def test_totals_are_compared_with_the_begin_of_each_window() -> None:

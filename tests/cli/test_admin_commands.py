@@ -400,6 +400,8 @@ def test_mqadmin_names_for_messages_and_state_work(shell: Shell, tmp_path: Path)
     assert "leader" in shell("brokerStatus", *where, "-b", "127.0.0.1:10911")
     assert "clone-to" in shell("statsAll", *where)
     assert "brokerName" in shell("getBrokerConfig", *cluster)
+    changed = shell("updateBrokerConfig", *where, "-k", "fileReservedTime", "-v", "71", "--yes")
+    assert "fileReservedTime" in changed
     assert "clone-to" in shell("consumerConnection", *where, "-g", "clone-to")
     assert "clone-to" in shell("consumerStatus", *where, "-g", "clone-to", "-s", "false")
     assert "clone-to" in shell("brokerConsumeStats", *where, "-b", "127.0.0.1:10911")
@@ -407,6 +409,23 @@ def test_mqadmin_names_for_messages_and_state_work(shell: Shell, tmp_path: Path)
         assert "one broker group" in shell(command, *where, "-b", "broker-a", code=2)
     shell("exportMetadata", *cluster, "-f", str(tmp_path / "files"))
     assert "named" in (tmp_path / "files" / "metadata.json").read_text()
+
+
+def test_settings_change_at_run_time(shell: Shell) -> None:
+    assert "diskMaxUsedSpaceRatio" in shell(
+        "config", "set", "diskMaxUsedSpaceRatio=80", "--dry-run"
+    )
+    shell("config", "set", "diskMaxUsedSpaceRatio=80", "maxTopics=90000", "--yes")
+    rows = {row["key"]: row for row in shell.json("config", "show", "--origin")}
+    assert rows["diskMaxUsedSpaceRatio"] == {
+        "key": "diskMaxUsedSpaceRatio",
+        "value": "80",
+        "origin": "run time",
+    }
+    assert "already" in shell("config", "set", "maxTopics=90000")
+    refused = shell("config", "set", "maxTopics=1", "brokerName=other", code=1)
+    assert "brokerName: read at the start of the broker" in refused
+    assert "is not KEY=VALUE" in shell("config", "set", "maxTopics", code=2)
 
 
 def test_destructive_commands_ask_on_a_terminal(shell: Shell) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Requests that change something, and the field with the name of it ("": a list in the body).
 CHANGES = {
+    Admin.UPDATE_BROKER_CONFIG: "",
     Admin.UPDATE_AND_CREATE_TOPIC: "topic",
     Admin.UPDATE_AND_CREATE_TOPIC_LIST: "",
     Admin.DELETE_TOPIC_IN_BROKER: "topic",

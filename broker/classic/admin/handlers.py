@@ -15,15 +15,12 @@ from .status import ToolStatus
 from .topics import ToolTopics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ....remoting.connection import Connection, Handler
     from ...admin.service import Admin
     from ...parts import Broker
     from ..members import Members
 
 _REFUSED = {
-    "settings of a broker are read when it starts: change broker.conf and restart it": (25,),
     "a topic's queues belong to the brokers that have it: there are no static topics": (513,),
     "each broker is a process of its own: there is no broker container": (902, 903),
     "replicas learn the leader's flushed position from the leader": (908,),
@@ -43,9 +40,8 @@ def admin_handlers(
     *,
     members: Members[Connection],
     producers: Members[Connection],
-    settings: Mapping[str, tuple[str, str]],
 ) -> dict[int, Handler]:
-    """Return the table of request codes; `settings` maps keys to value and origin."""
+    """Return the table of request codes."""
     config = broker.runtime.config
     clock, metadata, store = broker.runtime.clock, broker.metadata, broker.store
     rates = StoreRates(
@@ -83,7 +79,7 @@ def admin_handlers(
         status=broker.status,
         pump=broker.pump,
         rates=rates,
-        settings=settings,
+        settings=admin.settings,
     )
     return {
         **topics.handlers(),

@@ -8,7 +8,6 @@ success.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ....proto import v1
@@ -22,6 +21,7 @@ from ....remoting.connection import RemotingError
 from ....remoting.headers import read
 from ....store.format.properties import tags_code
 from ....store.format.record import decode
+from ...admin.live_settings import CHANGES_MAX
 from ..errors import known_topic
 from .runtime_figures import runtime_figures
 from .tables import data_version, document, in_task
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....remoting.connection import Handler
     from ....store.message_store import MessageStore
+    from ...admin.live_settings import LiveSettings
     from ...admin.status import BrokerStatus
     from ...dispatch_pump import DispatchPump
     from ...metadata.tables import Metadata
@@ -51,9 +52,8 @@ class ToolStatus:
         status: BrokerStatus,
         pump: DispatchPump,
         rates: StoreRates,
-        settings: Mapping[str, tuple[str, str]],
+        settings: LiveSettings,
     ) -> None:
-        """`settings` maps keys to value and origin."""
         self._clock = clock
         self._started_ms = clock.wall_ms()
         self._store = store
@@ -67,6 +67,7 @@ class ToolStatus:
         """Return the table of request codes."""
         table = {
             Admin.GET_BROKER_CONFIG: self.config,
+            Admin.UPDATE_BROKER_CONFIG: self.change_config,
             Admin.GET_BROKER_RUNTIME_INFO: self.figures,
             Admin.GET_BROKER_HA_STATUS: self.replicas,
             Admin.VIEW_BROKER_STATS_DATA: self.rates,
@@ -79,9 +80,18 @@ class ToolStatus:
 
     async def config(self, command: Command) -> Command:
         """Answer GET_BROKER_CONFIG; secrets are masked."""
-        values = {key: value for key, (value, _) in self._settings.items()}
+        values = {key: value for key, (value, _) in self._settings.settings.items()}
         version = dumps(data_version(self._metadata, self._started_ms)).decode()
         return reply(Reply.SUCCESS, fields={"version": version}, body=properties.dumps(values))
+
+    async def change_config(self, command: Command) -> Command:
+        """Answer UPDATE_BROKER_CONFIG: all settings of the body are changed, or none."""
+        try:
+            values = properties.loads(command.body, CHANGES_MAX)
+        except ValueError as error:
+            raise RemotingError(Reply.SYSTEM_ERROR, str(error)) from None
+        self._settings.change(values)
+        return reply(Reply.SUCCESS)
 
     async def figures(self, command: Command) -> Command:
         """Answer GET_BROKER_RUNTIME_INFO."""
