@@ -27,6 +27,8 @@ _GROUP = "TOOLS_CONSUMER"
 _PRODUCERS = "cometmq-mirror"
 _SUBSCRIPTION = 4
 _LEADER = "0"
+#: A topic whose route names every broker group of a CometMQ nameserver.
+_EVERYWHERE = f"%RETRY%{_GROUP}"
 
 
 class UnexpectedError(Exception):
@@ -180,15 +182,15 @@ class Cluster:
 
     async def refresh(self) -> None:
         """Ask for the leaders. Raises LinkError, RefusedError, UnexpectedError."""
-        found = document(await self._ask())
-        addresses = {
-            name: {str(number): address for number, address in row["brokerAddrs"].items()}
-            for name, row in found["brokerAddrTable"].items()
-        }
-        leaders = {name: each[_LEADER] for name, each in addresses.items() if _LEADER in each}
+        rows = await self._ask()
+        leaders = {}
+        for row in rows:
+            addresses = {str(number): address for number, address in row["brokerAddrs"].items()}
+            if _LEADER in addresses:
+                leaders[row["brokerName"]] = addresses[_LEADER]
         if not leaders:
             raise UnexpectedError(f"no broker has a leader: {';'.join(self.nameservers)}")
-        self.name = sorted(found["clusterAddrTable"])[0]
+        self.name = min(row["cluster"] for row in rows)
         for name, address in leaders.items():
             known = self.brokers.get(name)
             if known is None:
@@ -197,13 +199,13 @@ class Cluster:
                 known.link.close("the leader has changed")
                 known.link = Link(address, self.access)
 
-    async def _ask(self) -> Command:
-        """Return the answer of the first nameserver that answers. Raises LinkError."""
+    async def _ask(self) -> list[dict[str, Any]]:
+        """Return the brokers that the first nameserver that answers knows. Raises LinkError."""
         reasons = []
         for address in self.nameservers:
             link = Link(address, self.access)
             try:
-                return await link.done("the brokers", Request.GET_BROKER_CLUSTER_INFO)
+                return await _brokers(link)
             except LinkError as error:
                 reasons.append(str(error))
             finally:
@@ -224,6 +226,18 @@ class Cluster:
         """Close all connections."""
         for broker in self.brokers.values():
             broker.link.close()
+
+
+async def _brokers(link: Link) -> list[dict[str, Any]]:
+    """Ask a nameserver for its brokers: name, cluster and addresses of each group."""
+    answer = await link.call(Request.GET_BROKER_CLUSTER_INFO)
+    if answer.code == Reply.REQUEST_CODE_NOT_SUPPORTED:
+        # CometMQ's nameserver with authenticationEnabled only answers routes.
+        answer = await link.done("the brokers", Request.GET_ROUTEINFO_BY_TOPIC, topic=_EVERYWHERE)
+        rows: list[dict[str, Any]] = document(answer)["brokerDatas"]
+        return rows
+    _check("the brokers", link, answer)
+    return list(document(answer)["brokerAddrTable"].values())
 
 
 def document(answer: Command) -> dict[str, Any]:

@@ -27,6 +27,11 @@ _READ_BYTES = 256 << 10
 class LinkError(Exception):
     """A server cannot be reached, or did not answer; the outcome of the request is unknown."""
 
+    def __init__(self, reason: str, address: str = "") -> None:
+        """`address`: HOST:PORT of the server; empty if there is none."""
+        super().__init__(reason)
+        self.address = address
+
 
 class RefusedError(Exception):
     """A server answered with another code than SUCCESS."""
@@ -78,8 +83,13 @@ class Link:
                     reader, writer = await asyncio.open_connection(
                         host.strip("[]"), int(port), ssl=self._access.tls
                     )
+            except TimeoutError:
+                reason = f"{self.address} did not answer within {CONNECT_S:g} s"
+                raise LinkError(reason, self.address) from None
             except (OSError, ValueError) as error:
-                raise LinkError(f"{self.address} cannot be reached: {error}") from None
+                # asyncio has no text for a connection that ends in the handshake of TLS.
+                why = str(error) or "it closed the connection; does it speak TLS?"
+                raise LinkError(f"{self.address} cannot be reached: {why}", self.address) from None
             self._writer = writer
             self._reading = asyncio.create_task(self._read(reader))
 
@@ -89,7 +99,7 @@ class Link:
         Raises LinkError, FrameError.
         """
         if self._writer is None:
-            raise LinkError(f"{self.address} closed the connection")
+            raise LinkError(f"{self.address} closed the connection", self.address)
         self._access.sign(command)
         self._opaque += 1
         command.opaque = self._opaque
@@ -105,8 +115,9 @@ class Link:
             async with asyncio.timeout(TIMEOUT_S):
                 return await future
         except TimeoutError:
-            self.close(f"{self.address} did not answer within {TIMEOUT_S:g} s")
-            raise LinkError(f"{self.address} did not answer within {TIMEOUT_S:g} s") from None
+            reason = f"{self.address} did not answer within {TIMEOUT_S:g} s"
+            self.close(reason)
+            raise LinkError(reason, self.address) from None
 
     async def call(self, code: int, body: bytes = b"", /, **fields: object) -> Command:
         """Send a request; return its answer, whatever its code. Raises LinkError, FrameError."""
@@ -130,7 +141,7 @@ class Link:
             self._reading.cancel()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(LinkError(reason))
+                future.set_exception(LinkError(reason, self.address))
                 future.exception()  # retrieved: the caller may have gone
         self._waiting.clear()
 

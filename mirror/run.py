@@ -1,8 +1,10 @@
 """One mirror: rounds over topics, queues and groups, until it is stopped.
 
 Memory: at most `COPIES_AT_ONCE` queues are copied at once, each with one pull (32 messages and 256
-KiB, or one larger message). A failure of a server ends the round; the next one begins after
-`PAUSE_S`. A refusal stops the queue that it concerns: its reason is shown, the others go on.
+KiB, or one larger message). After a failure of a source broker the queues of the others are copied;
+it is asked again after the time that the failure took, at least `PAUSE_S`, and groups wait until
+all source brokers answer. A failure of the target ends the round. A refusal stops the queue that it
+concerns: its reason is shown, the others go on.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from ..remoting.codec import FrameError
 from .cluster import Broker, Cluster, UnexpectedError
@@ -23,6 +25,7 @@ from .origin import prefix_of
 from .state import Progress, StateDirectory, StateError
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 COPIES_AT_ONCE = 16
 #: Between two rounds without work, and after a failure.
 PAUSE_S = 0.5
@@ -56,7 +59,8 @@ def place_in(brokers: Sequence[str], place: Place, number: int, width: int) -> P
     """Return the queue of the target for a queue of source broker `number`.
 
     Source broker i goes to target broker i modulo their number, its queues behind the `width`
-    queues of each source broker before it there. Without a width all go to queue 0.
+    queues of each source broker before it there (of the broker with the most queues). Without a
+    width all go to queue 0.
     """
     queue_id = place.queue_id + (number // len(brokers)) * width if width else 0
     return Place(place.topic, brokers[number % len(brokers)], queue_id)
@@ -86,6 +90,8 @@ class Mirror:
         self._limit = asyncio.Semaphore(COPIES_AT_ONCE)
         #: Why a topic could not be created or asked, by topic.
         self._refused: dict[str, str] = {}
+        #: Source brokers that failed: why, and when they are asked again (of the loop's clock).
+        self._failed: dict[str, tuple[str, float]] = {}
         #: Why the last round failed; "" if it did not.
         self.error = ""
 
@@ -110,7 +116,7 @@ class Mirror:
                 show(self.status())
                 if once and not self.error and not lag and lists:
                     return
-                if not lag or self.error:
+                if not self._has_work():
                     await _pause(stopped)
         finally:
             self._source.close()
@@ -118,14 +124,16 @@ class Mirror:
 
     async def _round(self, *, lists: bool) -> int:
         """Copy for a turn of each queue; return what is left."""
+        now = asyncio.get_running_loop().time()
+        self._failed = {name: row for name, row in self._failed.items() if row[1] > now}
         try:
             if lists:
                 await self._list()
             await self._copy(self._copies)
-            if lists:
+            if lists and not self._failed:
                 await self._follow_groups()
             await self._copy(self._retries)
-            self.error = ""
+            self.error = next((reason for reason, _ in self._failed.values()), "")
         except _FAILURES as error:
             if str(error) != self.error:
                 logger.warning("mirror.failed reason=%s", error)
@@ -139,8 +147,8 @@ class Mirror:
         await self._target.refresh()
         self._check_pair()
         beans: dict[str, dict[str, Any]] = {}
-        for broker in self._source.brokers.values():
-            beans |= await broker.topics()
+        for name in sorted(self._source.brokers):
+            beans |= await self._from(name, Broker.topics) or {}
         for topic in sorted(filter(self._choice.has_topic, beans)):
             try:
                 await self._add_topic(topic, beans[topic], self._copies)
@@ -164,14 +172,18 @@ class Mirror:
         self, topic: str, bean: dict[str, Any], copies: dict[Place, QueueCopy]
     ) -> None:
         """Add the queues of a topic that are not known yet."""
-        for number, name in enumerate(sorted(self._source.brokers)):
-            ends = await self._source.brokers[name].ends(topic)
-            for queue_id, (_, high) in sorted(ends.items()):
-                place = Place(topic, name, queue_id)
-                copy = copies.get(place)
-                if copy is None:
-                    copy = copies[place] = self._queue_copy(place, number, max(ends) + 1, 0)
-                copy.end = high
+        ends = {
+            Place(topic, name, queue_id): high
+            for name in sorted(self._source.brokers)
+            for queue_id, (_, high) in (await self._ends(name, topic)).items()
+        }
+        width = max((place.queue_id + 1 for place in ends), default=0)
+        numbers = {name: number for number, name in enumerate(sorted(self._source.brokers))}
+        for place, high in ends.items():
+            copy = copies.get(place)
+            if copy is None:
+                copy = copies[place] = self._queue_copy(place, numbers[place.broker], width, 0)
+            copy.end = high
         targets = [copy.target for place, copy in copies.items() if place.topic == topic]
         for name in {target.broker for target in targets}:
             queues = max(target.queue_id for target in targets if target.broker == name) + 1
@@ -182,6 +194,15 @@ class Mirror:
         known = self._progress.queues.get(place)
         if known is None:
             target = place_in(sorted(self._target.brokers), place, number, width)
+            # More queues or brokers than at the start: the places behind them may be taken.
+            others = [other for other, _ in self._progress.queues.values()]
+            if width and target in others:
+                same = (
+                    o.queue_id
+                    for o in others
+                    if (o.topic, o.broker) == (target.topic, target.broker)
+                )
+                target = replace(target, queue_id=max(same) + 1)
             known = self._progress.queues[place] = target, Position()
         prefix = prefix_of(self._source.name, place.broker, place.queue_id).encode()
         return QueueCopy(place, *known, prefix, begin)
@@ -200,23 +221,55 @@ class Mirror:
     async def _copy(self, copies: dict[Place, QueueCopy]) -> None:
         """Give each queue a turn. Raises LinkError if a server failed."""
         for topic in {place.topic for place in copies}:
-            for name, broker in self._source.brokers.items():
-                for queue_id, (_, high) in (await broker.ends(topic)).items():
+            for name in self._source.brokers:
+                for queue_id, (_, high) in (await self._ends(name, topic)).items():
                     if (copy := copies.get(Place(topic, name, queue_id))) is not None:
                         copy.end = high
-        waiting = [copy for copy in copies.values() if copy.lag or not copy.is_located]
+        waiting = [
+            copy
+            for copy in copies.values()
+            if (copy.lag or not copy.is_located) and copy.source.broker not in self._failed
+        ]
         results = await asyncio.gather(*map(self._turn, waiting), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
+    async def _ends(self, name: str, topic: str) -> dict[int, tuple[int, int]]:
+        """Return first and last offset by queue at a source broker; none if it fails."""
+        return await self._from(name, lambda broker: broker.ends(topic)) or {}
+
+    async def _from(self, name: str, ask: Callable[[Broker], Awaitable[T]]) -> T | None:
+        """Ask a source broker; None if it has failed, now or not long ago."""
+        if name in self._failed:
+            return None
+        began = asyncio.get_running_loop().time()
+        try:
+            return await ask(self._source.brokers[name])
+        except _FAILURES as error:
+            self._note_failure(name, error, began)
+            return None
+
+    def _note_failure(self, name: str, error: Exception, began: float) -> None:
+        """A host that does not answer costs seconds: it may not cost the others most of them."""
+        now = asyncio.get_running_loop().time()
+        self._failed[name] = f"broker {name}: {error}", now + max(now - began, PAUSE_S)
+        if self._failed[name][0] != self.error:
+            logger.warning("mirror.broker_failed broker=%s reason=%s", name, error)
+
     async def _turn(self, copy: QueueCopy) -> None:
         async with self._limit:
-            source = self._source.broker(copy.source.broker)
+            name = copy.source.broker
+            source = self._source.broker(name)
             target = self._target.broker(copy.target.broker)
+            began = asyncio.get_running_loop().time()
             try:
                 await copy.advance(source, target)
                 copy.error = ""
+            except LinkError as error:
+                if error.address != source.link.address:
+                    raise
+                self._note_failure(name, error, began)
             except (RefusedError, UnexpectedError, FrameError) as error:
                 if copy.error != str(error):
                     logger.warning("mirror.queue_stopped queue=%s reason=%s", copy.source, error)
@@ -243,12 +296,19 @@ class Mirror:
 
     async def _add_retry(self, topic: str, begins: dict[Place, int]) -> None:
         for number, name in enumerate(sorted(self._source.brokers)):
-            for queue_id, (_, high) in (await self._source.brokers[name].ends(topic)).items():
+            for queue_id, (_, high) in (await self._ends(name, topic)).items():
                 place = Place(topic, name, queue_id)
                 if place not in self._retries:
                     begin = begins.get(place, 0)
                     self._retries[place] = self._queue_copy(place, number, 0, begin)
                 self._retries[place].end = high
+
+    def _has_work(self) -> bool:
+        """Return whether the next round begins at once."""
+        if self.error and not self._failed:
+            return False
+        queues = (*self._copies.values(), *self._retries.values())
+        return any(copy.lag and copy.source.broker not in self._failed for copy in queues)
 
     def _save(self) -> None:
         self._progress.moved = self._moves.moved

@@ -17,7 +17,7 @@ from ..times import time_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 _STATE = click.Path(path_type=Path, file_okay=False)
-_CA = click.Path(path_type=Path, dir_okay=False, exists=True)
+_PEM = click.Path(path_type=Path, dir_okay=False, exists=True)
 _SHOW_S = 5.0
 
 
@@ -31,12 +31,19 @@ def _side_options(side: str) -> Callable[[F], F]:
 
     def add(command: F) -> F:
         key = side.upper()
+        command = click.option(
+            f"--{side}-tls-any-name",
+            is_flag=True,
+            help=f"{side.title()}: do not compare its certificates with its addresses.",
+        )(command)
         for name, envvar, what in (
-            ("tls-ca", None, "speak TLS; file of the CA of its certificates (PEM)."),
+            ("tls-key", None, "key of the certificate (PEM)."),
+            ("tls-certificate", None, "certificate of the mirror, if it asks for one (PEM)."),
+            ("tls-ca", None, "speak TLS; CA of its certificates, or its own certificate (PEM)."),
             ("secret-key", f"COMETMQ_MIRROR_{key}_SECRET_KEY", "secret key of the user."),
             ("access-key", f"COMETMQ_MIRROR_{key}_ACCESS_KEY", "user of type Super."),
         ):
-            kind = _CA if name == "tls-ca" else str
+            kind = _PEM if name.startswith("tls") else str
             command = click.option(
                 f"--{side}-{name}", envvar=envvar, type=kind, help=f"{side.title()}: {what}"
             )(command)
@@ -125,19 +132,42 @@ def _wall_ms() -> int:
 
 
 def _access(side: str, sides: dict[str, Any]) -> Any:
-    import ssl
-
     from ...mirror.link import Access
 
-    ca = sides[f"{side}_tls_ca"]
-    try:
-        tls = ssl.create_default_context(cafile=str(ca)) if ca else None
-    except OSError as error:
-        raise CliError(f"{ca} is not a CA file: {error}.", Exit.USAGE) from None
     access_key, secret_key = (
         sides[f"{side}_{name}"] or "" for name in ("access_key", "secret_key")
     )
-    return Access(access_key, secret_key, tls)
+    if bool(access_key) != bool(secret_key):
+        raise CliError(
+            f"--{side}-access-key and --{side}-secret-key belong together: give both.", Exit.USAGE
+        )
+    return Access(access_key, secret_key, _tls(side, sides))
+
+
+def _tls(side: str, sides: dict[str, Any]) -> Any:
+    """Return the TLS context of a side; None for plaintext."""
+    import ssl
+
+    ca, certificate, key = (sides[f"{side}_tls_{name}"] for name in ("ca", "certificate", "key"))
+    if not ca:
+        if certificate or key or sides[f"{side}_tls_any_name"]:
+            raise CliError(f"TLS needs --{side}-tls-ca.", Exit.USAGE)
+        return None
+    if bool(certificate) != bool(key):
+        raise CliError(
+            f"--{side}-tls-certificate and --{side}-tls-key belong together: give both.", Exit.USAGE
+        )
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+    except OSError as error:
+        raise CliError(f"{ca} is not a CA file: {error}.", Exit.USAGE) from None
+    try:
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise CliError(f"{certificate} and {key} are no pair: {error}.", Exit.USAGE) from None
+    context.check_hostname = not sides[f"{side}_tls_any_name"]
+    return context
 
 
 async def _run(made: Any, *, once: bool) -> None:

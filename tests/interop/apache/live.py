@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,9 +25,13 @@ UPDATE_AND_CREATE_TOPIC, UPDATE_AND_CREATE_GROUP = 17, 200
 class ApacheBroker:
     """The process; `with ApacheBroker(store, work, conf)` starts and stops it."""
 
-    def __init__(self, store: Path, work: Path, conf: dict[str, str]) -> None:
+    def __init__(
+        self, store: Path, work: Path, conf: dict[str, str], options: Sequence[str] = ()
+    ) -> None:
+        """`options` are those of java."""
         work.mkdir(parents=True, exist_ok=True)
-        command = ["java", *oracle.JAVA_OPTIONS, "-cp", oracle.classpath(), "ApacheStore"]
+        command = ["java", *oracle.JAVA_OPTIONS, *options, "-cp", oracle.classpath()]
+        command.append("ApacheStore")
         command += ["--store", str(store), "--serve", str(work)]
         for key, value in conf.items():
             command += ["--conf", f"{key}={value}"]

@@ -1,4 +1,4 @@
-"""docs/migration.md, "Mirror a running cluster": from Apache's broker, under load.
+"""docs/migration.md, "Mirror a running cluster": from Apache's broker, over TLS, under load.
 
 A sender goes on all the time. The mirror is killed and started again, a group of official
 consumers moves, then the producers. Every message is in the target, and the group got each one.
@@ -23,6 +23,7 @@ from cometmq.remoting.codes import Request
 from cometmq.store.format.record import Record, decode
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, wait_until
 from cometmq.tests.harness.official import Official
+from cometmq.tests.harness.tls_cluster import dev_ca
 from cometmq.tests.interop.apache import live
 from cometmq.tests.interop.apache.test_directories import CONF
 from cometmq.tests.interop.apache.test_take_over import now_ms, unique
@@ -79,10 +80,11 @@ async def sending(port: int) -> AsyncIterator[Sender]:
 class MirrorProcess:
     """`cometmq mirror run`."""
 
-    def __init__(self, source: int, target: int, folder: Path) -> None:
+    def __init__(self, source: int, target: int, folder: Path, authority: Path) -> None:
         self.state = folder / "state"
         self._log = folder / "mirror.log"
         self._words = ["--source", f"127.0.0.1:{source}", "--target", f"127.0.0.1:{target}"]
+        self._words += ["--source-tls-ca", str(authority), "--source-tls-any-name"]
         self.start()
 
     def start(self) -> None:
@@ -140,7 +142,8 @@ async def test_topics_and_a_group_move_from_apache_under_load(tmp_path: Path) ->
     cluster = Cluster(tmp_path / "target", "--single", "--remoting")
     try:
         await asyncio.to_thread(cluster.start, WAIT_S)
-        with live.ApacheBroker(tmp_path / "store", tmp_path / "apache", CONF) as apache:
+        options = await asyncio.to_thread(certified, tmp_path / "tls")
+        with live.ApacheBroker(tmp_path / "store", tmp_path / "apache", CONF, options) as apache:
             await move(apache, cluster, tmp_path)
     finally:
         await asyncio.to_thread(cluster.stop)
@@ -154,7 +157,8 @@ async def move(apache: live.ApacheBroker, cluster: Cluster, tmp_path: Path) -> N
             apache.consume, {"group": "billing", "topic": "orders", "count": 150}
         )
         before = {base64_number(one["body_b64"]) for one in consumed[0]}
-        mirror = MirrorProcess(apache.nameserver, ports["namesrv_remoting"], tmp_path)
+        authority = tmp_path / "tls" / "ca.pem"
+        mirror = MirrorProcess(apache.nameserver, ports["namesrv_remoting"], tmp_path, authority)
         try:
             await asyncio.to_thread(mirror.copied, 100)
             mirror.kill()
@@ -184,6 +188,19 @@ async def move(apache: live.ApacheBroker, cluster: Cluster, tmp_path: Path) -> N
     finally:
         await asyncio.to_thread(client.close)
     await check_target(ports["remoting"], total)
+
+
+def certified(folder: Path) -> list[str]:
+    """Make certificates for Apache's servers; return the options of java."""
+    dev_ca(folder, "apache=apache.example")
+    values = {
+        "tls.server.mode": "permissive",  # the default, which the tests switch off
+        "tls.test.mode.enable": "false",
+        "tls.server.certPath": str(folder / "apache.pem"),
+        "tls.server.keyPath": str(folder / "apache.key"),
+        "tls.server.need.client.auth": "none",
+    }
+    return [f"-D{name}={value}" for name, value in values.items()]
 
 
 def base64_number(text: str) -> int:
