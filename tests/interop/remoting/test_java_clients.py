@@ -33,6 +33,10 @@ RUN_S = 400
 TOPICS = {
     "Classic": ("normal", "ordered"),
     "More": ("transactions", "requests"),
+    "Modes": (
+        *("broadcast", "pull", "lite", "sql", "restart", "rebalance", "dead", "timed", "trace"),
+        "traces",
+    ),
     "Pop": ("pop",),
 }
 #: Pop came with 5.x.
@@ -101,6 +105,8 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
             async with live.client() as wire:
                 for kind in TOPICS[program]:
                     await create_topic(wire, f"java-{kind}", queues=4)
+                # In the namespace of its clients.
+                await create_topic(wire, "space%java-spaced", queues=4)
                 await create_group(wire, "java-popped")
             await pop_mode(live)
             remoting = f"127.0.0.1:{nameserver.remoting_port}"
