@@ -10,13 +10,16 @@ import pytest
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.remoting.codes import Request
-from cometmq.tests.broker.live import create_topic, running, settings
+from cometmq.tests.broker.live import create_topic, running, settings, until
 from cometmq.tests.interop.programs import CACHE, build, require
 from cometmq.tests.interop.remoting.test_java_clients import output_of
 from cometmq.tests.remoting.client import WAIT_S, RemotingClient
 
 HERE = Path(__file__).parent / "go"
-TOPICS = ("push", "order", "broadcast", "delay", "pull", "sql", "transaction", "restart")
+TOPICS = (
+    *("push", "order", "broadcast", "delay", "pull", "sql", "transaction", "restart", "request"),
+    *("dead", "rebalance"),
+)
 
 
 def program() -> list[str]:
@@ -62,5 +65,7 @@ async def test_the_client_works_unmodified(tmp_path: Path) -> None:
                 [*command, f"127.0.0.1:{nameserver.remoting_port}", "go"], home
             )
             assert output.splitlines()[-1] == "OK", output[-3_000:]
+            dead = "%DLQ%go-dead-group"
+            await until(lambda: live.node.store.max_offset(dead, 0) == 1)
     finally:
         await nameserver.stop(0.5)

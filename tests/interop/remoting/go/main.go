@@ -1,7 +1,8 @@
 // The official Go client for classic clients, unmodified: sends, push, retry, order, broadcasting, delay, pull,
-// filters, transactions, offsets over a restart.
+// filters, transactions, offsets over a restart, request and reply, dead letters, a rebalance.
 //
-// Arguments: nameserver, mark of topics and groups. Prints OK, or FAILED and the step.
+// Arguments: nameserver, mark of topics and groups. Prints OK, or FAILED and the step. With a third argument
+// "failover" it sends while the leader is killed (see failover).
 package main
 
 import (
@@ -32,11 +33,16 @@ var (
 func main() {
 	rlog.SetLogLevel("error")
 	nameserver, mark = os.Args[1], os.Args[2]
+	if len(os.Args) > 3 {
+		failover()
+		fmt.Println("OK")
+		return
+	}
 	sender := newProducer()
 	var running sync.WaitGroup
 	for name, step := range map[string]func(rocketmq.Producer){
 		"push": push, "order": order, "broadcast": broadcast, "delay": delay, "pull": pull, "sql": sql,
-		"transaction": transaction, "restart": restart,
+		"transaction": transaction, "restart": restart, "request": request, "dead": dead, "rebalance": rebalance,
 	} {
 		running.Add(1)
 		go func() {
@@ -266,6 +272,142 @@ func restart(sender rocketmq.Producer) {
 	}
 	// The client commits what its last handler has finished: the end of the first part may come again.
 	check(again.size() < count/2, fmt.Sprintf("%d messages again after the restart", again.size()))
+}
+
+// request waits for the reply of a consumer.
+func request(sender rocketmq.Producer) {
+	topic := mark + "-request"
+	defer stop(started("request", topic, everything, func(_ context.Context, each *primitive.MessageExt) consumer.ConsumeResult {
+		answer, err := consumer.CreateReplyMessage(each, nil)
+		require(err)
+		answer.Body = []byte("re: " + string(each.Body))
+		// Until the first heartbeat of the client that asks the broker does not know its connection.
+		_, _ = sender.SendSync(context.Background(), answer)
+		return consumer.ConsumeSuccess
+	}))
+	// A producer of its own: the reply goes to its connection.
+	asking := newProducer()
+	defer func() { require(asking.Shutdown()) }()
+	for end := time.Now().Add(limit); ; {
+		answer, err := asking.Request(context.Background(), 2*time.Second, message(topic, "q", "question"))
+		if err == nil {
+			check(string(answer.Body) == "re: question", "the reply: "+string(answer.Body))
+			return
+		}
+		check(time.Now().Before(end), "a reply")
+	}
+}
+
+// dead fails every attempt of a message; the caller of the program looks for it in the dead letters.
+func dead(sender rocketmq.Producer) {
+	topic, attempts := mark+"-dead", newSeen()
+	_, err := sender.SendSync(context.Background(), message(topic, "x", "dead"))
+	require(err)
+	defer stop(started("dead", topic, everything, func(ctx context.Context, each *primitive.MessageExt) consumer.ConsumeResult {
+		attempts.add(strconv.Itoa(int(each.ReconsumeTimes)))
+		concurrently, _ := primitive.GetConcurrentlyCtx(ctx)
+		concurrently.DelayLevelWhenNextConsume = 1
+		return consumer.ConsumeRetryLater
+	}, consumer.WithMaxReconsumeTimes(1)))
+	attempts.wait(2, "dead letters")
+	check(attempts.has("0") && attempts.has("1"), "attempts of a dead letter")
+	time.Sleep(time.Second) // the client sends it back after its handler
+}
+
+// rebalance lets two consumers share; after one has stopped the other one gets everything.
+func rebalance(sender rocketmq.Producer) {
+	topic := mark + "-rebalance"
+	got := []*seen{newSeen(), newSeen()}
+	running := []rocketmq.PushConsumer{}
+	for _, own := range got {
+		running = append(running, started("rebalance", topic, everything, func(_ context.Context, each *primitive.MessageExt) consumer.ConsumeResult {
+			own.add(string(each.Body))
+			return consumer.ConsumeSuccess
+		}))
+	}
+	sent := 0
+	send := func() {
+		_, err := sender.SendSync(context.Background(), message(topic, "r", strconv.Itoa(sent)))
+		require(err)
+		sent++
+	}
+	for end := time.Now().Add(limit); got[0].size() == 0 || got[1].size() == 0; time.Sleep(50 * time.Millisecond) {
+		check(time.Now().Before(end), "rebalance: both consumers get messages")
+		send()
+	}
+	stop(running[0])
+	before := sent
+	for range count {
+		send()
+	}
+	defer stop(running[1])
+	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
+		missing := 0
+		for n := range sent {
+			body := strconv.Itoa(n)
+			if !got[1].has(body) && (n >= before || !got[0].has(body)) {
+				missing++
+			}
+		}
+		if missing == 0 {
+			break
+		}
+		check(time.Now().Before(end), fmt.Sprintf("rebalance: %d messages are missing", missing))
+	}
+}
+
+const enough = 200
+
+// failover sends while the leader is killed; then every acknowledged message must be consumed. It prints SENDING once
+// messages are acknowledged (then the leader may be killed), and the largest gap between two of them.
+func failover() {
+	topic, got, acknowledged := mark+"-failover", newSeen(), map[string]bool{}
+	defer stop(started("failover", topic, everything, func(_ context.Context, each *primitive.MessageExt) consumer.ConsumeResult {
+		got.add(string(each.Body))
+		return consumer.ConsumeSuccess
+	}))
+	sender, err := rocketmq.NewProducer(
+		producer.WithNsResolver(resolver()), producer.WithGroupName(mark+"-producers"), producer.WithInstanceName(instance()))
+	require(err)
+	require(sender.Start())
+	defer func() { require(sender.Shutdown()) }()
+	var last time.Time
+	var largest time.Duration
+	failed, after := 0, 0
+	for n := 0; after < enough; n++ {
+		body := strconv.Itoa(n)
+		result, err := sender.SendSync(context.Background(), message(topic, "f", body))
+		if err != nil || result.Status != primitive.SendOK {
+			failed++
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		acknowledged[body] = true
+		if !last.IsZero() {
+			largest = max(largest, time.Since(last))
+		}
+		last = time.Now()
+		if failed > 0 && len(acknowledged) > enough || largest > 500*time.Millisecond {
+			after++ // the client repeats a send by itself, so that it may not see the failure
+		}
+		if len(acknowledged) == enough {
+			fmt.Println("SENDING")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	fmt.Printf("GAP %d ms, %d failed, %d acknowledged\n", largest.Milliseconds(), failed, len(acknowledged))
+	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
+		missing := 0
+		for body := range acknowledged {
+			if !got.has(body) {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return
+		}
+		check(time.Now().Before(end), fmt.Sprintf("%d acknowledged messages are not consumed", missing))
+	}
 }
 
 func newProducer(options ...producer.Option) rocketmq.Producer {
