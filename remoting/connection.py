@@ -20,7 +20,7 @@ from ..proto.addresses import host_port
 from .codec import FrameError, FrameReader, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply
-from .headers import HeaderError
+from .header_fields import HeaderError
 
 if TYPE_CHECKING:
     from ..front.clock import Clock

@@ -16,7 +16,8 @@ from ...remoting.bare_json import QueueKey, dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command
 from ...remoting.connection import Connection, Handler, PeerGoneError, RemotingError
-from ...remoting.headers import ConsumerOfGroup, read
+from ...remoting.header_fields import read
+from ...remoting.headers import ConsumerOfGroup
 from ...store.format.message_id import OffsetId
 from .queries import clients_record
 

@@ -17,7 +17,8 @@ from ...remoting.bare_json import BareJsonError, QueueKey, dumps, queue_key
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import ConsumerGroup, UnregisterClient, read
+from ...remoting.header_fields import read
+from ...remoting.headers import ConsumerGroup, UnregisterClient
 from ..messages.validation import check_group
 from ..metadata.tables import is_system_group
 from .bodies import items_of, json_object, malformed, name_of, value_of

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
+from ...remoting.header_fields import read
 from ...remoting.headers import (
     QueryConsumerOffset,
     QueueOfTopic,
     SearchOffset,
     UpdateConsumerOffset,
-    read,
 )
 from ...store.format.record import decode_delivery
 from .errors import known_group, known_topic

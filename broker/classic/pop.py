@@ -23,7 +23,8 @@ from ...remoting.bare_json import dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import AckMessage, ChangeInvisibleTime, PopMessage, read
+from ...remoting.header_fields import read
+from ...remoting.headers import AckMessage, ChangeInvisibleTime, PopMessage
 from ...store.format.errors import StoreError
 from ...store.format.properties import encode_properties
 from ...store.format.record import decode, encode_record

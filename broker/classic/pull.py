@@ -17,7 +17,8 @@ from ...remoting.broker_ids import LEADER_ID
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import PullMessage, read
+from ...remoting.header_fields import read
+from ...remoting.headers import PullMessage
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.filters import Filter, parse_filter

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import QueryMessage, ViewMessage, read
+from ...remoting.header_fields import read
+from ...remoting.headers import QueryMessage, ViewMessage
 from ...store.format.errors import StoreError
 from ...store.format.record import Record, decode
 from ...store.query import TIME_MAX_MS, KeyQuery

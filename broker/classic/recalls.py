@@ -14,7 +14,8 @@ from ...proto.errors import WireError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import RecallMessage, read
+from ...remoting.header_fields import read
+from ...remoting.headers import RecallMessage
 from .errors import context_of, reply_code
 
 if TYPE_CHECKING:

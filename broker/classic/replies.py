@@ -14,7 +14,8 @@ from ...proto.addresses import host_port
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import SendMessage, read
+from ...remoting.header_fields import read
+from ...remoting.headers import SendMessage
 from ...store.format.properties import decode_properties, encode_properties
 from ...store.format.record import unpack_host
 from .calls import call

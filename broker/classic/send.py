@@ -19,7 +19,8 @@ from ...proto import v2
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import SendMessage, read
+from ...remoting.header_fields import read
+from ...remoting.headers import SendMessage
 from ...store.format.message_id import OffsetId
 from ...store.format.properties import (
     DELAY,

@@ -13,7 +13,8 @@ from ...proto import v2
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import SendBack, read
+from ...remoting.header_fields import read
+from ...remoting.headers import SendBack
 from ...store.format.message_id import OffsetId
 from ...store.format.properties import encode_properties
 from ...store.format.record import Message, Record

@@ -20,7 +20,8 @@ from ...remoting.codec import FrameError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.headers import EndTransaction, read
+from ...remoting.header_fields import read
+from ...remoting.headers import EndTransaction
 from ...store.format.message_id import OffsetId
 from ...store.format.record import encode
 from ..transactions.core import Outcome

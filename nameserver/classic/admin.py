@@ -19,7 +19,7 @@ from ...remoting.bare_json import dumps
 from ...remoting.codes import Reply
 from ...remoting.command import Command, reply
 from ...remoting.connection import RemotingError
-from ...remoting.headers import read
+from ...remoting.header_fields import read
 from ...remoting.refusals import refusing
 from .kv import KvRefusedError
 

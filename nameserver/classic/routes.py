@@ -20,7 +20,8 @@ from ...remoting.bare_json import dumps
 from ...remoting.broker_ids import LEADER_ID, route_ids
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
-from ...remoting.headers import RouteOfTopic, TopicsOfCluster, read
+from ...remoting.header_fields import read
+from ...remoting.headers import RouteOfTopic, TopicsOfCluster
 from ..rows import Topic
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
 from cometmq.proto import native, v2
-from cometmq.remoting import bare_json, codec, headers
+from cometmq.remoting import bare_json, codec, header_fields, headers
 from cometmq.store.format.errors import RecordFormatError
 from cometmq.store.format.message_id import OffsetId, UniqueKey
 from cometmq.store.format.properties import (
@@ -177,10 +177,10 @@ def remoting(_directory: Path) -> Iterator[Check]:
                         assert again.body == command.body
                         assert again.opaque == command.opaque
                 for header in (headers.PullMessage, headers.SearchOffset):
-                    with suppress(headers.HeaderError):
-                        headers.read(header, command.fields)
-                with suppress(headers.HeaderError):
-                    headers.read(headers.SendMessage, command.fields, letters=True)
+                    with suppress(header_fields.HeaderError):
+                        header_fields.read(header, command.fields)
+                with suppress(header_fields.HeaderError):
+                    header_fields.read(headers.SendMessage, command.fields, letters=True)
         except codec.FrameError:
             return
         assert reader.unfinished <= len(data)

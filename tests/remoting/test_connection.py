@@ -20,7 +20,8 @@ from cometmq.remoting.codec import encode
 from cometmq.remoting.codes import Reply
 from cometmq.remoting.command import RESPONSE, Command, reply
 from cometmq.remoting.connection import Connection, PeerGoneError, RemotingError
-from cometmq.remoting.headers import QueueOfTopic, read
+from cometmq.remoting.header_fields import read
+from cometmq.remoting.headers import QueueOfTopic
 from cometmq.remoting.server import RemotingServer
 from cometmq.tests.remoting.client import WAIT_S, RemotingClient
 

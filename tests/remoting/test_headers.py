@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.remoting import headers
 from cometmq.remoting.codes import Request
-from cometmq.remoting.headers import HeaderError, read
+from cometmq.remoting.header_fields import HeaderError, read
 from cometmq.tests.remoting.recordings import frames, scenarios
 
 LAYOUTS = {

@@ -18,7 +18,7 @@ from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
-from ....remoting.headers import read
+from ....remoting.header_fields import read
 from ...metadata.codec import policy_of
 from ..bodies import items_of, json_object, malformed, name_of, value_of
 from .tables import in_task

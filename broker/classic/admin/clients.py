@@ -12,7 +12,7 @@ from ....remoting.admin_headers import ConsumerGroup, ProducerGroup
 from ....remoting.codes import Reply
 from ....remoting.command import SERVER_VERSION, Command
 from ....remoting.connection import RemotingError
-from ....remoting.headers import read
+from ....remoting.header_fields import read
 from .tables import ROWS_MAX, document, in_task, too_many_rows
 
 if TYPE_CHECKING:

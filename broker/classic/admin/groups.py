@@ -8,7 +8,6 @@ Fields of RocketMQ's configuration that this system does not use (`brokerId`,
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from ....front.context import RequestContext
@@ -19,12 +18,18 @@ from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
-from ....remoting.headers import read
+from ....remoting.header_fields import read
 from ...metadata.tables import group_to_json
-from ...slices import Slices
-from ..bodies import ITEMS_MAX, items_of, json_object, malformed, name_of, value_of
-from .tables import PAGE_MAX, data_version, document, in_task
-from .topics import attribute_changes
+from ..bodies import ITEMS_MAX, json_object, malformed, name_of, value_of
+from .tables import (
+    attribute_changes,
+    beans_of,
+    create_each,
+    data_version,
+    document,
+    in_task,
+    page_of,
+)
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
@@ -75,14 +80,8 @@ class ToolGroups:
         return reply(Reply.SUCCESS)
 
     async def create_all(self, command: Command) -> Command:
-        """Answer UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them are checked first."""
-        found = items_of(json_object(command.body), "groupConfigList")
-        requests = [_request(bean) for bean in found]
-        for dry_run in (True, False):
-            for request in requests:
-                request.dry_run = dry_run
-                await self._create(request)
-        return reply(Reply.SUCCESS)
+        """Answer UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+        return await create_each(command.body, "groupConfigList", _request, self._create)
 
     async def _create(self, request: v1.CreateGroupRequest) -> None:
         answer = self._groups.create(request, RequestContext())
@@ -110,22 +109,18 @@ class ToolGroups:
     async def all(self, command: Command) -> Command:
         """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all groups, or a page."""
         page = read(Page, command.fields)
-        names = list(self._metadata.groups)
-        total = len(names)
-        if page.groups_max is not None:
-            first = max(page.group_from, 0)
-            names = names[first : first + min(max(page.groups_max, 0), PAGE_MAX)]
-        slices = Slices(self._clock)
-        beans = []
-        for name in names:
-            group = self._metadata.groups.get(name)
-            if group is not None:
-                beans.append(json.dumps(name).encode() + b":" + dumps(group_to_json(group)))
-            await slices.pause()
+        groups = self._metadata.groups
+        total = str(len(groups))
+        names = page_of(groups, page.group_from, page.groups_max)
+        beans = await beans_of(names, self._clock, self._bean)
         version = dumps(data_version(self._metadata, self._started_ms))
         head = b'{"dataVersion":' + version + b',"forbiddenTable":{},"subscriptionGroupTable":{'
-        body = b"".join((head, b",".join(beans), b"}}"))
-        return reply(Reply.SUCCESS, fields={"totalGroupNum": str(total)}, body=body)
+        body = b"".join((head, beans, b"}}"))
+        return reply(Reply.SUCCESS, fields={"totalGroupNum": total}, body=body)
+
+    def _bean(self, name: str) -> dict[str, Any] | None:
+        group = self._metadata.groups.get(name)
+        return None if group is None else group_to_json(group)
 
     async def groups_of_topic(self, command: Command) -> Command:
         """Answer QUERY_TOPIC_CONSUME_BY_WHO: groups with offsets, and connected subscribers."""
@@ -146,9 +141,6 @@ class ToolGroups:
 
 def _request(bean: Any) -> v1.CreateGroupRequest:
     """Return the request for a SubscriptionGroupConfig. Raises RemotingError."""
-    attributes = value_of(bean, "attributes", dict, {})
-    if len(attributes) > ITEMS_MAX:
-        raise malformed(f"attributes has more than {ITEMS_MAX} entries")
     return v1.CreateGroupRequest(
         name=name_of(bean, "groupName"),
         orderly=value_of(bean, "consumeMessageOrderly", bool, False),
@@ -156,7 +148,7 @@ def _request(bean: Any) -> v1.CreateGroupRequest:
         consume_enable=value_of(bean, "consumeEnable", bool, True),
         retry_queues=value_of(bean, "retryQueueNums", int, 1),
         retry=_retry(value_of(bean, "groupRetryPolicy", dict, {})),
-        attributes=attribute_changes(attributes),
+        attributes=attribute_changes(bean),
     )
 
 

@@ -16,7 +16,7 @@ from ....remoting.admin_headers import CloneOffset, ConsumerGroup, GroupOfTopic,
 from ....remoting.bare_json import QueueKey
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
-from ....remoting.headers import read
+from ....remoting.header_fields import read
 from ....store.format.record import decode_delivery
 from ...slices import Slices
 from ..errors import known_group, known_topic

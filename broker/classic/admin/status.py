@@ -18,7 +18,7 @@ from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
-from ....remoting.headers import read
+from ....remoting.header_fields import read
 from ....store.format.properties import tags_code
 from ....store.format.record import decode
 from ...admin.live_settings import CHANGES_MAX

@@ -1,9 +1,10 @@
-"""Tables for tools: names of topics and groups, versions, tasks of handlers."""
+"""What handlers for topics and for groups share: lists, pages, versions, attributes, tasks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....proto.errors import WireError
@@ -11,9 +12,12 @@ from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
+from ...slices import Slices
+from ..bodies import ITEMS_MAX, items_of, json_object, malformed, value_of
 from ..errors import reply_code
 
 if TYPE_CHECKING:
+    from ....front.clock import Clock
     from ....remoting.connection import Connection, Handler
     from ...metadata.tables import Metadata
 
@@ -47,6 +51,64 @@ def data_version(metadata: Metadata, started_ms: int) -> dict[str, int]:
     """Return the version of the tables: it changes when a topic or the number of groups does."""
     counter = metadata.version + len(metadata.groups)
     return {"counter": counter, "stateVersion": 0, "timestamp": started_ms}
+
+
+async def create_each(
+    body: bytes,
+    name: str,
+    request_of: Callable[[Any], Any],
+    create: Callable[[Any], Awaitable[None]],
+) -> Command:
+    """Create what the list `name` of a body has: all of them are checked first.
+
+    `request_of` returns the request for an entry. Raises RemotingError, WireError.
+    """
+    requests = [request_of(bean) for bean in items_of(json_object(body), name)]
+    for dry_run in (True, False):
+        for request in requests:
+            request.dry_run = dry_run
+            await create(request)
+    return reply(Reply.SUCCESS)
+
+
+def page_of(names: Iterable[str], first: int, count: int | None) -> list[str]:
+    """Return a page of names, of at most PAGE_MAX; without `count` all of them."""
+    found = list(names)
+    if count is None:
+        return found
+    first = max(first, 0)
+    return found[first : first + min(max(count, 0), PAGE_MAX)]
+
+
+async def beans_of(
+    names: Iterable[str], clock: Clock, bean: Callable[[str], dict[str, Any] | None]
+) -> bytes:
+    """Return `"name":{...}` of each name with commas between them; None: removed meanwhile."""
+    slices = Slices(clock)
+    parts = []
+    for name in names:
+        found = bean(name)
+        if found is not None:
+            parts.append(json.dumps(name).encode() + b":" + dumps(found))
+        await slices.pause()
+    return b",".join(parts)
+
+
+def attribute_changes(bean: Any) -> list[str]:
+    """Return `+key=value` and `-key` for the attributes of a configuration; a bare key is set.
+
+    Raises RemotingError.
+    """
+    attributes = value_of(bean, "attributes", dict, {})
+    if len(attributes) > ITEMS_MAX:
+        raise malformed(f"attributes has more than {ITEMS_MAX} entries")
+    changes = []
+    for key, value in attributes.items():
+        if key.startswith("-"):
+            changes.append(key)
+        else:
+            changes.append(f"+{key.removeprefix('+')}={value}")
+    return changes
 
 
 def too_many_rows(count: int) -> RemotingError:

@@ -7,8 +7,6 @@ RocketMQ accepts the loss of messages, because its commands have no option for t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....front.context import RequestContext
@@ -18,12 +16,19 @@ from ....remoting.admin_headers import CreateTopic, Page, TopicName
 from ....remoting.bare_json import QueueKey, dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
-from ....remoting.headers import read
+from ....remoting.header_fields import read
 from ...metadata.tables import is_system_topic, topic_to_json
-from ...slices import Slices
-from ..bodies import ITEMS_MAX, items_of, json_object, malformed, name_of, value_of
+from ..bodies import name_of, value_of
 from ..errors import known_topic
-from .tables import PAGE_MAX, data_version, document, in_task
+from .tables import (
+    attribute_changes,
+    beans_of,
+    create_each,
+    data_version,
+    document,
+    in_task,
+    page_of,
+)
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
@@ -85,14 +90,8 @@ class ToolTopics:
         return reply(Reply.SUCCESS)
 
     async def create_all(self, command: Command) -> Command:
-        """Answer UPDATE_AND_CREATE_TOPIC_LIST: all of them are checked first."""
-        found = items_of(json_object(command.body), "topicConfigList")
-        requests = [_request(bean) for bean in found]
-        for dry_run in (True, False):
-            for request in requests:
-                request.dry_run = dry_run
-                await self._create(request)
-        return reply(Reply.SUCCESS)
+        """Answer UPDATE_AND_CREATE_TOPIC_LIST."""
+        return await create_each(command.body, "topicConfigList", _request, self._create)
 
     async def _create(self, request: v1.CreateTopicRequest) -> None:
         answer = self._topics.create(request, RequestContext())
@@ -115,28 +114,19 @@ class ToolTopics:
     async def all(self, command: Command) -> Command:
         """Answer GET_ALL_TOPIC_CONFIG: all topics, or a page."""
         page = read(Page, command.fields)
-        names = list(self._metadata.topics)
-        total = len(names)
-        if page.topics_max is not None:
-            first = max(page.topic_from, 0)
-            names = names[first : first + min(max(page.topics_max, 0), PAGE_MAX)]
+        topics = self._metadata.topics
+        total = str(len(topics))
+        names = page_of(topics, page.topic_from, page.topics_max)
         version = dumps(data_version(self._metadata, self._started_ms))
-        beans = await self._beans(names)
+        beans = await beans_of(names, self._clock, self._bean)
         parts = (b'{"dataVersion":', version, b',"mappingDataVersion":', version)
         tail = b'},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}'
         body = b"".join((*parts, b',"topicConfigTable":{', beans, tail))
-        return reply(Reply.SUCCESS, fields={"totalTopicNum": str(total)}, body=body)
+        return reply(Reply.SUCCESS, fields={"totalTopicNum": total}, body=body)
 
-    async def _beans(self, names: Iterable[str]) -> bytes:
-        """Return `"name":{...}` of topics, with commas between them."""
-        slices = Slices(self._clock)
-        parts = []
-        for name in names:
-            topic = self._metadata.topics.get(name)
-            if topic is not None:
-                parts.append(json.dumps(name).encode() + b":" + dumps(topic_to_json(topic)))
-            await slices.pause()
-        return b",".join(parts)
+    def _bean(self, name: str) -> dict[str, Any] | None:
+        topic = self._metadata.topics.get(name)
+        return None if topic is None else topic_to_json(topic)
 
     async def system(self, command: Command) -> Command:
         """Answer GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
@@ -162,24 +152,10 @@ class ToolTopics:
 
 def _request(bean: Any) -> v1.CreateTopicRequest:
     """Return the request for a TopicConfig. Raises RemotingError."""
-    attributes = value_of(bean, "attributes", dict, {})
-    if len(attributes) > ITEMS_MAX:
-        raise malformed(f"attributes has more than {ITEMS_MAX} entries")
     return v1.CreateTopicRequest(
         name=name_of(bean, "topicName"),
         read_queues=value_of(bean, "readQueueNums", int, _DEFAULT_QUEUES),
         write_queues=value_of(bean, "writeQueueNums", int, _DEFAULT_QUEUES),
         perm=value_of(bean, "perm", int, _PERM_DEFAULT),
-        attributes=attribute_changes(attributes),
+        attributes=attribute_changes(bean),
     )
-
-
-def attribute_changes(attributes: dict[str, Any]) -> list[str]:
-    """Return `+key=value` and `-key` for the map of a configuration; a bare key is set."""
-    changes = []
-    for key, value in attributes.items():
-        if key.startswith("-"):
-            changes.append(key)
-        else:
-            changes.append(f"+{key.removeprefix('+')}={value}")
-    return changes
