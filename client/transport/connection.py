@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Average pause, jittered: clients of a failed broker must not reconnect at the same time.
 REOPEN_S = 1.0
+#: A server ends the stream in one round trip; a server that is away may not delay a close.
+END_S = 0.3
 #: Commands in progress; further ones are dropped, and the server repeats them.
 _COMMANDS_MAX = 1_000
 _OPTIONS = (
@@ -147,7 +149,8 @@ class Connection:
             self._stream.cancel()
 
     async def close(self) -> None:
-        """Cancel the tasks and close the channel."""
+        """End the stream, cancel the tasks and close the channel."""
+        await self._end_stream()
         tasks = [self._telemetry, *self._commands]
         for task in tasks:
             task.cancel()
@@ -156,6 +159,26 @@ class Connection:
         finally:
             await self._calls.close()
             await self._channel.close()
+
+    async def _end_stream(self) -> None:
+        """Let the server end the stream, if it answers.
+
+        Operations of a cancelled stream complete later. If the program has closed the event loop by
+        then, grpcio reports them in another loop of the process, as "Event loop is closed".
+        """
+        stream = self._stream
+        if stream is None or not self.settled.is_set():
+            return
+        try:
+            async with asyncio.timeout(END_S):
+                await stream.done_writing()
+                await stream.code()
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            logger.debug("client.telemetry_not_ended target=%s", self.target)
+        except asyncio.CancelledError:
+            if cancel_requests():
+                raise
+            # The stream was cancelled (`reopen`).
 
     async def _keep_telemetry(self) -> None:
         open_stream = self._channel.stream_stream(paths.TELEMETRY)

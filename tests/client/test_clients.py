@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import UTC, timedelta
 from typing import Any
@@ -50,6 +52,32 @@ async def test_a_message_comes_back_as_it_was_sent(
         assert got.born_at is not None
         assert got.stored_at is not None
         assert await consumer.receive(wait=1) == []
+
+
+def test_a_closed_client_leaves_nothing_to_the_next_event_loop(
+    shared_cluster: Cluster, new_topic: Make
+) -> None:
+    program = f"""
+import asyncio, cometmq
+
+async def send():
+    async with cometmq.Producer("{shared_cluster.endpoints}") as producer:
+        await producer.send("{new_topic()}", b"x")
+
+async def wait():
+    async with cometmq.SimpleConsumer(
+        "{shared_cluster.endpoints}", group="next-loop", topics="{new_topic()}"
+    ) as consumer:
+        await consumer.receive(wait=0.1)
+
+for _ in range(8):
+    asyncio.run(send())
+    asyncio.run(wait())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("topics", [1, 2])
