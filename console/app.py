@@ -132,6 +132,8 @@ def _application(
         return views_of[base] if base in views_of else next(iter(views_of.values()))
 
     async def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, CliError) and _is_poll(request):
+            return Response(status_code=204)  # the figures stay; the state of the page tells why
         return views_for(request).error(request, error)
 
     async def crashed(request: Request, _error: Exception) -> Response:
@@ -146,6 +148,12 @@ def _application(
         exception_handlers={CliError: failed, HTTPException: failed, Exception: crashed},
         lifespan=lifespan,
     )
+
+
+def _is_poll(request: Request) -> bool:
+    """Return whether a part of an open page asks for its own replacement."""
+    own = request.headers.get("hx-trigger", "")
+    return bool(own) and own == request.headers.get("hx-target")
 
 
 def _pages(

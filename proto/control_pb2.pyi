@@ -2958,20 +2958,24 @@ class ConfigEntry(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    AT_RUN_TIME_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     value: _builtins.str
     origin: _builtins.str
-    """flag, environment, file or default, with its name"""
+    """flag, environment, file, default or run time, with its name"""
+    at_run_time: _builtins.bool
+    """ChangeConfig can change it; otherwise a change needs a restart"""
     def __init__(
         self,
         *,
         key: _builtins.str = ...,
         value: _builtins.str = ...,
         origin: _builtins.str = ...,
+        at_run_time: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "origin", b"origin", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_run_time", b"at_run_time", "key", b"key", "origin", b"origin", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

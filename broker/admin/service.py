@@ -71,11 +71,12 @@ class Admin:
         unknown = [key for key in keys if key not in settings]
         if unknown:
             raise WireError(v2.NOT_FOUND, f"unknown setting {unknown[0]}")
+        live = set(self.settings.keys())
         return v1.GetConfigResponse(
             code=v2.OK,
             message="OK",
             entries=[
-                v1.ConfigEntry(key=key, value=value, origin=origin)
+                v1.ConfigEntry(key=key, value=value, origin=origin, at_run_time=key in live)
                 for key in keys
                 for value, origin in (settings[key],)
             ],

@@ -18,7 +18,7 @@ from ...proto import paths, v1
 from .. import words
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, moment_ms, whole
-from ..paging import page_of
+from ..paging import PAGE_ROWS, page_of
 from ..views import Form, Plan, Views, moved, quoted
 from .named import Section, searched
 
@@ -155,6 +155,9 @@ class GroupPages:
             (queue for answer in found for queue in answer.queues),
             key=lambda one: (-one.lag, one.topic, one.broker, one.queue_id),
         )
+        holding = Counter(one.client_id for _, one in held if one.client_id)
+        clients = clients_of(found)
+        clients.sort(key=lambda one: -holding[one.client_id])
         return self._views.page(
             *(request, "group.html"),
             title=name,
@@ -164,9 +167,10 @@ class GroupPages:
             page=page_of(queues, query.get("topic", ""), query.get("page", ""), _topic),
             topics=distinct(queue.topic for queue in queues if not queue.retry),
             missing=[(queue, each) for queue in queues for each in queue.missing],
-            clients=clients_of(found),
+            clients=clients,
+            clients_max=PAGE_ROWS,
             held=held,
-            holding=Counter(one.client_id for _, one in held if one.client_id),
+            holding=holding,
             held_max=_DELIVERIES,
             now_ms=self._wall_ms(),
             shown_topic=query.get("topic", ""),

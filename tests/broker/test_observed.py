@@ -410,6 +410,9 @@ async def test_settings_are_listed_with_their_origin(tmp_path: Path) -> None:
         assert {"mappedFileSizeCommitLog", "haListenPort", "frontDoor"} <= {
             entry.key for entry in whole.entries
         }
+        changeable = {entry.key for entry in whole.entries if entry.at_run_time}
+        assert {"fileReservedTime", "maxTopics"} <= changeable
+        assert "brokerName" not in changeable
         missing = await wire.call(
             paths.GET_CONFIG, v1.GetConfigRequest(keys=["nope"]), v1.GetConfigResponse
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 #: Widths of a screen and of a phone.
 SIZES = ((1280, 900), (390, 844))
@@ -41,14 +41,19 @@ def opened(
         color_scheme="dark" if colours == "dark" else "light",
     )
     errors: list[str] = []
+    try:
+        yield another(context, errors), errors
+    finally:
+        context.close()
+
+
+def another(context: BrowserContext, errors: list[str]) -> Page:
+    """Open one more page of a browser's context, whose errors go to the list."""
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-    try:
-        yield page, errors
-    finally:
-        context.close()
+    return page
 
 
 def violations(page: Page) -> list[str]:

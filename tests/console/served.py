@@ -32,9 +32,10 @@ class Answer:
 class Served:
     """The client of one console."""
 
-    def __init__(self, port: int, base: str = "") -> None:
-        """`base` is the path in front of the pages of the cluster whose forms are used."""
-        self.port, self.base = port, base
+    def __init__(self, port: int, base: str = "", pid: int = 0) -> None:
+        """`base` is the path in front of the pages of the cluster whose forms are used; `pid`: the
+        process, 0 if unknown."""
+        self.port, self.base, self.pid = port, base, pid
         self.url = f"http://127.0.0.1:{port}"
 
     def ask(
@@ -103,7 +104,9 @@ def serve(folder: Path, endpoint: str, *options: str) -> Iterator[Served]:
             return ready.exists()
 
         wait_until("the console serves", serves)
-        yield Served(json.loads(ready.read_text())["processes"][0]["ports"]["http"])
+        yield Served(
+            json.loads(ready.read_text())["processes"][0]["ports"]["http"], pid=process.pid
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0, log.read_text()
     finally:

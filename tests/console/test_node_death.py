@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cometmq.tests.console.browser import SIZES, chromium, opened
+import cometmq
+from cometmq.cli.connection import Connection
+from cometmq.cli.errors import CliError
+from cometmq.proto import paths, v1
+from cometmq.tests.console.browser import SIZES, another, chromium, opened
 from cometmq.tests.console.served import serve
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -42,30 +50,73 @@ def test_the_console_switches_over_outlives_its_node_and_tells_its_end(
         assert (found.status, "UNAUTHORIZED" in found.text) == (502, True)
 
 
-PAGES = ("/topics", "/groups", "/timers", "/store", "/spark", "/users", "/clients", "/ha")
+#: Every section, and the pages of one object.
+PAGES = (
+    *("/topics", "/topics/fed", "/groups", "/groups/readers", "/messages?topic=fed"),
+    *("/dead-letters", "/timers", "/ha", "/store", "/spark", "/clients", "/users", "/audit"),
+    "/configuration",
+)
 
 
-def test_an_open_page_shows_a_failover_without_an_error_and_every_page_opens_after_it(
+def lags(group: v1.DescribeGroupResponse) -> list[int]:
+    """Return every lag of a group: of all, in flight, in retry topics, by queue."""
+    sums = group.progress
+    return [sums.lag, sums.in_flight, sums.retries, *(queue.lag for queue in group.queues)]
+
+
+def test_every_open_page_shows_a_failover_without_an_error_and_no_lag_is_negative(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = new_cluster(controller=True).wait_in_sync()
     first, second = cluster.address("master"), cluster.address("slave")
-    data = ("--data", str(cluster.data))
+    cluster.create_topic("fed", queues=1)
+    cluster.create_group("readers")
+    stop = threading.Event()
+
+    def feed() -> None:
+        with cometmq.sync.Producer(f"{first};{second}", topics=["fed"]) as producer:
+            while not stop.wait(0.05):
+                # A send fails until the other broker leads.
+                with contextlib.suppress(cometmq.CometError):
+                    producer.send("fed", b"x")
+
+    def negative() -> list[int]:
+        with contextlib.suppress(CliError), Connection(second) as connection:
+            request = v1.DescribeGroupRequest(name="readers")
+            found = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+            return [lag for lag in lags(found) if lag < 0]
+        return []
+
     with (
-        serve(tmp_path, f"{first};{second}", *data) as console,
+        serve(tmp_path, f"{first};{second}", "--data", str(cluster.data)) as console,
+        ThreadPoolExecutor(1) as pool,
         chromium() as one,
         opened(one, SIZES[0], "dark") as (page, errors),
     ):
-        page.goto(f"{console.url}/")
-        page.wait_for_selector("svg.picture g.leader")
-        cluster.kill9("master")
-        page.wait_for_selector(f".alarm.bad:has-text('{first}')")
-        page.wait_for_selector("svg.picture g.leader:has-text('broker 1')")
-        for path in PAGES:
-            wait_until(f"{path} opens", lambda path=path: console.ask("GET", path).status == 200)
-            page.goto(console.url + path)
-            page.wait_for_selector("h1")
-        assert errors == []
+        load = pool.submit(feed)
+        try:
+            pages = {path: another(page.context, errors) for path in PAGES}
+            page.goto(f"{console.url}/")
+            page.wait_for_selector("svg.picture g.leader")
+            for path, tab in pages.items():
+                tab.goto(console.url + path)
+            cluster.kill9("master")
+            page.wait_for_selector(f".alarm.bad:has-text('{first}')")
+            for tab in pages.values():
+                tab.wait_for_selector(f"#state .notice:has-text('{first}')")
+                assert negative() == []
+            page.wait_for_selector("svg.picture g.leader:has-text('broker 1')")
+            assert errors == []
+            for path, tab in pages.items():
+                wait_until(f"{path} opens", lambda at=path: console.ask("GET", at).status == 200)
+                tab.goto(console.url + path)
+                tab.wait_for_selector("h1")
+                cells = "[...document.querySelectorAll('td, dd, .value')].map(one => one.innerText)"
+                assert [one for one in tab.evaluate(cells) if re.match(r"-\d", one)] == [], path
+            assert (negative(), errors) == ([], [])
+        finally:
+            stop.set()
+        load.result()
 
 
 def test_a_console_without_a_cluster_starts_and_tells_so(tmp_path: Path) -> None:
@@ -73,3 +124,7 @@ def test_a_console_without_a_cluster_starts_and_tells_so(tmp_path: Path) -> None
         wait_until("the overview tells it", lambda: "Cannot connect" in console.get("/"))
         found = console.ask("GET", "/topics")
         assert (found.status, "Cannot connect" in found.text) == (502, True)
+        poll = {"HX-Request": "true", "HX-Trigger": "progress", "HX-Target": "progress"}
+        assert console.ask("GET", "/groups/any", headers=poll).status == 204, "keeps its figures"
+        search = {"HX-Request": "true", "HX-Target": "found"}
+        assert console.ask("GET", "/groups", headers=search).status == 502

@@ -410,6 +410,10 @@ def test_settings_are_searched_and_secrets_hidden(console: Served, shared_cluste
     page = told(console.get("/configuration?q=clusterToken"))
     assert "clusterToken (hidden)" in page
     assert "1 setting of" in page
+    assert "needs a restart" in page
+    live = told(console.get("/configuration?q=maxTopics"))
+    assert "maxTopics" in live
+    assert "at run time" in live.partition("maxTopics")[2]
     everything = told(console.get("/configuration"))
     assert "Page 1 of" in everything
     assert "No setting matches" in told(console.get("/configuration?q=nothing-like-it"))
