@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from .. import client as clients
 from .. import group as groups
 from .. import topic as topics
 from ..cluster import command as clusters
@@ -72,6 +73,22 @@ def update_broker_config(key: str, value: str, **options: Any) -> None:
 def consumer_connection(name: str, endpoint: str, output: str) -> None:
     """Show the connected consumers of a group (`group describe`)."""
     call(groups.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("producerConnection")
+@click.option("-g", "--producerGroup", "group", required=True, help="Producer group.")
+@click.option("-t", "--topic", expose_value=False, hidden=True)
+@common
+def producer_connection(group: str, endpoint: str, output: str) -> None:
+    """Show the connected producers of a group (`client list --producers --group`)."""
+    call(clients.list_clients, producers=True, group=group, endpoint=endpoint, output=output)
+
+
+@click.command("producer")
+@common
+def producer(endpoint: str, output: str) -> None:
+    """Show all connected producers (`client list --producers`)."""
+    call(clients.list_clients, producers=True, endpoint=endpoint, output=output)
 
 
 @click.command("consumerStatus")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import cometmq
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary, wait_until
 
 TYPES = ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite")
@@ -56,6 +57,11 @@ class Shell:
             os.close(theirs)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    @property
+    def endpoints(self) -> str:
+        """For clients."""
+        return f"127.0.0.1:{self._endpoint}"
 
     def help(self) -> str:
         """What `cometmq --help` prints."""
@@ -409,6 +415,18 @@ def test_mqadmin_names_for_messages_and_state_work(shell: Shell, tmp_path: Path)
         assert "one broker group" in shell(command, *where, "-b", "broker-a", code=2)
     shell("exportMetadata", *cluster, "-f", str(tmp_path / "files"))
     assert "named" in (tmp_path / "files" / "metadata.json").read_text()
+
+
+def test_connected_producers_are_listed(shell: Shell) -> None:
+    shell("topic", "create", "produced")
+    with cometmq.sync.Producer(shell.endpoints) as producer:
+        producer.send("produced", b"hello")
+        rows = shell.json("client", "list", "--producers")
+        # Those of other tests may still be known.
+        assert {(row["kind"], row["protocol"]) for row in rows} == {("producer", "grpc")}
+        assert rows[0]["client_id"] in shell("producer", "-b", "127.0.0.1:10911")
+    none = shell("producerConnection", "-n", "a:1", "-g", "none", "-t", "produced")
+    assert none == "No client is connected.\n"
 
 
 def test_settings_change_at_run_time(shell: Shell) -> None:
