@@ -185,9 +185,9 @@ def delete_topic(
             ),
         }
         if messages and not accept_loss and not dry_run:
+            held = "1 message" if messages == 1 else f"{messages} messages"
             raise CliError(
-                f"Topic {name} holds {messages} messages. Use --accept-loss to delete it with "
-                "its messages."
+                f"Topic {name} holds {held}. Use --accept-loss to delete it with its messages."
             )
         if not go_on(document, f"Delete topic {name}?", output, dry_run=dry_run, yes=yes):
             check_answered(looked)  # a dry run
