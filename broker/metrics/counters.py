@@ -68,21 +68,27 @@ class Counters:
 
     def add_sent(self, topic: str, message_type: int, messages: int, size: int) -> None:
         """Messages of one request that were appended."""
-        sizes = [0] * (len(SIZE_BOUNDS) + 1)
-        sizes[bisect_left(SIZE_BOUNDS, size / messages if messages else 0)] = messages
-        self.add_sent_requests(topic, message_type, messages, size, sizes)
+        total = self._sent_total(topic, message_type)
+        total.messages += messages
+        total.bytes += size
+        total.sizes[bisect_left(SIZE_BOUNDS, size / messages if messages else 0)] += messages
 
     def add_sent_requests(
         self, topic: str, message_type: int, messages: int, size: int, sizes: Sequence[int]
     ) -> None:
         """Messages of several requests that were appended; `sizes`: their number by SIZE_BOUNDS."""
-        total = self.sent.get((topic, message_type))
-        if total is None:
-            total = self.sent[topic, message_type] = Total()
+        total = self._sent_total(topic, message_type)
         total.messages += messages
         total.bytes += size
         for slot, count in enumerate(sizes):
-            total.sizes[slot] += count
+            if count:
+                total.sizes[slot] += count
+
+    def _sent_total(self, topic: str, message_type: int) -> Total:
+        total = self.sent.get((topic, message_type))
+        if total is None:
+            total = self.sent[topic, message_type] = Total()
+        return total
 
     def add_created(self, what: str, outcome: str, system: bool, took_ms: float) -> None:
         """A topic or a group was made, or could not be."""

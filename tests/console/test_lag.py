@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.request import urlopen
 
@@ -52,6 +53,10 @@ def test_a_group_that_never_committed_lags_by_the_messages_that_it_has_not_read(
     wait_until("it lags", lambda: described(shared_cluster, "holders").progress.lag == 3)
     assert min(lags(shared_cluster, "holders")) == 0
     assert "holders 3 1 " in told(console.get("/groups?q=holders"))
+    endpoint = ("--endpoint", shared_cluster.endpoints)
+    shown = shared_cluster.run("group", "list", *endpoint, "-o", "json")
+    listed = {row["group"]: row["lag"] for row in json.loads(shown.stdout)}
+    assert (listed["holders"], listed["idle"]) == (3, 0), "the command says what the page says"
     wait_until("it is measured", lambda: "holders" in measured(shared_cluster))
     assert min(measured(shared_cluster).values()) >= 0
 
