@@ -188,11 +188,11 @@ def _judge(segment: SegmentFacts, situation: Situation, rules: Rules) -> Verdict
     if left_ms > 0 and not forced:
         text = (
             f"it is younger than fileReservedTime ({rules.reserved_ms // _MS_PER_HOUR} h): "
-            f"{_duration(left_ms)} are left{_at_hours(rules)}"
+            f"{_duration(left_ms)} are left; then it is {_at_hours(rules)}"
         )
         return _keep(segment, Reason.YOUNG, text)
     if situation.hour not in rules.hours and situation.pressure < Pressure.ANY_HOUR:
-        text = f"it is expired{_at_hours(rules)}; the hour is {situation.hour:02d} now"
+        text = f"it is expired, and is {_at_hours(rules)}; the hour is {situation.hour:02d} now"
         return _keep(segment, Reason.HOUR, text)
     against = _against(segment, situation, rules)
     for reason, text in against:
@@ -234,7 +234,7 @@ def _clamp(value: int, limits: tuple[int, int]) -> int:
 
 def _at_hours(rules: Rules) -> str:
     hours = ";".join(f"{hour:02d}" for hour in sorted(rules.hours))
-    return f", and is deleted in the hour {hours} (deleteWhen)"
+    return f"deleted in the hour {hours} (deleteWhen)"
 
 
 def _duration(ms: int) -> str:

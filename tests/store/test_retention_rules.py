@@ -170,8 +170,8 @@ def test_a_round_deletes_no_more_than_its_batch() -> None:
 def test_sentences_name_the_deletion_time() -> None:
     young = decide([segment(0, NOW - 71 * HOUR - 57 * 60_000), segment(1)], QUIET, RULES)[0]
     assert young.sentence == (
-        "it is younger than fileReservedTime (72 h): 3 min are left, "
-        "and is deleted in the hour 04 (deleteWhen)"
+        "it is younger than fileReservedTime (72 h): 3 min are left; "
+        "then it is deleted in the hour 04 (deleteWhen)"
     )
     waits = decide([segment(0), segment(1)], replace(QUIET, hour=23), RULES)[0]
     assert waits.sentence == (
