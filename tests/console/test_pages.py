@@ -218,6 +218,7 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
     assert "5, then the dead-letter topic" in page
     wait_until("nothing is left", lambda: "Lag 0" in told(console.get("/groups/readers")))
     assert "readers" in told(console.get("/topics/consumed"))
+    assert "lose their offsets: readers" in told(console.get("/topics/consumed/delete"))
 
     asked = "topic=consumed&to=earliest"
     plan = told(console.get(f"/groups/readers/reset?{asked}"))
