@@ -290,8 +290,18 @@ class MetaLog:
                 self._metadata.put_group(group)
 
     def apply(self, arrival: Arrival) -> None:
-        """Apply a dispatched record of the topic; no effect for this replica's own records."""
-        self._apply(decode(self._store.record_at(arrival.physical_offset)))
+        """Apply a dispatched record of the topic; no effect for this replica's own records.
+
+        A record that was damaged since it was appended is skipped with a warning: the tables of the
+        leader have its change, those of a follower have it again after the scrub and a restart.
+        """
+        offset = arrival.physical_offset
+        try:
+            record = decode(self._store.record_at(offset))
+        except RecordFormatError as error:
+            logger.warning("metadata.record_damaged offset=%d error=%s", offset, error)
+            return
+        self._apply(record)
 
     def _apply(self, record: Record) -> None:
         tag = record.properties_dict.get(_TAG)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.metadata.log import META_TOPIC
+from cometmq.broker.metadata.tables import Group
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import decode
+from cometmq.tests.broker.desk import desk, message
 from cometmq.tests.broker.live import (
     Settings,
     create_group,
@@ -166,3 +168,24 @@ async def test_an_apache_directory_is_imported(tmp_path: Path) -> None:
     groups = json.loads((tmp_path / "config/subscriptionGroup.json").read_text())
     assert groups["forbiddenTable"] == {"old_group": {"old": 1}}
     assert groups["subscriptionGroupTable"]["old_group"]["consumeTimeoutMinute"] == 77
+
+
+async def test_a_metadata_record_damaged_before_its_dispatch_delays_no_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk(tmp_path) as k:
+        k.topic("t")
+        await k.dispatched()
+        begin = k.node.store.log_end
+        k.node.meta_log.write_group(Group("g"))
+        size = k.node.store.log_end - begin
+        answer = await k.send(message("t", b"behind it", message_id="01"))
+        assert answer.status.code == v2.OK
+        (segment,) = (tmp_path / "commitlog").iterdir()
+        with segment.open("r+b", buffering=0) as file:
+            file.seek(begin)
+            file.write(bytes(size))
+        await k.dispatched()
+        received = await k.receive("t", "readers")
+        assert [each.body for each in received.messages] == [b"behind it"]
+    assert f"metadata.record_damaged offset={begin}" in caplog.text
