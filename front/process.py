@@ -29,8 +29,8 @@ _UNLIMITED = 1 << 30
 #: Growth of the process's own memory after which freed memory is returned.
 _GROWTH_BYTES = 32 << 20
 #: Calls of `FreedMemory.grown` between two returns, each of which takes some ten milliseconds of a
-#: thread. The number is doubled while the memory is in use.
-_CALLS_MIN, _CALLS_MAX = 5, 300
+#: thread.
+_CALLS = 5
 
 
 def descriptor_limit() -> int:
@@ -80,31 +80,30 @@ class FreedMemory:
         #: None where the C library has no such function (macOS, musl).
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._process = psutil.Process()
-        self._usual = self._own_bytes()
+        #: What the process uses, as far as known: the least since the last return.
+        self._used = self._own_bytes()
         self._calls = 0
-        self._wait = _CALLS_MIN
 
     def grown(self) -> bool:
         """Return whether to give memory back: the process has grown. Call it once a second."""
         self._calls += 1
-        if self._trim is None or self._calls < self._wait:
+        if self._trim is None or self._calls < _CALLS:
             return False
         try:
             own = self._own_bytes()
         except OSError:  # no descriptor to read it: a later call repeats it
             return False
-        self._usual = min(self._usual, own)
-        if own < self._usual + _GROWTH_BYTES:
-            self._wait = _CALLS_MIN
-            return False
-        return True
+        self._used = min(self._used, own)
+        return own >= self._used + _GROWTH_BYTES
 
     def give_back(self) -> None:
         """Return freed memory to the operating system; call it in a thread."""
-        if self._trim is not None:
-            self._trim(0)
         self._calls = 0
-        self._wait = min(2 * self._wait, _CALLS_MAX)
+        if self._trim is None:
+            return
+        self._trim(0)
+        with suppress(OSError):
+            self._used = self._own_bytes()  # what is left is in use
 
     def _own_bytes(self) -> int:
         memory = self._process.memory_info()

@@ -203,3 +203,15 @@ def test_freed_memory_is_returned_once_the_process_has_grown() -> None:
     freed.give_back()
     assert psutil.Process().memory_full_info().uss < own - (32 << 20), len(last)
     assert not any(freed.grown() for _ in range(20))
+
+
+def test_memory_in_use_does_not_delay_the_return_of_what_is_freed_later() -> None:
+    freed = FreedMemory()
+    in_use = bytearray(b"x") * (64 << 20)
+    for _ in range(4):  # growth that a return does not undo
+        if any(freed.grown() for _ in range(5)):
+            freed.give_back()
+    pieces = [bytearray(1_000) for _ in range(100_000)]
+    last = bytearray(1_000)
+    del pieces
+    assert any(freed.grown() for _ in range(5)), (len(in_use), len(last))
