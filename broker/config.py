@@ -7,13 +7,13 @@ raises ValueError with a sentence. Keys and defaults are RocketMQ's where it has
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..auth.model import check_secret, check_user_name
+from ..proto.addresses import check_host, is_ip
 
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 _MAX_PORT = 65_535
@@ -278,8 +278,8 @@ class BrokerConfig:
         """Raise ValueError for an invalid value."""
         self._check_names()
         self._check_numbers()
-        _check_host("brokerIP1", self.broker_ip1)
-        _check_host("bindAddress", self.bind_address)
+        check_host("brokerIP1", self.broker_ip1)
+        check_host("bindAddress", self.bind_address)
         split_addresses(self.namesrv_addr)
         self._check_access()
         if self.advertise not in ("auto", "replicas", "echo"):
@@ -381,20 +381,6 @@ class BrokerConfig:
         if self.advertise in ("auto", "replicas", "echo"):
             return []
         return split_addresses(self.advertise)
-
-
-def is_ip(host: str) -> bool:
-    """Return whether `host` is an IPv4 or IPv6 address rather than a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_host(key: str, host: str) -> None:
-    if not host or (any(c.isspace() or c in "/:;," for c in host) and not is_ip(host)):
-        raise ValueError(f"{key}='{host}' is neither an IP address nor a host name.")
 
 
 def _check_one_family(addresses: list[tuple[str, int]]) -> None:

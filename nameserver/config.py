@@ -7,6 +7,8 @@ minutes (docs/formats/ha.md, section 1.5).
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..proto.addresses import check_host
+
 _MAX_PORT = 65_535
 
 
@@ -110,6 +112,7 @@ class NameserverConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError for invalid settings."""
+        check_host("bindAddress", self.bind_address)
         if not 0 <= self.listen_port <= _MAX_PORT:
             raise ValueError(
                 f"listenPort is {self.listen_port}, but must be between 0 and {_MAX_PORT}."

@@ -27,6 +27,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_ip(host: str) -> bool:
+    """Return whether `host` is an IPv4 or IPv6 address rather than a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def check_host(key: str, host: str) -> None:
+    """Raise ValueError unless the value of setting `key` is an IP address or a host name."""
+    if is_ip(host) or (host and not any(c.isspace() or c in "/:;,[]" for c in host)):
+        return
+    text = f"{key}='{host}' is neither an IP address nor a host name."
+    if is_ip(host.strip("[]")):
+        text += " Write the IPv6 address without brackets."
+    raise ValueError(text)
+
+
 @lru_cache(maxsize=1_024)
 def is_local(address: str) -> bool:
     """Return whether a connection to HOST:PORT stays on this machine."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...proto.addresses import check_host
 from ..config import split_addresses
 
 _MAX_PORT = 65_535
@@ -61,6 +62,7 @@ class ProxyConfig:
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid value."""
+        check_host("bindAddress", self.bind_address)
         for key, port in (
             ("grpcServerPort", self.grpc_server_port),
             ("metricsPromExporterPort", self.metrics_prom_exporter_port),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.nameserver.config import NameserverConfig
 from cometmq.proto.addresses import is_loopback
 
 #: Spellings of "all addresses" that resolvers accept, and of addresses of other machines.
@@ -28,6 +32,16 @@ def test_no_other_spelling_counts_as_this_machine(address: str) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost"])
 def test_addresses_of_this_machine_are_loopback(address: str) -> None:
     assert is_loopback(address)
+
+
+@pytest.mark.parametrize("make", [BrokerConfig, NameserverConfig, ProxyConfig])
+@pytest.mark.parametrize("address", ["[::1]", "[::1]:80", "a b", "host:1", "10.0.0.1/8", ""])
+def test_an_address_that_cannot_be_bound_is_refused_by_name(
+    make: Callable[..., object], address: str
+) -> None:
+    with pytest.raises(ValueError, match=r"bindAddress=.* is neither an IP address") as error:
+        make(bind_address=address)
+    assert ("without brackets" in str(error.value)) is (address == "[::1]")
 
 
 @pytest.mark.parametrize("server", SERVERS)
