@@ -8,6 +8,7 @@ lane (`COMETMQ_NATIVE=off`) the tests of the native crate are skipped, with CI=t
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,12 @@ class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
         return nodeid if file.endswith(INDEPENDENT_FILES) else file
+
+
+def pytest_configure() -> None:
+    """Let processes under test end with Ctrl-C though the suite runs in a shell's background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
