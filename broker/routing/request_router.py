@@ -148,6 +148,10 @@ def _no_copy() -> WireError:
     )
 
 
+def _no_replica(group: GroupView) -> WireError:
+    return WireError(v2.PROXY_TIMEOUT, f"no replica of {group.name} can be reached from here")
+
+
 class RequestRouter:
     """Decides for the access point where a request is served."""
 
@@ -213,9 +217,7 @@ class RequestRouter:
         if len(self._cluster.groups) > 1 and request is not None:
             other = self._other_group(path, request)
             if other is not None:
-                return WireError(
-                    v2.PROXY_TIMEOUT, f"no replica of {other.name} can be reached from here"
-                )
+                return _no_replica(other)
         return "serve"
 
     def _beside_leader(self, path: str, request: Any) -> str | None:
@@ -290,13 +292,18 @@ class RequestRouter:
                 return group
         return None
 
-    def _owner_of_other(self, group: GroupView, path: str) -> str | None:
+    def _owner_of_other(self, group: GroupView, path: str) -> str:
+        """Return HOST:PORT of a replica of another group, or UNKNOWN. Raises WireError."""
         leader = group.leader()
         if leader is not None and (leader.alive or path in HELD):
             return leader.client
         # Without its leader, any living replica of the group serves its reads.
         member = _first_alive(group) or leader
-        return member.client if member is not None else None
+        if member is not None:
+            return member.client
+        if path in HELD:
+            return UNKNOWN  # its leader died before it registered; another one may be elected
+        raise _no_replica(group)
 
 
 def _first_alive(group: GroupView) -> MemberView | None:

@@ -1,0 +1,59 @@
+"""Where a request for another broker group goes while that group has no leader."""
+
+from __future__ import annotations
+
+from typing import cast
+from unittest.mock import create_autospec
+
+import pytest
+
+from cometmq.broker.leadership import Leadership
+from cometmq.broker.lite.fanout import LiteFanout
+from cometmq.broker.metadata.tables import Metadata
+from cometmq.broker.pull.cold_reads import ColdReads
+from cometmq.broker.routing.cluster_view import ClusterView
+from cometmq.broker.routing.request_router import RequestRouter
+from cometmq.front.access_point import UNKNOWN
+from cometmq.front.context import RequestContext
+from cometmq.ha.engine import Replication
+from cometmq.proto import paths, v1, v2
+from cometmq.proto.errors import WireError
+from cometmq.tests.broker.test_cluster_view import Time, group, member
+
+CREATE = v1.CreateTopicRequest(broker="b")
+LIST = v1.ListTopicsRequest(broker="b")
+
+
+def router(*members: v1.Member) -> RequestRouter:
+    """The router of the leader of group a beside group b."""
+    view = ClusterView("a", Time())
+    view.update("ns", [group("a", member(0, 10, leader=True)), group("b", *members)])
+    return RequestRouter(
+        leadership=create_autospec(Leadership, instance=True),
+        replication=create_autospec(Replication, instance=True),
+        metadata=create_autospec(Metadata, instance=True),
+        cluster=view,
+        cold_reads=create_autospec(ColdReads, instance=True),
+        lite_fanout=create_autospec(LiteFanout, instance=True),
+    )
+
+
+def locate(found: RequestRouter, path: str, request: object) -> str | None:
+    return found.locate(path, request, cast(RequestContext, None))
+
+
+def test_a_change_for_a_group_whose_replicas_died_before_one_led_is_held() -> None:
+    found = router(member(0, 20, alive=False), member(1, 30, alive=False))
+    assert locate(found, paths.CREATE_TOPIC, CREATE) == UNKNOWN
+
+
+def test_a_read_of_a_group_without_a_replica_is_refused_and_not_served_by_another_group() -> None:
+    found = router(member(0, 20, alive=False), member(1, 30, alive=False))
+    with pytest.raises(WireError, match="no replica of b can be reached") as error:
+        locate(found, paths.LIST_TOPICS, LIST)
+    assert error.value.code == v2.PROXY_TIMEOUT
+
+
+def test_a_read_of_a_group_without_a_leader_goes_to_a_replica_that_lives() -> None:
+    found = router(member(0, 20, alive=False), member(1, 30))
+    assert locate(found, paths.LIST_TOPICS, LIST) == "10.0.0.1:30"
