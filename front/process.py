@@ -29,8 +29,8 @@ _UNLIMITED = 1 << 30
 #: Growth of the process's own memory after which freed memory is returned.
 _GROWTH_BYTES = 32 << 20
 #: Calls of `FreedMemory.grown` between two returns, each of which takes some ten milliseconds of a
-#: thread.
-_CALLS = 5
+#: thread. The number is doubled while the memory is in use, and not if it has grown again.
+_CALLS_MIN, _CALLS_MAX = 5, 15
 
 
 def descriptor_limit() -> int:
@@ -80,30 +80,35 @@ class FreedMemory:
         #: None where the C library has no such function (macOS, musl).
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._process = psutil.Process()
-        #: What the process uses, as far as known: the least since the last return.
-        self._used = self._own_bytes()
+        #: The least of the process's own memory, and what was left by the last return.
+        self._least = self._left = self._own_bytes()
         self._calls = 0
+        self._wait = _CALLS_MIN
 
     def grown(self) -> bool:
         """Return whether to give memory back: the process has grown. Call it once a second."""
         self._calls += 1
-        if self._trim is None or self._calls < _CALLS:
+        if self._trim is None or self._calls < _CALLS_MIN:
             return False
         try:
             own = self._own_bytes()
         except OSError:  # no descriptor to read it: a later call repeats it
             return False
-        self._used = min(self._used, own)
-        return own >= self._used + _GROWTH_BYTES
+        self._least = min(self._least, own)
+        if own < self._least + _GROWTH_BYTES:
+            self._wait = _CALLS_MIN
+            return False
+        return self._calls >= self._wait or own >= self._left + _GROWTH_BYTES
 
     def give_back(self) -> None:
         """Return freed memory to the operating system; call it in a thread."""
         self._calls = 0
+        self._wait = min(2 * self._wait, _CALLS_MAX)
         if self._trim is None:
             return
         self._trim(0)
         with suppress(OSError):
-            self._used = self._own_bytes()  # what is left is in use
+            self._left = self._own_bytes()
 
     def _own_bytes(self) -> int:
         memory = self._process.memory_info()

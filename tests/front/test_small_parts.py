@@ -206,6 +206,7 @@ def test_freed_memory_is_returned_once_the_process_has_grown() -> None:
 
 
 def test_memory_in_use_does_not_delay_the_return_of_what_is_freed_later() -> None:
+    FreedMemory().give_back()  # of other tests
     freed = FreedMemory()
     in_use = bytearray(b"x") * (64 << 20)
     for _ in range(4):  # growth that a return does not undo
@@ -215,3 +216,18 @@ def test_memory_in_use_does_not_delay_the_return_of_what_is_freed_later() -> Non
     last = bytearray(1_000)
     del pieces
     assert any(freed.grown() for _ in range(5)), (len(in_use), len(last))
+
+
+def test_memory_in_use_at_a_return_is_returned_when_it_is_freed_later() -> None:
+    FreedMemory().give_back()  # of other tests
+    freed = FreedMemory()
+    pieces = [bytearray(1_000) for _ in range(100_000)]
+    last = bytearray(1_000)
+    for _ in range(3):
+        assert any(freed.grown() for _ in range(20))
+        freed.give_back()
+    own = psutil.Process().memory_full_info().uss
+    del pieces
+    assert any(freed.grown() for _ in range(20)), len(last)
+    freed.give_back()
+    assert psutil.Process().memory_full_info().uss < own - (32 << 20)
