@@ -230,7 +230,7 @@ async def test_a_drained_port_closes_the_connections_of_both_protocols(
             assert (await client.call(ECHO, b"a")).body == b"a"
             await asyncio.gather(shared.door.drain(30), shared.remoting.drain(30))
             await asyncio.wait_for(client.closed.wait(), WAIT_S)
-        with pytest.raises(OSError):  # nobody listens
+        with pytest.raises(OSError):  # no server listens
             await asyncio.open_connection("127.0.0.1", shared.port)
 
 
