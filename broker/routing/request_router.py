@@ -302,7 +302,7 @@ class RequestRouter:
         if member is not None:
             return member.client
         if path in HELD:
-            return UNKNOWN  # its leader died before it registered; another one may be elected
+            return UNKNOWN  # no leader has registered; one may be elected
         raise _no_replica(group)
 
 

@@ -1,7 +1,7 @@
 //! Plaintext and TLS on one port, distinguished by the first byte of a connection, or TLS alone.
-//! The same for HTTP/2 and the remoting protocol, whose frames are shorter than 16 MiB and therefore
-//! begin with 0; under TLS clients of gRPC name HTTP/2 (ALPN), so others are told apart by the first
-//! byte that they send after the handshake.
+//! HTTP/2 and the remoting protocol share a port in the same way: remoting frames are shorter than
+//! 16 MiB and therefore begin with 0. Over TLS, a client that names HTTP/2 (ALPN) speaks gRPC. For
+//! any other client the first byte after the handshake decides.
 //!
 //! Certificates can be replaced while the server runs; open connections keep the old one.
 

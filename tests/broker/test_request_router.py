@@ -1,4 +1,4 @@
-"""Where a request for another broker group goes while that group has no leader."""
+"""Routing of requests for another broker group while that group has no leader."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_group_that_never_committed_lags_by_the_messages_that_it_has_not_read(
     endpoint = ("--endpoint", shared_cluster.endpoints)
     shown = shared_cluster.run("group", "list", *endpoint, "-o", "json")
     listed = {row["group"]: row["lag"] for row in json.loads(shown.stdout)}
-    assert (listed["holders"], listed["idle"]) == (3, 0), "the command says what the page says"
+    assert (listed["holders"], listed["idle"]) == (3, 0), "the command shows the lag of the page"
     wait_until("it is measured", lambda: "holders" in measured(shared_cluster))
     assert min(measured(shared_cluster).values()) >= 0
 
