@@ -22,7 +22,7 @@ LEFT_OUT = {
         both_protocols bounded_requests broadcast
         classic classic_access classic_admin classic_calls classic_pop
         classic_replicas classic_replies classic_transactions
-        cold_records dedup delay_levels descriptors extreme_values
+        cold_records dedup delay_levels descriptors differential extreme_values
         full_disk_broker gaps lite lite_core lite_ends lite_replicas lite_subscribe message_queries
         meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts
         pop_handover pop_restart proxy pull read_log recall receive redelivery registration replicas

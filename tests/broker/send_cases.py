@@ -11,7 +11,7 @@ import argparse
 import random
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -359,24 +359,37 @@ def _check_refused(world: World, case: Case) -> None:
         template.turn = turns.get(name, 0)
 
 
+class Outcome(NamedTuple):
+    """Requests that were compared, those that the native path accepted, and the CPU time."""
+
+    compared: int
+    equal: int
+    cpu_s: float
+
+
+def run(least: int, seed: int) -> Outcome:
+    """Compare at least so many requests. Raises AssertionError at the first difference."""
+    codec = native.part("codec")
+    assert codec is not None, "the native crate is not available"
+    source = random.Random(seed)
+    cases = Cases(source)
+    begin = time.process_time()
+    done = accepted = 0
+    while done < least:
+        turn = [cases.case() for _ in range(source.randrange(1, 40))]
+        accepted += check(codec, turn)
+        done += len(turn)
+    return Outcome(done, accepted, time.process_time() - begin)
+
+
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="Compare the native send path with Python's")
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    codec = native.part("codec")
-    assert codec is not None, "the native crate is not available"
-    source = random.Random(options.seed)
-    cases = Cases(source)
-    begin = time.process_time()
-    done = accepted = 0
-    while done < options.requests:
-        turn = [cases.case() for _ in range(source.randrange(1, 40))]
-        accepted += check(codec, turn)
-        done += len(turn)
-    spent = time.process_time() - begin
-    print(f"{done} requests, {accepted} accepted, all equal; {done / spent:.0f} per CPU second")
+    done, accepted, cpu_s = run(options.requests, options.seed)
+    print(f"{done} requests, {accepted} accepted, all equal; {done / cpu_s:.0f} per CPU second")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The native conversion of records gives the bytes of the Python path, or leaves the record to it.
 
-Records have all flags, extreme values and odd properties. By default a thousand records are
-compared; `COMETMQ_DIFFERENTIAL_EXAMPLES=1000000 pytest tests/broker/test_wire_messages.py` compares
-more (up to eight records an example).
+Records have all flags, extreme values and odd properties. Hypothesis shrinks what it finds;
+`receive_cases.py` generates more records in less time. By default about a thousand are compared;
+`COMETMQ_DIFFERENTIAL_EXAMPLES=1000000 pytest tests/broker/test_wire_messages.py` compares more (up
+to eight records an example).
 """
 
 from __future__ import annotations
@@ -14,19 +15,17 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.messages.convert import Receipt, sized_item, topic_field
 from cometmq.broker.messages.filters import TagFilter, of_tags
 from cometmq.broker.messages.runs import Receipts, Room, Run, RunConverter, run_converter
-from cometmq.proto import v2
 from cometmq.proto.native import SWITCH
 from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
-from cometmq.store.format.record import Message, decode_delivery, encode
+from cometmq.store.format.record import Message, encode
 from cometmq.store.format.results import StoredRecord
 
+from .receive_cases import ATTEMPTS_MAX, TOPIC, by_python
+
 EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "150"))
-TOPIC = topic_field(v2.Resource(name="t", resource_namespace="ns"))
 CONVERTER = run_converter()
-ATTEMPTS_MAX = 16
 
 pytestmark = pytest.mark.skipif(
     CONVERTER.native is None, reason="the native crate is not installed (scripts/native_door)"
@@ -98,38 +97,6 @@ def records(draw: st.DrawFn, odd: bool = True) -> StoredRecord:
     )
     queue_offset, place = draw(st.integers(0, 1 << 62)), draw(st.integers(0, 1 << 62))
     return StoredRecord(queue_offset, place, encode(message, queue_offset, place, draw(_int64)), 0)
-
-
-def by_python(
-    found: list[StoredRecord],
-    room: Room,
-    wanted: TagFilter | None,
-    receipts: Receipts | None,
-    attempts: list[int] | None,
-) -> Run:
-    """Return the run of the Python path, which converts records of every form."""
-    items: list[bytes] = []
-    offsets: list[int] = []
-    size = end = 0
-    start = -1 if receipts is None else receipts.start
-    while end < len(found) and len(items) < room.messages and (not items or size < room.size):
-        stored = found[end]
-        record = decode_delivery(stored.data)
-        attempt = 1 if attempts is None else attempts[end]
-        end += 1
-        if wanted is not None and not wanted.matches(record):
-            continue
-        start = stored.queue_offset if start < 0 else start
-        receipt = None
-        if receipts is not None:
-            place = f"{stored.queue_offset} {stored.physical_offset}"
-            handle = f"{start}{receipts.middle}{place}"
-            receipt = Receipt(handle.encode(), receipts.invisible_ms, attempt)
-        item, filled = sized_item(TOPIC, record, receipt)
-        items.append(item)
-        offsets.append(stored.queue_offset)
-        size += filled
-    return Run(items, offsets, size, end)
 
 
 _receipts = st.none() | st.builds(

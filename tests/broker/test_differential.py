@@ -1,0 +1,27 @@
+"""200,000 generated requests and records have the same bytes on the native and the Python path.
+
+`send_cases.py` and `receive_cases.py` compare ten million by command.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.proto import native
+
+from . import receive_cases, send_cases
+
+GENERATED = 200_000
+SEED = 7
+
+pytestmark = pytest.mark.skipif(
+    native.part("codec") is None, reason="the native crate is not installed (scripts/native_door)"
+)
+
+
+def test_generated_requests_are_planned_as_by_the_python_path() -> None:
+    assert send_cases.run(GENERATED, SEED).equal > GENERATED / 4
+
+
+def test_generated_records_are_converted_as_by_the_python_path() -> None:
+    assert receive_cases.run(GENERATED, SEED).equal > GENERATED / 2
