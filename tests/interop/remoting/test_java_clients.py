@@ -35,7 +35,7 @@ TOPICS = {
     "More": ("transactions", "requests"),
     "Modes": (
         *("broadcast", "pull", "lite", "sql", "restart", "rebalance", "dead", "timed", "trace"),
-        "traces",
+        *("traces", "spaced2"),
     ),
     "Pop": ("pop",),
 }

@@ -7,6 +7,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -24,7 +25,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Ways to consume: broadcasting, pull, lite pull, SQL, offsets over a restart, a rebalance, dead letters, delivery
- * times, a namespace, trace. Each step has its own topic, and all run at once.
+ * times, namespaces, trace. Each step has its own topic, and all run at once.
  * Arguments: nameserver, mark of topics and groups. Prints OK and the step that failed otherwise.
  */
 public class Modes {
@@ -50,6 +51,7 @@ public class Modes {
         steps.put("dead", Modes::dead);
         steps.put("timed", Modes::timed);
         steps.put("spaced", Modes::spaced);
+        steps.put("spaced2", Modes::spacedByHeader);
         steps.put("trace", Modes::trace);
         DefaultMQProducer producer = started(new DefaultMQProducer(mark + "-modes-producers"));
         List<Thread> running = new ArrayList<>();
@@ -282,6 +284,31 @@ public class Modes {
         started(producer);
         DefaultMQPushConsumer consumer = consumer(group, 0);
         consumer.setNamespace("space");
+        exchange(producer, consumer, topic);
+        consumer.shutdown();
+        producer.shutdown();
+    }
+
+    /** With namespace v2 of 5.x names stay as they are: requests have the namespace in a field. */
+    static void spacedByHeader(DefaultMQProducer unused, String topic, String group) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(mark + "-spaced2-producers");
+        DefaultMQPushConsumer consumer = consumer(group, 0);
+        // Clients of one instance share their connections, and the fields of their requests.
+        producer.setInstanceName(group + "-producer");
+        for (ClientConfig each : new ClientConfig[] {producer, consumer}) {
+            if (!More.setNamespaceV2(each)) {
+                return;
+            }
+        }
+        started(producer);
+        exchange(producer, consumer, topic);
+        consumer.shutdown();
+        producer.shutdown();
+    }
+
+    /** A message reaches the consumer, with the name of the topic that both were given. */
+    static void exchange(DefaultMQProducer producer, DefaultMQPushConsumer consumer, String topic)
+            throws Exception {
         Set<String> topics = ConcurrentHashMap.newKeySet();
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -292,8 +319,6 @@ public class Modes {
         producer.send(More.message(topic, "spaced"));
         More.until(() -> !topics.isEmpty(), "a message in a namespace");
         More.check(topics.equals(Set.of(topic)), "the name without its namespace: " + topics);
-        consumer.shutdown();
-        producer.shutdown();
     }
 
     /** A producer with trace stores a record of its send in the topic of traces. */

@@ -7,6 +7,7 @@ import java.util.function.BooleanSupplier;
 
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -88,6 +89,8 @@ public class More {
         asker.setNamesrvAddr(nameserver);
         asker.setSendMsgTimeout(TIMEOUT_MS);
         asker.setInstanceName("asker");
+        // Its fields are signed, too.
+        setNamespaceV2(asker);
         asker.start();
         DefaultMQProducer replier = new DefaultMQProducer(mark + "-repliers", hook);
         replier.setNamesrvAddr(nameserver);
@@ -133,6 +136,16 @@ public class More {
         Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
             .invoke(producer, mark + "-requests", handle);
         check(id.equals(sent.getClass().getMethod("getMsgId").invoke(sent)), "the recalled message");
+    }
+
+    /** Set a namespace of the second kind; return whether the client knows it: 5.x does. */
+    static boolean setNamespaceV2(ClientConfig client) throws Exception {
+        try {
+            ClientConfig.class.getMethod("setNamespaceV2", String.class).invoke(client, "space");
+            return true;
+        } catch (NoSuchMethodException error) {
+            return false;
+        }
     }
 
     static DefaultMQPushConsumer consumer(String nameserver, String group) throws Exception {
