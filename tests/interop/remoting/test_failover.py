@@ -1,4 +1,5 @@
-"""Unmodified Java and Go clients while their leader is killed: nothing acknowledged is lost."""
+"""Unmodified Java and Go clients while their leader is killed: nothing acknowledged is lost, and
+queues stay in order."""
 
 from __future__ import annotations
 
@@ -45,16 +46,19 @@ class Run:
         await process.wait()
 
 
-def client_runs() -> list[Run]:
-    """Return a run of each client: Java of both generations, and Go."""
+def java_runs(name: str) -> list[Run]:
+    """Return a run of a program with the Java client of each generation."""
     runs = []
     for version in VERSIONS:
         mark = f"java-{version.partition('.')[0]}"
-        runs.append(
-            Run(f"rocketmq-client {version}", mark, [*java(version), "Failover", "{}", mark])
-        )
-    runs.append(Run("rocketmq-client-go", "go", [*program(), "{}", "go", "failover"]))
+        runs.append(Run(f"rocketmq-client {version}", mark, [*java(version), name, "{}", mark]))
     return runs
+
+
+def client_runs() -> list[Run]:
+    """Return a run of each client: Java of both generations, and Go."""
+    go = Run("rocketmq-client-go", "go", [*program(), "{}", "go", "failover"])
+    return [*java_runs("Failover"), go]
 
 
 async def killing(cluster: Cluster, runs: list[Run], home: Path) -> None:
@@ -68,19 +72,38 @@ async def killing(cluster: Cluster, runs: list[Run], home: Path) -> None:
         await asyncio.to_thread(cluster.kill9, "master")
 
 
+def run_on_cluster(runs: list[Run], kind: str, folder: Path) -> None:
+    """Run the clients on a cluster of two replicas and kill its leader; topics end with `kind`."""
+    cluster = Cluster(folder / "d", "--remoting", restart=True, controller=True).start()
+    try:
+        for run in runs:
+            (folder / run.mark).mkdir()
+            cluster.create_topic(f"{run.mark}-{kind}", queues=4)
+        cluster.wait_in_sync()
+        asyncio.run(killing(cluster, runs, folder))
+    finally:
+        cluster.stop()
+
+
+def said(run: Run, word: str) -> str:
+    """Return the line of a successful run that begins with a word."""
+    assert run.lines[-1] == "OK", run.lines[-40:]
+    (line,) = (line for line in run.lines if line.startswith(word))
+    return line
+
+
 @pytest.mark.timeout(700)  # the first run fetches the clients
 def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(tmp_path: Path) -> None:
     runs = client_runs()
-    cluster = Cluster(tmp_path / "d", "--remoting", restart=True, controller=True).start()
-    try:
-        for run in runs:
-            (tmp_path / run.mark).mkdir()
-            cluster.create_topic(f"{run.mark}-failover", queues=4)
-        cluster.wait_in_sync()
-        asyncio.run(killing(cluster, runs, tmp_path))
-        for run in runs:
-            assert run.lines[-1] == "OK", run.lines[-40:]
-            (gap,) = (line for line in run.lines if line.startswith("GAP"))
-            print(f"{run.name}: {gap}", file=sys.stderr)
-    finally:
-        cluster.stop()
+    run_on_cluster(runs, "failover", tmp_path)
+    for run in runs:
+        print(f"{run.name}: {said(run, 'GAP')}", file=sys.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_queues_are_consumed_in_order_when_the_leader_is_killed(tmp_path: Path) -> None:
+    runs = java_runs("Ordered")
+    run_on_cluster(runs, "ordered", tmp_path)
+    for run in runs:
+        print(f"{run.name}: {said(run, 'REPEATED')}", file=sys.stderr)
