@@ -21,8 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-JARS = Path(__file__).resolve().parents[3] / ".cache" / "reference-5.5.0"
+CACHE = Path(__file__).resolve().parents[3] / ".cache"
+JARS = CACHE / "reference-5.5.0"
+EXAMPLES = CACHE / "reference-examples-5.5.0"
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+COPY_ONE_GOAL = COPY_GOAL.replace("copy-dependencies", "copy")
 FETCH_S, START_S, COMMAND_S = 300.0, 90.0, 60.0
 JAVA = (
     *("java", "-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g"),
@@ -43,20 +46,33 @@ class Reference:
     """A running reference."""
 
     endpoint: str
+    #: HOST:PORT for classic clients.
+    nameserver: str
     pid: int
 
 
 def jars() -> Path:
     """The folder of the jars; fetched if it is not there yet. Raises ReferenceMissing."""
-    if JARS.is_dir():
-        return JARS
+    return _fetched(JARS, COPY_GOAL, "-DincludeScope=runtime")
+
+
+def examples() -> Path:
+    """The folder with the jar of the reference's own benchmark. Raises ReferenceMissing."""
+    return _fetched(
+        EXAMPLES, COPY_ONE_GOAL, "-Dartifact=org.apache.rocketmq:rocketmq-example:5.5.0"
+    )
+
+
+def _fetched(folder: Path, goal: str, option: str) -> Path:
+    if folder.is_dir():
+        return folder
     if not (shutil.which("mvn") and shutil.which("java")):
         raise ReferenceMissing("Maven and a JDK are needed to start the reference")
-    partial = JARS.with_name(f"{JARS.name}.{os.getpid()}")
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     done = subprocess.run(
         [
-            *("mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), COPY_GOAL),
-            *("-DincludeScope=runtime", f"-DoutputDirectory={partial}"),
+            *("mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), goal),
+            *(option, f"-DoutputDirectory={partial}"),
         ],
         capture_output=True,
         text=True,
@@ -65,8 +81,8 @@ def jars() -> Path:
     )
     if done.returncode != 0:
         raise ReferenceMissing(f"the reference's jars cannot be fetched: {done.stdout[-500:]}")
-    partial.rename(JARS)
-    return JARS
+    partial.rename(folder)
+    return folder
 
 
 @contextmanager
@@ -92,7 +108,7 @@ def running(topic: str, group: str, *, flush: str = "ASYNC_FLUSH") -> Iterator[R
         _wait(grpc)
         start.command("updateTopic", "-n", naming, "-c", "DefaultCluster", "-t", topic)
         start.command("updateSubGroup", "-n", naming, "-c", "DefaultCluster", "-g", group)
-        yield Reference(f"127.0.0.1:{grpc}", process.pid)
+        yield Reference(f"127.0.0.1:{grpc}", naming, process.pid)
 
 
 def write_configuration(home: Path, ports: dict[str, int], flush: str) -> None:
