@@ -15,7 +15,6 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from pathlib import Path
 
 from ..errors import CliError, Exit
@@ -134,7 +133,7 @@ def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
             " --replicas 2.",
             Exit.USAGE,
         )
-    size = ports.block_size(shape) + (ports.remoting_size(shape) if options.remoting else 0)
+    size = ports.block_size(shape)
     if options.port and options.port + size > _PORTS_END:
         raise CliError(
             f"--port {options.port} needs {size} ports, up to {_PORTS_END - 1}: give a lower one.",
@@ -193,12 +192,9 @@ def _check_kind(data: DataDirectory, options: Options) -> None:
 def _nameservers(data: DataDirectory, options: Options, token: str, shape: Shape) -> list[Plan]:
     plans = []
     numbers = _namesrv_ports(options, shape)
-    classic = _remoting_ports(options, shape, ports.usual_nameserver_remoting(), brokers=False)
     for name in shape.namesrv_names():
         home = data.path / name
-        settings = next(classic)
-        file, found, flags = _namesrv_file(data, options, token, home, next(numbers), settings[0])
-        flags.update(settings[1])
+        file, found, flags = _namesrv_file(data, options, token, home, next(numbers))
         plans.append(Plan(name, "nameserver", "namesrv", home, {"--config": file}, flags, found))
     if len(plans) == 1:
         return plans
@@ -221,21 +217,18 @@ def _namesrv_ports(options: Options, shape: Shape) -> Iterator[tuple[int, int]]:
     return zip(ports.usual_nameservers(), ports.usual_nameserver_metrics(), strict=False)
 
 
-def _remoting_ports(
-    options: Options, shape: Shape, usual: Iterator[int], *, brokers: bool
-) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """Yield the keys of the file and the flags of the process for the port of classic clients."""
+def _remoting(options: Options, port: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the keys of the file and the flags of the process for classic clients.
+
+    Their port is `port`, that of gRPC clients; if the system chooses ports, they have their own.
+    """
     if not options.remoting:
-        return repeat(({}, {}))
+        return {}, {}
     if options.port == 0:
-        return repeat(({}, {"remoting_listen_port": _ANY_PORT}))
-    if options.port is None:
-        return (({_REMOTING: str(port)}, {}) for port in usual)
-    block = ports.block_remoting if brokers else ports.block_nameserver_remoting
-    numbers = map(str, block(options.port, shape))
-    flag = "remoting_listen_port"
-    # In one process with a broker: see `Plan.keep_ports`.
-    return (({_REMOTING: port}, {} if options.single else {flag: port}) for port in numbers)
+        return {}, {"remoting_listen_port": _ANY_PORT}
+    # A flag only if it overrides the file, and not in one process: see `Plan.keep_ports`.
+    is_flag = options.port is not None and not options.single
+    return {_REMOTING: port}, {"remoting_listen_port": port} if is_flag else {}
 
 
 def _namesrv_addresses(plans: list[Plan]) -> list[str]:
@@ -244,13 +237,12 @@ def _namesrv_addresses(plans: list[Plan]) -> list[str]:
     return [] if "0" in numbers else [f"{HOST}:{number}" for number in numbers]
 
 
-def _namesrv_file(  # noqa: PLR0917 - what a file is made of
+def _namesrv_file(
     data: DataDirectory,
     options: Options,
     token: str,
     home: Path,
     numbers: tuple[int, int],
-    remoting: Mapping[str, str],
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     file = home / "namesrv.conf"
     wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
@@ -264,7 +256,9 @@ def _namesrv_file(  # noqa: PLR0917 - what a file is made of
         flags["authentication_enabled"] = "true"
     if options.port != 0:
         wanted.update({KEYS[flag]: port for flag, port in chosen.items()})
-    wanted.update(remoting)
+    keys, more = _remoting(options, _port_of(options, file, "listen_port", numbers[0]))
+    wanted.update(keys)
+    flags.update(more)
     found = data.configure(file, wanted, "A nameserver of `cometmq up`.")
     return file, found, flags
 
@@ -275,21 +269,14 @@ def _brokers(
     usual = "sync" if shape.replicas > 1 else "async"
     members = list(shape.members())
     numbers = _broker_ports(data, options, members, shape)
-    usual_ports = (
-        _below_ha(data, member, chosen) for member, chosen in zip(members, numbers, strict=True)
-    )
-    classic = _remoting_ports(options, shape, usual_ports, brokers=True)
     for member, chosen in zip(members, numbers, strict=True):
         home = data.path / member.name
-        settings = next(classic)
         file, found, flags = _broker_file(
             *(data, options, token, member),
             chosen=chosen,
             namesrv=";".join(nameservers),
             usual_replication=usual,
-            remoting=settings[0],
         )
-        flags.update(settings[1])
         yield Plan(
             member.name,
             member.role,
@@ -303,10 +290,10 @@ def _brokers(
         )
 
 
-def _below_ha(data: DataDirectory, member: Member, chosen: BrokerPorts) -> int:
-    """Return the port below that of replication, which the file of the broker may name."""
-    found = read_settings(data.path / member.name / "broker.conf").get(KEYS["ha_listen_port"], "")
-    return (int(found) if found.isdigit() else chosen[1]) - 1
+def _port_of(options: Options, file: Path, flag: str, chosen: int) -> str:
+    """Return the port of gRPC clients: the chosen one, or without `--port` the one of the file."""
+    found = read_settings(file).get(KEYS[flag], "") if options.port is None else ""
+    return found or str(chosen)
 
 
 def _broker_ports(
@@ -328,10 +315,6 @@ def _single(data: DataDirectory, options: Options, token: str, shape: Shape) -> 
     home = data.path / _SINGLE.name
     numbers = next(_namesrv_ports(options, shape))
     (chosen,) = _broker_ports(data, options, [_SINGLE], shape)
-    usual = iter([_below_ha(data, _SINGLE, chosen)])
-    own = next(_remoting_ports(options, shape, usual, brokers=True))
-    names = ports.usual_nameserver_remoting()
-    other = next(_remoting_ports(options, shape, names, brokers=False))
     # The process sets the address itself, after its nameserver has bound a port.
     namesrv = "" if options.port == 0 else f"{HOST}:{numbers[0]}"
     file, found, flags = _broker_file(
@@ -339,10 +322,8 @@ def _single(data: DataDirectory, options: Options, token: str, shape: Shape) -> 
         chosen=chosen,
         namesrv=namesrv,
         usual_replication="async",
-        remoting=own[0],
     )
-    flags.update(own[1])
-    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, numbers, other[0])
+    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, numbers)
     files = {"--config": file, "--namesrv-config": namesrv_file}
     return Plan(
         *(_SINGLE.name, "master", "single", home, files, {**flags, **namesrv_flags}, found),
@@ -359,7 +340,6 @@ def _broker_file(
     chosen: BrokerPorts,
     namesrv: str,
     usual_replication: str,
-    remoting: Mapping[str, str],
 ) -> tuple[Path, dict[str, str], dict[str, str]]:
     home = data.path / member.name
     wanted = {
@@ -396,10 +376,12 @@ def _broker_file(
         wanted["auditLogFile"] = str(home / "log" / "audit.log")
         wanted["auditTopicEnable"] = "true"
         flags["authentication_enabled"] = flags["authorization_enabled"] = "true"
-    wanted.update(remoting)
+    file = home / "broker.conf"
+    keys, more = _remoting(options, _port_of(options, file, "grpc_server_port", chosen[0]))
+    wanted.update(keys)
+    flags.update(more)
     if options.flush:
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
-    file = home / "broker.conf"
     found = data.configure(file, wanted, f"The broker `{home.name}` of `cometmq up`.")
     return file, found, flags
 

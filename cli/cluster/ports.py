@@ -1,9 +1,8 @@
 """The ports of the processes of `cometmq up`.
 
 Without `--port`, of new files: clients 8081, 8083, ..., replication 10912, 10914, ..., metrics
-5557, 5559, ..., nameservers 9876, 9877, ..., their metrics 5558, 5560, .... With `--remoting` each
-broker serves classic clients on the port below that of replication, the nameservers on 9886, 9887,
-.... With `--port N` one block:
+5557, 5559, ..., nameservers 9876, 9877, ..., their metrics 5558, 5560, .... Classic clients
+(`--remoting`) use the ports of gRPC clients. With `--port N` one block:
 
     N, N + 2                    clients of the first two brokers
     N + 1                       the first nameserver
@@ -11,8 +10,7 @@ broker serves classic clients on the port below that of replication, the nameser
     N + 4, N + 6                metrics of the first two brokers
     from N + 7                  the other nameservers, then three ports (clients, replication,
                                 metrics) for each further broker, then the metrics of the
-                                nameservers; with `--remoting` the ports of classic clients at the
-                                nameservers, then those at the brokers
+                                nameservers
 """
 
 import socket
@@ -31,8 +29,6 @@ BrokerPorts = tuple[int, int, int]
 _USUAL: BrokerPorts = (8081, 10912, 5557)
 _USUAL_NAMESRV = 9876
 _USUAL_NAMESRV_METRICS = 5558
-# Beyond the nameservers.
-_USUAL_NAMESRV_REMOTING = 9886
 _DISTANCE = 2
 # Ports of one nameserver and two brokers, the first part of a block.
 _FIRST = 7
@@ -54,26 +50,6 @@ def usual_nameservers() -> Iterator[int]:
 def usual_nameserver_metrics() -> Iterator[int]:
     """Yield the metrics ports of nameservers without `--port`, between those of the brokers."""
     return count(_USUAL_NAMESRV_METRICS, _DISTANCE)
-
-
-def usual_nameserver_remoting() -> Iterator[int]:
-    """Yield the ports of classic clients at the nameservers without `--port`."""
-    return count(_USUAL_NAMESRV_REMOTING)
-
-
-def block_nameserver_remoting(first: int, shape: Shape) -> Iterator[int]:
-    """Yield the ports of classic clients at the nameservers, behind the block."""
-    return count(first + block_size(shape))
-
-
-def block_remoting(first: int, shape: Shape) -> Iterator[int]:
-    """Yield the ports of classic clients at the brokers, behind those at the nameservers."""
-    return count(first + block_size(shape) + shape.nameservers)
-
-
-def remoting_size(shape: Shape) -> int:
-    """Return the number of ports that `--remoting` adds to a block."""
-    return shape.nameservers + shape.groups * shape.replicas
 
 
 def block_brokers(first: int, nameservers: int) -> Iterator[BrokerPorts]:
