@@ -92,8 +92,11 @@ def _connected(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), ANSWER_S)
 
 
-def produce(nameserver: str, messages: int) -> float:
-    """Run the reference's producer; return its messages per second. Raises ReferenceMissing."""
+def produce(nameserver: str, messages: int) -> tuple[int, float]:
+    """Run the reference's producer; return the acknowledged messages, and the sends per second.
+
+    Sends fail when its 64 threads start on a busy machine. Raises ReferenceMissing.
+    """
     classes = f"{examples()}/*:{jars()}/*"
     with tempfile.TemporaryDirectory(prefix="cometmq-producer-") as home:
         done = subprocess.run(
@@ -108,27 +111,30 @@ def produce(nameserver: str, messages: int) -> float:
             stdin=subprocess.DEVNULL,
             check=False,
         )
-    found = re.search(r"Complete.*Send Total: (\d+).*Send TPS: (\d+).*Failed: (\d+)", done.stdout)
-    if found is None or found[3] != "0":
+    found = re.search(
+        r"Complete.*Send Total: (\d+).*Send TPS: (\d+).*Send Failed: (\d+).*Failed: (\d+)",
+        done.stdout,
+    )
+    if found is None:
         raise RuntimeError(f"the producer failed: {(done.stdout + done.stderr)[-800:]}")
-    return float(found[2])
+    total, rate, failed, refused = map(int, found.groups())
+    return total - failed - refused, float(rate)
 
 
 def measured(nameserver: str, pid: int, messages: int) -> Figures:
     """Measure one server, after a run of the producer that warms it."""
-    produce(nameserver, messages)
+    warm, _ = produce(nameserver, messages)
     before = cpu_seconds(pid)
-    rate = produce(nameserver, messages)
-    sent = cpu_seconds(pid) - before
+    sent, rate = produce(nameserver, messages)
+    sending_s = cpu_seconds(pid) - before
     puller = Puller(nameserver)
     puller.pull_all()
     before = cpu_seconds(pid)
     pulled = puller.pull_all()
-    read = cpu_seconds(pid) - before
-    # The threads of the producer send a few more than they are asked for.
-    if pulled < 2 * messages:
-        raise RuntimeError(f"{pulled} messages were pulled, but {2 * messages} were sent")
-    return Figures(rate, sent / messages * 1e6, read / pulled * 1e6)
+    reading_s = cpu_seconds(pid) - before
+    if pulled < warm + sent:
+        raise RuntimeError(f"{pulled} messages were pulled, but {warm + sent} were acknowledged")
+    return Figures(rate, sending_s / sent * 1e6, reading_s / pulled * 1e6)
 
 
 def ours(messages: int) -> Figures:
