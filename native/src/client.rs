@@ -73,6 +73,9 @@ struct State {
     sender: Option<http2::SendRequest<Said>>,
     failed: Option<(Instant, Status)>,
     rounds: u32,
+    /// Index of the address to dial first. A lost connection is followed by the next address: the
+    /// host of the lost one may have vanished, and dialling it would take `DIAL_NEXT`.
+    first: usize,
 }
 
 /// Calls to any number of servers, and their answers.
@@ -327,12 +330,16 @@ impl Channel {
             return Err(status.clone());
         }
         let mut last = String::new();
-        for (index, address) in self.addresses.iter().enumerate() {
-            let is_last = index + 1 == self.addresses.len();
+        let count = self.addresses.len();
+        for step in 0..count {
+            let index = (state.first + step) % count;
+            let address = &self.addresses[index];
+            let is_last = step + 1 == count;
             match dial(address, if is_last { DIAL } else { DIAL_NEXT }).await {
                 Ok(sender) => {
                     *state = State {
                         sender: Some(sender.clone()),
+                        first: (index + 1) % count,
                         ..State::default()
                     };
                     return Ok(sender);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -123,6 +123,30 @@ async def test_the_next_address_is_dialled_when_the_first_is_unreachable(
 ) -> None:
     async with dialled(implementation, dead_port()) as (made, _server):
         assert await made.unary("/s/echo", b"x", 10, META) == b"x"
+
+
+@native
+async def test_after_a_lost_connection_the_next_address_is_dialled_first() -> None:
+    accepted = []
+
+    async def close(name: str, writer: asyncio.StreamWriter) -> None:
+        accepted.append(name)
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        addresses = []
+        for name in ("first", "second"):
+            server = await asyncio.start_server(
+                lambda _reader, writer, name=name: close(name, writer), "127.0.0.1", 0
+            )
+            await stack.enter_async_context(server)
+            addresses.append(server.sockets[0].getsockname())
+        made = NativeCalls(Target(tuple(addresses)))
+        stack.push_async_callback(made.close)
+        for _ in range(3):
+            with pytest.raises(CallFailed):
+                await made.unary("/s/echo", b"", 5, META)
+    assert accepted == ["first", "second", "first"]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
