@@ -204,7 +204,7 @@ class Session:
         if self._refusal is not None and not self._refusal.done():
             self._refusal.set_exception(error)
         elif self._refusal is None:
-            logger.warning("client.refused_by_server error=%s", error)
+            self._outages.refused(str(error), steady_s())
 
     def _on_telemetry_end(self, connection: Connection, failure: CallFailed) -> None:
         """Use the reason: servers refuse settings by ending the stream."""

@@ -1,5 +1,6 @@
 """`cometmq doctor connect`: the first broken leg of a client's way to a broker, and its cure."""
 
+import logging
 import time
 from typing import Any
 
@@ -34,6 +35,8 @@ def connect(endpoint: str, topic: str, output: str) -> int:
 
     from .legs import BrokenLeg, Way, clean_up, legs
 
+    # The SDK logs each failed attempt; the row of the leg has its last one.
+    logging.getLogger("cometmq.client").setLevel(logging.CRITICAL)
     target(endpoint)  # an invalid address is a mistake in the command
     rows: list[dict[str, Any]] = []
     cure = ""

@@ -6,23 +6,26 @@
     broker       the server is a broker or proxy, and accepts the caller's keys
     topic        a scratch topic and a scratch group exist, or --topic
     route        the topic has a route
-    addresses    each address in the route, to which clients go next, speaks HTTP/2
+    addresses    each address in the route, to which clients go next, is a node of this cluster:
+                 it speaks HTTP/2 and knows the topic
     telemetry    a client gets the settings of the server
     send         a message is stored
     receive      it is received and acknowledged
 
-The first broken leg explains the symptom; the ones behind it are not tried.
+The first broken leg explains the symptom; the ones behind it are not tried. With --topic, a node of
+another cluster that has a topic of this name passes as a node of this one.
 """
 
 import asyncio
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...client.errors import CometError
+from ...client.errors import CometError, NotFound, RequestRefused
 from ...client.producer import Producer
 from ...client.simple_consumer import SimpleConsumer
 from ...proto import paths, v1, v2
@@ -34,7 +37,13 @@ from ..sdk import sdk_options
 
 _TIMEOUT_S = 5.0
 _RECEIVE_S = 30.0
+#: How long a replica may lack a topic that its leader has just created.
+_REPLICATE_S = 5.0
 _GROUP = "cometmq-doctor"
+_ADVERTISE = (
+    "Set advertise=HOST:PORT on the brokers to the address that clients use, or brokerIP1 to the"
+    " broker's reachable address."
+)
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS_TYPE = 4
 _FRAME_HEADER = 9
@@ -248,27 +257,63 @@ def _addresses(way: Way) -> str:
         for queue in way.route.message_queues
         for address in queue.broker.endpoints.addresses
     }
-    reached = []
-    broken = []
+    reached, broken, others = [], [], []
     context = _unverified() if uses_tls(way.endpoint) else None
     for host, port in sorted(found):
+        address = f"{host}:{port}"
         try:
             socket.create_connection((host, port), _TIMEOUT_S).close()
         except OSError as error:
-            broken.append(f"{host}:{port} ({error.strerror or error})")
+            broken.append(f"{address} ({error.strerror or error})")
             continue
-        if _speaks_http2((host, port), context):
-            reached.append(f"{host}:{port}")
+        if not _speaks_http2((host, port), context):
+            others.append(f"{address} (another server: it does not speak HTTP/2)")
+        elif other := _another_server(way, address):
+            others.append(f"{address} ({other})")
         else:
-            broken.append(f"{host}:{port} (another server: it does not speak HTTP/2)")
+            reached.append(address)
+    if others:
+        raise BrokenLeg(
+            f"The broker sends clients to an address where another server answers, not a node of"
+            f" this cluster: {', '.join(others)}.",
+            f"{_ADVERTISE} If it is the right one, another process has taken the port there: stop"
+            " it, or give one of them another port.",
+        )
     if broken and not reached:
         raise BrokenLeg(
             f"The broker sends clients to addresses that this machine does not reach:"
             f" {', '.join(broken)}.",
-            "Set advertise=HOST:PORT on the brokers to the address that clients use, or brokerIP1"
-            " to the broker's reachable address.",
+            _ADVERTISE,
         )
     return ", ".join(reached) + (f"; not reached: {', '.join(broken)}" if broken else "")
+
+
+def _another_server(way: Way, address: str) -> str:
+    """Return what answers at an advertised address instead of this cluster; "" if nothing does.
+
+    A client is started there: it asks for the route of the topic and for settings.
+    """
+
+    async def start() -> None:
+        options = sdk_options(way.endpoint)
+        options["timeout"] = _TIMEOUT_S
+        async with Producer(address, topics=[way.topic], **options):
+            pass
+
+    end_s = time.monotonic() + _REPLICATE_S
+    while True:
+        try:
+            way.runner.run(start())
+        except NotFound:
+            if time.monotonic() < end_s:
+                time.sleep(0.2)
+                continue
+            return f"a broker without the topic {way.topic}: it belongs to another cluster"
+        except RequestRefused as error:
+            return f"a broker that refuses what {way.endpoint} accepts: {error}"
+        except CometError as error:
+            return f"no broker or proxy: {error}"
+        return ""
 
 
 def _telemetry(way: Way) -> str:

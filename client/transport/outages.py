@@ -1,4 +1,4 @@
-"""Log of endpoints that do not answer: at the first failed call, then once a minute.
+"""Log of endpoints that do not answer or refuse: at the first failed call, then once a minute.
 
 A client repeats its calls many times a second while a broker is away; one line for each would hide
 the others.
@@ -28,6 +28,8 @@ class Outages:
 
     def __init__(self) -> None:
         self._outages: dict[Target, _Outage] = {}
+        self._refusal = ""
+        self._refused_s = 0.0
 
     def failed(self, target: Target, error: str, now_s: float) -> None:
         """Note a failed call."""
@@ -50,6 +52,13 @@ class Outages:
             logger.warning(
                 "client.broker_back target=%s after_s=%.1f", target, now_s - outage.began_s
             )
+
+    def refused(self, error: str, now_s: float) -> None:
+        """Note a server that refuses this client; a stream is refused again with every attempt."""
+        if error == self._refusal and now_s - self._refused_s < REPEAT_S:
+            return
+        self._refusal, self._refused_s = error, now_s
+        logger.warning("client.refused_by_server error=%s", error)
 
     def forget(self, target: Target) -> None:
         """Drop an endpoint that the client does not use any more."""

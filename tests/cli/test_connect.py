@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import grpc
 import pytest
 
 from cometmq.tests.harness.cluster import Cluster, temporary
+from cometmq.tests.harness.relay import Relay
 
 LEGS = [
     *("name", "tcp", "protocol", "broker", "topic", "route"),
@@ -70,24 +75,64 @@ def test_the_first_broken_leg_is_named(cluster: Cluster) -> None:
     assert "must be HOST:PORT" in done.stderr
 
 
-def test_an_advertised_address_that_is_not_reached_is_diagnosed(
-    new_cluster: Callable[..., Cluster],
-) -> None:
-    cluster = new_cluster("--single", env={"COMETMQ_ADVERTISE": "127.0.0.1:1"})
-    found = connect(cluster, cluster.endpoints, code=5)
-    assert found["legs"][-1]["leg"] == "addresses"
-    assert "127.0.0.1:1" in found["legs"][-1]["found"]
-    assert "advertise=HOST:PORT" in found["cure"]
+@contextmanager
+def http_server() -> Iterator[int]:
+    """Run an HTTP/1 server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
-def test_another_server_at_an_advertised_address_is_diagnosed(
-    new_cluster: Callable[..., Cluster],
+@contextmanager
+def grpc_server() -> Iterator[int]:
+    """Run a server of HTTP/2 without CometMQ's services."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(0).wait()
+
+
+@contextmanager
+def relay_in_thread() -> Iterator[tuple[Relay, str]]:
+    """Run a relay; yield it and its address, which accepts no connection afterwards."""
+    loop, relay = asyncio.new_event_loop(), Relay(0)
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        address = asyncio.run_coroutine_threadsafe(relay.start(), loop).result()
+        yield relay, address
+        asyncio.run_coroutine_threadsafe(relay.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.timeout(180)
+def test_what_answers_at_an_advertised_address_instead_of_the_broker_is_named(
+    cluster: Cluster, new_cluster: Callable[..., Cluster]
 ) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
-        Thread(target=other.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{other.server_port}"
-        cluster = new_cluster("--single", env={"COMETMQ_ADVERTISE": address})
-        found = connect(cluster, cluster.endpoints, code=5)
-        other.shutdown()
-    assert found["legs"][-1]["leg"] == "addresses"
-    assert f"{address} (another server" in found["legs"][-1]["found"]
+    def broken(what: str) -> None:
+        found = connect(misled, misled.endpoints, code=5)
+        assert found["legs"][-1]["leg"] == "addresses", found
+        told = found["legs"][-1]["found"]
+        assert address in told
+        assert what in told
+        assert "advertise=HOST:PORT" in found["cure"]
+        assert "ha status" not in found["cure"]
+
+    with relay_in_thread() as (relay, address), http_server() as http, grpc_server() as other:
+        misled = new_cluster("--single", env={"COMETMQ_ADVERTISE": address})
+        relay.to = misled.node("single").ports["client"]
+        connect(misled, misled.endpoints, code=0)
+        for port, what in (
+            (http, "it does not speak HTTP/2"),
+            (other, "no broker or proxy"),
+            (misled.node("single").ports["namesrv"], "no broker or proxy"),
+            (cluster.node("single").ports["client"], "it belongs to another cluster"),
+        ):
+            relay.to = port
+            broken(what)
+    broken("Connection refused")

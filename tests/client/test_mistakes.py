@@ -118,6 +118,18 @@ def test_an_outage_is_logged_once_and_then_every_minute(caplog: pytest.LogCaptur
     ]
 
 
+def test_a_refusal_that_repeats_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    outages = Outages()
+    for second in range(round(REPEAT_S) + 1):
+        outages.refused("UNIMPLEMENTED", second)
+    outages.refused("UNAUTHENTICATED", REPEAT_S)
+    assert caplog.messages == [
+        "client.refused_by_server error=UNIMPLEMENTED",
+        "client.refused_by_server error=UNIMPLEMENTED",
+        "client.refused_by_server error=UNAUTHENTICATED",
+    ]
+
+
 async def test_a_consumer_logs_that_its_broker_is_away(caplog: pytest.LogCaptureFixture) -> None:
     async with StrangeBroker.running() as broker:
         consumer = cometmq.PushConsumer(broker.endpoints, ignore, group="g", topics="t")
