@@ -42,10 +42,9 @@ def test_a_classic_client_sends_to_the_brokers_that_the_nameserver_names(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     single = "--single" in options
+    block = free_block() if single else 0
     cluster = Cluster(
-        *(tmp_path / "d", *options, "--remoting"),
-        port=free_block() if single else 0,
-        controller=not single,
+        tmp_path / "d", *options, "--remoting", port=block, controller=not single
     ).start()
     try:
         ports = cluster.node("single" if single else "namesrv").ports
