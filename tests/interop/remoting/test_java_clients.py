@@ -35,7 +35,7 @@ TOPICS = {
     "More": ("transactions", "requests"),
     "Modes": (
         *("broadcast", "pull", "lite", "sql", "restart", "rebalance", "dead", "timed", "trace"),
-        *("traces", "spaced2"),
+        *("traces", "spaced2", "compressed"),
     ),
     "Pop": ("pop",),
 }

@@ -1,3 +1,4 @@
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -25,7 +26,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Ways to consume: broadcasting, pull, lite pull, SQL, offsets over a restart, a rebalance, dead letters, delivery
- * times, namespaces, trace. Each step has its own topic, and all run at once.
+ * times, namespaces, trace, kinds of compression. Each step has its own topic, and all run at once.
  * Arguments: nameserver, mark of topics and groups. Prints OK and the step that failed otherwise.
  */
 public class Modes {
@@ -53,6 +54,7 @@ public class Modes {
         steps.put("spaced", Modes::spaced);
         steps.put("spaced2", Modes::spacedByHeader);
         steps.put("trace", Modes::trace);
+        steps.put("compressed", Modes::compressed);
         DefaultMQProducer producer = started(new DefaultMQProducer(mark + "-modes-producers"));
         List<Thread> running = new ArrayList<>();
         steps.forEach((name, step) -> {
@@ -332,6 +334,35 @@ public class Modes {
         More.until(() -> got.stream().anyMatch(each -> each.contains(id)), "the trace of a send");
         consumer.shutdown();
         producer.shutdown();
+    }
+
+    /** Bodies compressed in every way that the client knows: 4.x knows one. */
+    static void compressed(DefaultMQProducer producer, String topic, String group) throws Exception {
+        DefaultMQPushConsumer consumer = consumer(group, 0);
+        Set<String> got = start(consumer, topic);
+        Set<String> sent = ConcurrentHashMap.newKeySet();
+        for (String kind : new String[] {"ZLIB", "LZ4", "ZSTD"}) {
+            DefaultMQProducer each = new DefaultMQProducer(group + kind);
+            each.setInstanceName(group + kind);
+            compressWith(each, kind);
+            started(each);
+            sent.add(kind.repeat(3_000));
+            each.send(new Message(topic, kind.repeat(3_000).getBytes(StandardCharsets.UTF_8)));
+            each.shutdown();
+        }
+        More.until(() -> got.containsAll(sent), "compressed bodies");
+        consumer.shutdown();
+    }
+
+    @SuppressWarnings("unchecked")
+    static void compressWith(DefaultMQProducer producer, String kind) throws Exception {
+        try {
+            Class<?> kinds = Class.forName("org.apache.rocketmq.common.compression.CompressionType");
+            DefaultMQProducer.class.getMethod("setCompressType", kinds)
+                .invoke(producer, Enum.valueOf((Class<Enum>) kinds, kind));
+        } catch (ClassNotFoundException | NoSuchMethodException error) {
+            // 4.x
+        }
     }
 
     static DefaultMQPushConsumer consumer(String group, int number) throws Exception {
