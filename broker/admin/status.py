@@ -52,6 +52,11 @@ class BrokerStatus:
         """The name of this node's group."""
         return self._config.broker_name
 
+    @property
+    def cluster(self) -> str:
+        """The name of this node's cluster."""
+        return self._config.broker_cluster_name
+
     async def queue_status(self, topic: Topic) -> list[v1.QueueStatus]:
         """Every queue of a topic on this broker."""
         self._pump.catch_up()

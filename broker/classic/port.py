@@ -167,6 +167,7 @@ def _consuming(
         offsets=offsets,
         followers=Followers(broker.runtime.config, broker.replication, broker.cluster),
         leadership=broker.leadership,
+        counters=broker.runtime.counters,
     )
     pop = ClassicPop(
         store=broker.store,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..dispatch_pump import DispatchPump
     from ..leadership import Leadership
     from ..metadata.tables import Metadata
+    from ..metrics.counters import Counters
     from ..pull.service import PullService
     from .followers import Followers
     from .members import Members
@@ -46,6 +47,7 @@ _BYTES_MAX = 256 << 10
 _SUSPEND_MS_MAX = 30_000
 _SQL = "SQL92"
 _TOPIC_FORBIDDEN = 3
+_RETRY_PREFIX = "%RETRY%"
 
 _CODES = {
     GetStatus.FOUND: Reply.SUCCESS,
@@ -69,6 +71,7 @@ class ClassicPulls:
         offsets: ClassicOffsets,
         followers: Followers,
         leadership: Leadership,
+        counters: Counters,
     ) -> None:
         self._store = store
         self._metadata = metadata
@@ -78,6 +81,7 @@ class ClassicPulls:
         self._offsets = offsets
         self._followers = followers
         self._leadership = leadership
+        self._counters = counters
 
     def handlers(self) -> dict[int, Handler]:
         """Return the table of request codes."""
@@ -110,7 +114,7 @@ class ClassicPulls:
             header.queue_offset,
             min(max(header.max_messages, 1), MAX_BATCH),
             wanted,
-            _RecordForm(self),
+            _RecordForm(self, header.consumer_group),
             _BYTES_MAX,
         )
         wait_ms = header.suspend_timeout_ms if header.sys_flag & _SUSPEND else 0
@@ -158,6 +162,11 @@ class ClassicPulls:
         low = self._store.min_offset(topic, queue_id)
         return _fields(following, low, self._store.max_offset(topic, queue_id))
 
+    def count(self, topic: str, group: str, messages: int, size: int) -> None:
+        """Count messages that are handed to a group."""
+        is_retry = topic.startswith(_RETRY_PREFIX)
+        self._counters.add_received(topic, group, is_retry, messages, size)
+
     def fields(self, pull: Pull) -> dict[str, str]:
         """Return the fields of an answer without records."""
         return self._fields(pull.topic, pull.queue_id, pull.offset)
@@ -174,6 +183,7 @@ class _RecordForm:
     """Answers of PULL_MESSAGE."""
 
     owner: ClassicPulls
+    group: str
 
     def outside(self, pull: Pull, result: GetResult) -> Command:
         fields = _fields(result.next_offset, result.min_offset, result.max_offset)
@@ -197,6 +207,7 @@ class _RecordForm:
             return None
         fields = _fields(following, result.min_offset, result.max_offset)
         fields["suggestWhichBrokerId"] = self.owner.where_next(pull, following)
+        self.owner.count(pull.topic, self.group, len(parts), size)
         return reply(Reply.SUCCESS, GetStatus.FOUND.name, fields, b"".join(parts))
 
     def empty(self, pull: Pull, sentence: str) -> Command:

@@ -80,6 +80,7 @@ class SendBacks:
             copy = self._dead_letter(record, group)
         else:
             copy = self._retry(record, group, header.delay_level)
+        self._counters.sent_back[_first_topic(record), group] += 1
         ready = Prepared([copy], [b"copy"], copy.topic, v2.NORMAL, len(copy.body))
         ctx = context_of(peer, group, len(copy.body))
         return answer_of(self._sender.send_prepared(ready, ctx), None, {})
@@ -121,10 +122,15 @@ class SendBacks:
             raise RemotingError(
                 Reply.SYSTEM_ERROR, f"{record.topic} holds dead letters: they are not moved again"
             )
-        topic = record.properties_dict.get("RETRY_TOPIC", record.topic)
+        topic = _first_topic(record)
         data = self._store.record_at(record.physical_offset)
         stored = StoredRecord(record.queue_offset, record.physical_offset, data, 0)
         origin = Origin(topic, record.topic, group)
         copy = self._dead_letters.copy(origin, stored, record.reconsume_times)
         self._counters.dead[topic, group] += 1
         return copy
+
+
+def _first_topic(record: Record) -> str:
+    """Return the topic that a message was sent to, before its retries."""
+    return record.properties_dict.get("RETRY_TOPIC", record.topic)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...front.metrics.families import Buckets
+from ...proto import v2
 
 #: Bytes: the buckets of rocketmq_message_size.
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
@@ -43,6 +44,8 @@ class Counters:
     received: dict[tuple[str, str, bool], Total] = field(default_factory=dict)
     #: Messages moved to dead letters while a consumer asked for them, by topic and group.
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Messages that classic consumers sent back, by topic and group.
+    sent_back: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Milliseconds that making a topic or group took, by what it is, outcome and whether the
     #: system's.
     created: dict[tuple[str, str, bool], Buckets] = field(default_factory=dict)
@@ -89,6 +92,16 @@ class Counters:
         if total is None:
             total = self.sent[topic, message_type] = Total()
         return total
+
+    def sent_bytes(self, topic: str) -> int:
+        """Return the bytes of all messages that were appended to a topic."""
+        kinds = v2.MessageType.values()
+        return sum(total.bytes for kind in kinds if (total := self.sent.get((topic, kind))))
+
+    def received_bytes(self, topic: str, group: str) -> int:
+        """Return the bytes of all messages of a topic that were handed to a group."""
+        found = (self.received.get((topic, group, retry)) for retry in (False, True))
+        return sum(total.bytes for total in found if total is not None)
 
     def add_created(self, what: str, outcome: str, system: bool, took_ms: float) -> None:
         """A topic or a group was made, or could not be."""

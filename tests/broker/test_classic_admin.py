@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,9 +18,18 @@ from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import QueueKey, loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
-from cometmq.tests.broker.classic_wire import GROUP, TOPIC, classic, heartbeat, message
+from cometmq.tests.broker.classic_wire import (
+    GROUP,
+    TOPIC,
+    classic,
+    heartbeat,
+    message,
+    pulling,
+    records,
+)
 from cometmq.tests.broker.live import Live, create_group, create_topic, telemetry, until
 from cometmq.tests.remoting.client import RemotingClient
+from cometmq.tests.remoting.recordings import frames
 
 NEW_TOPIC = {
     **{"topic": "new", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2},
@@ -261,12 +271,68 @@ async def test_rates_are_counted_from_the_log(tmp_path: Path) -> None:
             ("GROUP_GET_NUMS", f"{TOPIC}@{GROUP}"),
             ("BROKER_PUT_NUMS", "broker-a"),
             ("BROKER_GET_NUMS", "broker-a"),
+            ("BROKER_PUT_NUMS", "DefaultCluster"),
         ):
             found = await documented(client, code, statsName=name, statsKey=key)
             assert found["statsMinute"]["sum"] == 0  # the first request has nothing to compare
         for name, key in (("TOPIC_PUT_NUMS", "none"), ("NONE", TOPIC), ("BROKER_PUT_NUMS", "x")):
             answer = await client.call(code, statsName=name, statsKey=key)
             assert answer.remark == f"The stats <{name}> <{key}> not exist"
+
+
+async def test_bytes_and_messages_sent_back_are_counted_between_requests(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client):
+        names = {
+            "TOPIC_PUT_SIZE": TOPIC,
+            "GROUP_GET_SIZE": f"{TOPIC}@{GROUP}",
+            "SNDBCK_PUT_NUMS": f"{TOPIC}@{GROUP}",
+        }
+
+        async def sums() -> dict[str, int]:
+            code = Admin.VIEW_BROKER_STATS_DATA
+            return {
+                name: (await documented(client, code, statsName=name, statsKey=key))["statsDay"][
+                    "sum"
+                ]
+                for name, key in names.items()
+            }
+
+        assert set((await sums()).values()) == {0}
+        assert (await client.post(message(b"12345"))).code == Reply.SUCCESS
+        pulled = await client.post(pulling())
+        found = records(pulled.body)
+        asked = {"group": GROUP, "offset": found[0].physical_offset, "delayLevel": 0}
+        answer = await client.call(Request.CONSUMER_SEND_MSG_BACK, **asked)
+        assert answer.code == Reply.SUCCESS, answer
+        wanted = {
+            "TOPIC_PUT_SIZE": 5,
+            "GROUP_GET_SIZE": len(pulled.body),
+            "SNDBCK_PUT_NUMS": 1,
+        }
+        assert await sums() == wanted
+        total = live.node.runtime.counters.received[TOPIC, GROUP, False]
+        assert (total.messages, total.bytes) == (len(found), len(pulled.body))
+
+
+async def test_run_time_figures_have_every_name_of_the_recorded_ones(tmp_path: Path) -> None:
+    asked = {
+        (each.connection, each.command.opaque)
+        for each in frames("mqadmin")
+        if each.from_client and each.command.code == Admin.GET_BROKER_RUNTIME_INFO
+    }
+    recorded = next(
+        json.loads(each.command.body)["table"]
+        for each in frames("mqadmin")
+        if not each.from_client and (each.connection, each.command.opaque) in asked
+    )
+    async with prepared(tmp_path) as (_, client):
+        table = (await documented(client, Admin.GET_BROKER_RUNTIME_INFO))["table"]
+    # Names with a delay level or a path: one for each.
+    assert {name for name in recorded if "_" not in name} <= table.keys()
+    # Forms that Apache's exporter parses.
+    for name in ("commitLogDirCapacity", "putMessageDistributeTime"):
+        form = re.sub(r"\d+(\.\d+)?( \w+iB)?", "0", recorded[name].strip())
+        assert re.sub(r"\d+(\.\d+)?( \w+iB)?", "0", table[name]) == form, name
 
 
 async def test_units_of_a_queue_are_listed(tmp_path: Path) -> None:

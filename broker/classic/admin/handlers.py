@@ -45,7 +45,12 @@ def admin_handlers(
     config = broker.runtime.config
     clock, metadata, store = broker.runtime.clock, broker.metadata, broker.store
     rates = StoreRates(
-        clock=clock, store=store, metadata=metadata, offsets=broker.offsets, pump=broker.pump
+        clock=clock,
+        store=store,
+        metadata=metadata,
+        offsets=broker.offsets,
+        pump=broker.pump,
+        counters=broker.runtime.counters,
     )
     topics = ToolTopics(
         clock=clock, metadata=metadata, topics=admin.topics, status=broker.status, rates=rates

@@ -2,7 +2,8 @@
 
 What was stored is counted exactly from the times in the log. What a group has consumed is known by
 its offsets now: the part before is what earlier requests saw. The first request for a group
-therefore reports nothing; a tool that asks every minute gets the rate between its requests.
+therefore reports nothing; a tool that asks every minute gets the rate between its requests. So it
+is with bytes and with messages sent back, which are counted since the start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ....store.message_store import MessageStore
     from ...dispatch_pump import DispatchPump
     from ...metadata.tables import Metadata
+    from ...metrics.counters import Counters
     from ...offsets.consumer_offsets import ConsumerOffsets
 
 _WINDOWS_S = (60, 3_600, 86_400)
@@ -95,12 +97,14 @@ class StoreRates:
         metadata: Metadata,
         offsets: ConsumerOffsets,
         pump: DispatchPump,
+        counters: Counters,
     ) -> None:
         self._clock = clock
         self._store = store
         self._metadata = metadata
         self._offsets = offsets
         self._pump = pump
+        self._counters = counters
         self._totals = Totals()
 
     async def stored(self, topic: str) -> Rates:
@@ -125,6 +129,24 @@ class StoreRates:
         """Return what a group has consumed of a topic."""
         total = sum(offset for _, offset in self._offsets.queues(topic, group))
         return self._totals.note(f"{topic}@{group}", total, self._clock.steady_ns())
+
+    def stored_bytes(self, topic: str) -> Rates:
+        """Return the bytes that were sent to a topic."""
+        return self._grown("sent bytes", topic, self._counters.sent_bytes(topic))
+
+    def consumed_bytes(self, topic: str, group: str) -> Rates:
+        """Return the bytes of a topic that were handed to a group."""
+        total = self._counters.received_bytes(topic, group)
+        return self._grown("received bytes", f"{topic}@{group}", total)
+
+    def sent_back(self, topic: str, group: str) -> Rates:
+        """Return the messages of a topic that the consumers of a group sent back."""
+        total = self._counters.sent_back[topic, group]
+        return self._grown("sent back", f"{topic}@{group}", total)
+
+    def _grown(self, what: str, key: str, total: int) -> Rates:
+        # A blank is in no name of a topic or group.
+        return self._totals.note(f"{what} {key}", total, self._clock.steady_ns())
 
     def broker(self, *, reads: bool) -> Rates:
         """Return what was read from the store, or stored, by everyone."""

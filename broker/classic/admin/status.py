@@ -8,6 +8,7 @@ success.
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from ....proto import v1
@@ -98,8 +99,18 @@ class ToolStatus:
         self._pump.catch_up()
         first_ms = self._first_ms()
         stats = self._store.stats()
+        disk = shutil.disk_usage(self._store.config.root)
         return document(
-            {"table": runtime_figures(stats, self._started_ms, self._clock.wall_ms(), first_ms)}
+            {
+                "table": runtime_figures(
+                    stats,
+                    started_ms=self._started_ms,
+                    now_ms=self._clock.wall_ms(),
+                    first_ms=first_ms,
+                    disk_bytes=disk.total,
+                    free_bytes=disk.free,
+                )
+            }
         )
 
     def _first_ms(self) -> int:
@@ -150,16 +161,24 @@ class ToolStatus:
 
     async def _found_rates(self, name: str, key: str) -> Rates | None:
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
-            own = key == self._status.broker
+            # RocketMQ's key is the cluster's name.
+            own = key in (self._status.broker, self._status.cluster)
             return self._rates.broker(reads=name == "BROKER_GET_NUMS") if own else None
         topic, _, group = key.partition("@")
         if self._metadata.topic(topic) is None:
             return None
         if name == "TOPIC_PUT_NUMS":
             return await self._rates.stored(topic)
-        if name == "GROUP_GET_NUMS" and self._metadata.group(group) is not None:
-            return self._rates.consumed(topic, group)
-        return None
+        if name == "TOPIC_PUT_SIZE":
+            return self._rates.stored_bytes(topic)
+        if self._metadata.group(group) is None:
+            return None
+        found = {
+            "GROUP_GET_NUMS": self._rates.consumed,
+            "GROUP_GET_SIZE": self._rates.consumed_bytes,
+            "SNDBCK_PUT_NUMS": self._rates.sent_back,
+        }.get(name)
+        return None if found is None else found(topic, group)
 
     async def units(self, command: Command) -> Command:
         """Answer QUERY_CONSUME_QUEUE: where records of a queue lie in the log."""
