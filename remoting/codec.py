@@ -115,9 +115,12 @@ def encode(command: Command) -> bytes:
 
 
 def _decode_json(header: bytes) -> Command:
+    text = header.decode("utf-8", "replace")
+    # Bytes cannot express a lone surrogate, the escapes from \ud800 to \udfff can.
+    surrogates = "\\ud" in text or "\\uD" in text
     try:
         # RecursionError: nesting beyond the limit of the interpreter.
-        found = json.loads(header.decode("utf-8", "replace"))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is not JSON: {error}") from None
     if type(found) is not dict:
@@ -125,7 +128,7 @@ def _decode_json(header: bytes) -> Command:
     remark, language = found.get("remark"), found.get("language")
     return Command(
         _integer(found, "code"),
-        _json_fields(found.get("extFields")),
+        _json_fields(found.get("extFields"), surrogates),
         b"",
         _integer(found, "flag"),
         _integer(found, "opaque"),
@@ -142,13 +145,15 @@ def _integer(found: dict[str, Any], name: str) -> int:
     return value
 
 
-def _json_fields(found: object) -> dict[str, str]:
+def _json_fields(found: object, surrogates: bool) -> dict[str, str]:
     if found is None:
         return {}
     if type(found) is not dict:
         raise FrameError("extFields is not a JSON object")
     if len(found) > FIELDS_MAX:  # before they are converted: a header has room for 40,000
         raise FrameError(f"{len(found)} header fields exceed the limit of {FIELDS_MAX}")
+    if not surrogates and set(map(type, found.values())) <= {str}:
+        return found
     fields = {}
     for name, value in found.items():
         if type(value) is str:

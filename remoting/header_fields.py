@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 _Header = TypeVar("_Header")
 _LONG_DIGITS_MAX = 20
+#: Every number with fewer digits has 32 bits.
+_SHORT_DIGITS = 10
 
 
 class HeaderError(ValueError):
@@ -24,6 +26,8 @@ def _number(bits: int) -> Callable[[str], int]:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def parse(text: str) -> int:
+        if len(text) < _SHORT_DIGITS and text.isdigit() and text.isascii():
+            return int(text)
         # Java's parser: digits with a sign; Python's would accept blanks and underscores.
         digits = text[1:] if text[:1] in ("-", "+") else text
         if digits.isascii() and digits.isdigit() and len(text) <= _LONG_DIGITS_MAX:

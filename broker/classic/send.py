@@ -12,7 +12,7 @@ import re
 import struct
 import uuid
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...proto import v2
@@ -44,7 +44,7 @@ from ..messages.stored_properties import in_bucket_order
 from ..messages.validation import check_group, check_topic
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
-from ..sending.answer import ReceiptExtras
+from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.fast_path import Prepared
 from .errors import context_of, no_topic, reply_code
 
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 _KEPT_BITS = 0x703
 #: Messages of one batch: about 50 ms of the event loop.
 BATCH_MAX = 4_096
+#: Addresses of clients that are kept in their packed form.
+_PEERS_MAX = 10_000
 #: total size, magic, checksum, flag, body length
 _BATCHED = struct.Struct(">iiiii")
 _PROPERTIES_SIZE = struct.Struct(">h")
@@ -70,10 +72,12 @@ _UNIQUE = "UNIQ_KEY"
 #: Marks a transactional message.
 _PREPARED = "TRAN_MSG"
 #: Properties that only the broker writes; a client's are dropped.
-_DROPPED = (
-    *("POP_CK", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#"),
-    *(REAL_TOPIC, REAL_QUEUE, OUT_MS, DELETE_KEY),
-    *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+_DROPPED = frozenset(
+    (
+        *("POP_CK", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#"),
+        *(REAL_TOPIC, REAL_QUEUE, OUT_MS, DELETE_KEY),
+        *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+    )
 )
 _MAYBE_DROPPED = re.compile(b"|".join(re.escape(name.encode()) for name in _DROPPED))
 _RETRY_PREFIX = "%RETRY%"
@@ -95,6 +99,13 @@ class Positions:
             self.first_queue_offset = result.queue_offset
         self.ids.append(str(OffsetId(self.store_host, result.physical_offset)))
         return ""
+
+    def add_to(self, fields: dict[str, str]) -> dict[str, str]:
+        """Add the fields of a response; return them."""
+        fields["queueId"] = str(self.queue_id)
+        fields["msgId"] = ",".join(self.ids)
+        fields["queueOffset"] = str(self.first_queue_offset)
+        return fields
 
 
 class ClassicSends:
@@ -312,6 +323,9 @@ def _sent(
 
 
 def _response(content: bytes, positions: Positions | None, fields: dict[str, str]) -> Command:
+    if content.startswith(ANSWER_OK) and positions is not None and positions.ids:
+        # All of it was stored; parsing the answer would cost more than the rest of this function.
+        return reply(Reply.SUCCESS, fields=positions.add_to(fields))
     answer = v2.SendMessageResponse.FromString(content)
     status = next(
         (each.status for each in answer.entries if each.status.code != v2.OK), answer.status
@@ -323,18 +337,17 @@ def _response(content: bytes, positions: Positions | None, fields: dict[str, str
         for name in ("transactionId", "recallHandle"):
             fields.pop(name, None)
         return reply(code or Reply.SYSTEM_ERROR, status.message, fields)
-    fields["queueId"] = str(positions.queue_id)
-    fields["msgId"] = ",".join(positions.ids)
-    fields["queueOffset"] = str(positions.first_queue_offset)
+    positions.add_to(fields)
     return reply(code, None if code is Reply.SUCCESS else status.message, fields)
 
 
 def _clients_own(encoded: bytes) -> dict[str, str]:
     """Return the properties of a client, without those of the broker, with a unique id."""
     properties = decode_properties(encoded)
-    for name in _DROPPED:
-        properties.pop(name, None)
-    properties.setdefault(_UNIQUE, uuid.uuid4().hex.upper())
+    for name in properties.keys() & _DROPPED:
+        del properties[name]
+    if _UNIQUE not in properties:
+        properties[_UNIQUE] = uuid.uuid4().hex.upper()
     return properties
 
 
@@ -377,6 +390,7 @@ def _messages(body: bytes) -> list[tuple[int, bytes, bytes]]:
     return found
 
 
+@lru_cache(maxsize=_PEERS_MAX)
 def _born_host(peer: str) -> bytes:
     host, _, port = peer.rpartition(":")
     try:
