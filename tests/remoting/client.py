@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from cometmq.remoting.codec import FrameReader, encode
+from cometmq.remoting.codes import Request
 from cometmq.remoting.command import ONEWAY, Command
 
 #: Generous: tests never depend on being quick.
@@ -84,3 +85,12 @@ class RemotingClient:
         if answer is not None:
             answer.opaque = command.opaque
             self.writer.write(encode(answer))
+
+
+async def wait_for_routes(nameserver: int, topics: Iterable[str]) -> None:
+    """Wait until the nameserver with this port has routes of all topics."""
+    code = Request.GET_ROUTEINFO_BY_TOPIC
+    async with RemotingClient(nameserver) as client, asyncio.timeout(WAIT_S):
+        for topic in topics:
+            while (await client.call(code, topic=topic)).code:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)

@@ -25,7 +25,7 @@ from cometmq.tests.broker.live import (
 )
 from cometmq.tests.harness.tls_cluster import dev_ca
 from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
-from cometmq.tests.remoting.client import RemotingClient
+from cometmq.tests.remoting.client import RemotingClient, wait_for_routes
 
 HERE = Path(__file__).parent / "java"
 RUN_S = 400
@@ -103,12 +103,13 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
     try:
         async with running(chosen) as live:
             async with live.client() as wire:
-                for kind in TOPICS[program]:
-                    await create_topic(wire, f"java-{kind}", queues=4)
-                # In the namespace of its clients.
-                await create_topic(wire, "space%java-spaced", queues=4)
+                # The last one in the namespace of its clients.
+                topics = [*(f"java-{kind}" for kind in TOPICS[program]), "space%java-spaced"]
+                for topic in topics:
+                    await create_topic(wire, topic, queues=4)
                 await create_group(wire, "java-popped")
             await pop_mode(live)
+            await wait_for_routes(nameserver.remoting_port, topics)
             remoting = f"127.0.0.1:{nameserver.remoting_port}"
             output = await output_of([*command, program, remoting, "java"], home)
             assert output.splitlines()[-1] == "OK", output[-3_000:]

@@ -26,7 +26,7 @@ from cometmq.remoting.command import Command, reply
 from cometmq.store.format.properties import decode_properties, encode_properties
 from cometmq.store.format.record import Record, decode
 from cometmq.tests.broker.live import create_group, create_topic, running, settings
-from cometmq.tests.remoting.client import WAIT_S, RemotingClient
+from cometmq.tests.remoting.client import WAIT_S, RemotingClient, wait_for_routes
 from cometmq.tests.remoting.recordings import Closed, Recorded, events, frames, scenarios
 
 #: Fields whose values are positions in the log or times of this run.
@@ -377,10 +377,6 @@ def groups_of(scenario: str) -> set[str]:
     return names - {""}
 
 
-async def has_route(client: RemotingClient, topic: str) -> bool:
-    return not (await client.call(Request.GET_ROUTEINFO_BY_TOPIC, topic=topic)).code
-
-
 async def pop_mode(port: int, topic: str, group: str) -> None:
     """Let a group pop, as `setup` does."""
     mode = {"consumerGroup": group, "topic": topic, "mode": "POP"}
@@ -419,11 +415,7 @@ async def test_the_answers_equal_the_recorded_ones(scenario: str, tmp_path: Path
             for group in groups_of(scenario):
                 await create_group(wire, group)
         port = int(live.bound.remoting.rpartition(":")[2])
-        async with RemotingClient(nameserver.remoting_port) as client:
-            async with asyncio.timeout(WAIT_S):
-                for topic in topics_of(scenario):
-                    while not await has_route(client, topic):  # noqa: ASYNC110 - no event
-                        await asyncio.sleep(0.01)
+        await wait_for_routes(nameserver.remoting_port, topics_of(scenario))
         if scenario == "pop-mode":
             await pop_mode(port, "SmokePop-rec", "SmokeGroupPop-rec")
         replay = Replay(nameserver.remoting_port, port, live.bound.remoting)
