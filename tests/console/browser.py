@@ -56,6 +56,17 @@ def another(context: BrowserContext, errors: list[str]) -> Page:
     return page
 
 
+def press(page: Page, text: str) -> None:
+    """Press the button or follow the link in the content of a page; wait for the next page."""
+    with page.expect_navigation():
+        page.locator("main").locator(f"a:text-is('{text}'), button:text-is('{text}')").click()
+
+
+def shown(page: Page, text: str) -> None:
+    """Wait until the content of the page has a text."""
+    page.locator("main", has_text=text).wait_for()
+
+
 def violations(page: Page) -> list[str]:
     """Return the accessibility rules of axe-core that the page violates, each with an element."""
     found = Axe().run(page).response["violations"]

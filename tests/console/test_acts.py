@@ -12,7 +12,7 @@ import cometmq
 from cometmq.cli.connection import Connection
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.transacting import half
-from cometmq.tests.console.browser import SIZES, chromium, opened
+from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown
 from cometmq.tests.console.served import Served
 from cometmq.tests.console.test_pages import receive
 from cometmq.tests.harness.cluster import Cluster, wait_until
@@ -34,17 +34,6 @@ def tab(console: Served) -> Iterator[Page]:
     with chromium() as browser, opened(browser, SIZES[0], "light") as (page, errors):
         yield page
         assert errors == []
-
-
-def press(page: Page, text: str) -> None:
-    """Press the button or follow the link in the content of a page; wait for the next page."""
-    with page.expect_navigation():
-        page.locator("main").locator(f"a:text-is('{text}'), button:text-is('{text}')").click()
-
-
-def told(page: Page, text: str) -> None:
-    """Wait until the content of the page has a text."""
-    page.locator("main", has_text=text).wait_for()
 
 
 def bodies(console: Served, topic: str) -> list[str]:
@@ -80,12 +69,12 @@ def test_a_topic_of_every_type_is_created_and_gets_a_test_message(
         for name, value in fields.items():
             tab.fill(f"form[action$='/send'] [name={name}]", value)
         press(tab, "Send the message")
-        told(tab, "Sent and stored")
+        shown(tab, "Sent and stored")
     tab.goto(f"{console.url}/topics/new")
     tab.fill("[name=name]", "acted-transaction")
     tab.select_option("[name=kind]", "transaction")
     press(tab, "Create the topic")
-    told(tab, "They need a producer that answers checks")
+    shown(tab, "They need a producer that answers checks")
     assert {f"acted-{kind}" for kind in TYPES} <= topic_names(shared_cluster)
     for kind in TYPES.keys() - {"delay", "lite"}:
         assert bodies(console, f"acted-{kind}") == [f"body of {kind}"]
@@ -100,9 +89,9 @@ def test_a_topic_is_altered_and_deleted_after_its_plan(
     tab.fill("[name=read_queues]", "3")
     tab.fill("[name=write_queues]", "3")
     press(tab, "Show the plan")
-    told(tab, "What happens")
+    shown(tab, "What happens")
     press(tab, tab.inner_text("form[method=post] button[type=submit]"))
-    told(tab, "3 for readers, 3 for writers")
+    shown(tab, "3 for readers, 3 for writers")
     press(tab, "Delete…")
     tab.fill("[name=typed]", "reshaped")
     press(tab, tab.inner_text("button.danger"))
@@ -120,7 +109,7 @@ def test_a_group_is_created_paused_resumed_and_deleted(
     for first, then, enabled in (("Pause…", "Pause", False), ("Resume…", "Resume", True)):
         press(tab, first)
         press(tab, f"{then} consumption")
-        told(tab, "Lag")
+        shown(tab, "Lag")
         assert group_of(shared_cluster, "acted-group").group.consume_enable is enabled
     press(tab, "Delete…")
     tab.fill("[name=typed]", "acted-group")
@@ -144,9 +133,9 @@ def test_offsets_are_reset_by_edge_time_offset_and_shift_as_previewed(
         for name, value in fields.items():
             tab.fill(f"[name={name}]", value)
         press(tab, "Show the plan")
-        told(tab, "messages are consumed again")
+        shown(tab, "messages are consumed again")
         press(tab, "Set the offsets")
-        told(tab, "Connected clients")
+        shown(tab, "Connected clients")
         (queue,) = [one for one in group_of(shared_cluster, "rewinders").queues if not one.retry]
         return queue.consumer_offset
 
@@ -169,7 +158,7 @@ def test_a_copy_of_a_message_is_edited_and_sent(
     tab.fill("[name=to_topic]", "copied-to")
     tab.fill("[name=body]", "second")
     press(tab, "Send the copy")
-    told(tab, "Sent and stored in topic copied-to")
+    shown(tab, "Sent and stored in topic copied-to")
     assert bodies(console, "copied-to") == ["second"]
     assert bodies(console, "copied-from") == ["first"]
 
@@ -201,14 +190,14 @@ def test_dead_letters_are_sent_again_one_several_and_by_a_filter(
             tab.check(f"tr:has-text('{body}') input[name=m]")
         press(tab, "Plan to redrive the selected…")
         press(tab, tab.inner_text("form[method=post] button[type=submit]"))
-        told(tab, f"{len(chosen)} dead letter{'s' if len(chosen) > 1 else ''} sent again.")
+        shown(tab, f"{len(chosen)} dead letter{'s' if len(chosen) > 1 else ''} sent again.")
     tab.goto(page)
     tab.fill("[name=contains]", "case-3")
     press(tab, "Search")
     press(tab, "All that match…")
     tab.click("form[method=post] button[type=submit]")
     tab.wait_for_selector("h1:text('Result')")
-    told(tab, "1 dead letter sent again.")
+    shown(tab, "1 dead letter sent again.")
     again = sorted(bodies(console, "perished")[4:])
     assert again == [f"case-{n}" for n in range(4)], "each exactly once"
 
@@ -230,14 +219,14 @@ def test_a_delayed_message_is_recalled_and_transactions_are_decided(
     wait_until("both are open", lambda: "DEAL1" in console.get("/timers"))
     tab.goto(console.url + waiting)
     press(tab, "Recall…")
-    told(tab, "A recall cannot be undone")
+    shown(tab, "A recall cannot be undone")
     press(tab, "Recall the message")
     wait_until("it does not wait", lambda: "late-1" not in console.get(waiting))
     for ident, verb in (("DEAL0", "Commit"), ("DEAL1", "Rollback")):
         tab.goto(f"{console.url}/timers")
         with tab.expect_navigation():
             tab.click(f"tr:has-text('{ident}') a:has-text('{verb[:4]}')")
-        told(tab, "The outcome is final")
+        shown(tab, "The outcome is final")
         press(tab, tab.inner_text("form[method=post] button[type=submit]"))
         wait_until("it is decided", lambda ident=ident: ident not in console.get("/timers"))
     assert bodies(console, "contracts") == ["half"], "the committed one alone"
@@ -257,15 +246,15 @@ def test_a_user_gets_policies_and_loses_them(console: Served, tab: Page) -> None
     tab.select_option("form[action$='#check'] [name=action]", "Pub")
     tab.fill("form[action$='#check'] [name=resource]", "Topic:orders")
     press(tab, "Check")
-    told(tab, "Allowed")
+    shown(tab, "Allowed")
     press(tab, "Remove…")
     press(tab, tab.inner_text("form[method=post] button[type=submit]"))
-    told(tab, "every action is denied")
+    shown(tab, "every action is denied")
     for verb, state in (("Disable…", "disabled"), ("Enable…", "enabled")):
         tab.goto(page)
         press(tab, verb)
         press(tab, tab.inner_text("form[method=post] button[type=submit]"))
-        told(tab, state)
+        shown(tab, state)
     tab.goto(page)
     press(tab, "Rotate the key…")
     press(tab, tab.inner_text("form[method=post] button[type=submit]"))

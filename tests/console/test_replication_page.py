@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cometmq.console.forecast import oldest
 from cometmq.console.history import ReplicaHistory
 from cometmq.console.pages.high_availability import change_of
 from cometmq.proto import v1
+from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown
 from cometmq.tests.console.served import serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -70,29 +72,45 @@ def test_the_oldest_segment_expires_has_expired_or_is_the_only_one() -> None:
     assert "unknown" in oldest(store, 12 * HOUR_MS)
 
 
-def test_a_group_is_drained_gets_a_policy_and_shows_epochs_curves_and_each_store(
+def test_a_group_is_drained_gets_a_policy_and_a_leader_and_shows_curves_and_each_store(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     # The console has the user's rights and no cluster token.
     cluster = new_cluster(controller=True).wait_in_sync()
     with serve(tmp_path, cluster.endpoints, "--allow-changes") as console:
-        wait_until("both are in sync", lambda: "Make broker 1 the leader" in console.get("/ha"))
+        offered = re.compile(r"Make broker (\d) the leader")  # a busy machine may have moved it
+        wait_until("both are in sync", lambda: offered.search(console.get("/ha")))
         page = told(console.get("/ha"))
         assert "each answer of the controller renews it" in page
         assert "No replica has cut and archived a part of its log." in page
         assert "There is nothing to replay." in told(console.get("/ha/broker-a/replay"))
 
-        assert "no other group" in told(console.get("/ha/broker-a/drain?drain=yes"))
-        assert "Accept messages again" not in console.get("/ha"), "a plan changes nothing"
-        assert "is drained" in told(console.act("/ha/broker-a/drain", {"drain": "yes"}).text)
-        assert "Accept messages again" in console.get("/ha")
-        assert console.act("/ha/broker-a/drain", {"drain": "no"}).status == 200
+        with chromium() as browser, opened(browser, SIZES[0], "light") as (page, errors):
 
-        asked = "/ha/broker-a/policy?replication=async&min_in_sync="
-        assert "it would be asynchronous" in told(console.get(asked))
-        done = console.act("/ha/broker-a/policy", {"replication": "async", "min_in_sync": ""})
-        assert done.status == 200, done.text
-        wait_until("it is the policy", lambda: "Policy async" in told(console.get("/ha")))
+            def change(link: str, plan: str, button: str) -> None:
+                page.goto(f"{console.url}/ha")
+                press(page, link)
+                shown(page, plan)
+                press(page, button)
+                shown(page, "The change is done.")
+
+            page.goto(f"{console.url}/ha")
+            press(page, "Drain…")
+            shown(page, "no other group")
+            assert "Accept messages again" not in console.get("/ha"), "a plan changes nothing"
+            change("Drain…", "no other group", "Drain")
+            change("Accept messages again…", "accept messages again", "Accept messages")
+            page.goto(f"{console.url}/ha")
+            page.select_option("[name=replication]", "async")
+            press(page, "Show the plan…")
+            shown(page, "it would be asynchronous")
+            press(page, "Change the policy")
+            shown(page, "The change is done.")
+            wait_until("it is the policy", lambda: "Policy async" in told(console.get("/ha")))
+            found = wait_until("a follower is offered", lambda: offered.search(console.get("/ha")))
+            change(f"{found[0]}…", f"Would elect broker {found[1]}", "Switch over")
+            wait_until("it leads", lambda: f"broker {found[1]}, epoch" in console.get("/ha"))
+            assert errors == []
 
         for broker_id, data in ((0, "master"), (1, "slave")):
             store = told(console.get(f"/store?broker=broker-a&replica={broker_id}"))
