@@ -83,9 +83,11 @@ class Counters:
         total = self._sent_total(topic, message_type)
         total.messages += messages
         total.bytes += size
+        if messages in sizes:  # then all are in one slot, as usual: cheaper than the loop
+            total.sizes[sizes.index(messages)] += messages
+            return
         for slot, count in enumerate(sizes):
-            if count:
-                total.sizes[slot] += count
+            total.sizes[slot] += count
 
     def _sent_total(self, topic: str, message_type: int) -> Total:
         total = self.sent.get((topic, message_type))

@@ -1,17 +1,16 @@
 """Durations of calls by method and outcome: `rocketmq_rpc_latency`.
 
-A call counts from its arrival until the end of the loop turn in which its answer is handed to the
-network. Within a turn an answer costs one access to a dictionary and one to a list; the clock is
-read and the bounds are searched once a turn, because calls that arrived together share their begin.
-Only the event loop adds. Bounded by the methods of the service table and the status codes.
+A call counts from its arrival until its answer is handed to the network. An answer costs one
+reading of the clock and a few additions. It schedules nothing on the event loop: a callback at the
+end of the turn would cost one more iteration of the loop, with its system call. Only the
+event loop adds. Bounded by the methods of the service table and the status codes.
 """
 
 from __future__ import annotations
 
 import re
-from asyncio import get_running_loop
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 #: RocketMQ's buckets.
 BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 _BOUNDS_NS: Final = tuple(bound * 1_000_000 for bound in BOUNDS_MS)
+_FIRST_NS: Final = _BOUNDS_NS[0]
 _NS_PER_MS: Final = 1_000_000
 _SUCCESS: Final = "success"
 _WORD_START: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -36,10 +36,10 @@ class _Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
     total_ns: int = 0
 
-    def add(self, took_ns: int, calls: int = 1) -> None:
-        """Count `calls` that took the same time."""
-        self.counts[bisect_left(_BOUNDS_NS, took_ns)] += calls
-        self.total_ns += took_ns * calls
+    def add(self, took_ns: int) -> None:
+        """Count one call."""
+        self.counts[bisect_left(_BOUNDS_NS, took_ns)] += 1
+        self.total_ns += took_ns
 
 
 class CallTimes:
@@ -47,31 +47,19 @@ class CallTimes:
 
     def __init__(self, steady_ns: Callable[[], int]) -> None:
         self._steady_ns = steady_ns
-        #: Begins of the calls that were answered in this turn, by path; as many as its answers.
-        self._turn: defaultdict[str, list[int]] = defaultdict(list)
-        self._answered: dict[str, _Durations] = {}
+        self._answered: defaultdict[str, _Durations] = defaultdict(_Durations)
         #: Answers of long polls that waited, and failures, by path, code and whether it waited.
-        self._others: dict[tuple[str, str, bool], _Durations] = {}
+        self._others: defaultdict[tuple[str, str, bool], _Durations] = defaultdict(_Durations)
 
     def answered(self, path: str, begin_ns: int) -> None:
         """Count a call that the service has answered."""
-        if not self._turn:
-            get_running_loop().call_soon(self._end_turn)
-        self._turn[path].append(begin_ns)
-
-    def _end_turn(self) -> None:
-        turn, self._turn = self._turn, defaultdict(list)
-        now_ns = self._steady_ns()
-        for path, begun in turn.items():
-            durations = self._answered.get(path)
-            if durations is None:
-                durations = self._answered[path] = _Durations()
-            # Calls that arrived together are the common case, and cheaper to count.
-            if begun.count(begun[0]) == len(begun):
-                durations.add(now_ns - begun[0], len(begun))
-                continue
-            for begin_ns, calls in Counter(begun).items():
-                durations.add(now_ns - begin_ns, calls)
+        took_ns = self._steady_ns() - begin_ns
+        durations = self._answered[path]
+        if took_ns <= _FIRST_NS:  # `add` without a search and a call: this is the path of a send
+            durations.counts[0] += 1
+            durations.total_ns += took_ns
+        else:
+            durations.add(took_ns)
 
     def waited(self, path: str, begin_ns: int) -> None:
         """Count a long poll that was answered after it had waited."""
@@ -82,11 +70,7 @@ class CallTimes:
         self._add((path, _code_of(error), False), begin_ns)
 
     def _add(self, key: tuple[str, str, bool], begin_ns: int) -> None:
-        took_ns = self._steady_ns() - begin_ns
-        durations = self._others.get(key)
-        if durations is None:
-            durations = self._others[key] = _Durations()
-        durations.add(took_ns)
+        self._others[key].add(self._steady_ns() - begin_ns)
 
     def family(self, families: Families) -> Metric:
         """Return the metric."""

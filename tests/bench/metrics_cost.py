@@ -1,13 +1,14 @@
-"""CPU time that the metrics add to a send: counting, without scrapes.
+"""CPU time that the metrics add to a send through the native door: counting, without scrapes.
 
-`python -m cometmq.tests.bench.metrics_cost` prints rows. Rounds with counting, rounds without it,
-and as a control further rounds without it alternate in one run. Each figure is the lower decile of
-its rounds, because other processes of the machine only ever add to the CPU time of a round. The
-control shows what is left of them: a share below it is not measurable. A round is what
-`handlers.py` measures: 64 SendMessage requests of one 1 KiB message in one turn of the loop,
-parsed, stored, dispatched and answered, without a door. "With" counts what a broker
-counts of a send: messages, bytes and sizes by topic, appends with their duration, and the duration
-of the call as the door measures it.
+`python -m cometmq.tests.bench.metrics_cost [--groups N]` prints rows for 64 requests in flight and
+for one. A broker in this process serves `loadgen`, which sends messages of 1 KiB. Windows with
+counting, without it, and as a control without it again alternate in one run, so that other
+processes of the machine slow all of them. A figure is the CPU time of the process, both threads of
+the door included, for each message stored in a window: the lower quartile of its windows, because
+other processes only ever add. The control shows what is left of noise: an added cost below it is
+not measurable. "With" counts what a broker counts of a send: messages, bytes and sizes by topic,
+appends with their duration, and the duration of the call. "Without" calls functions that do
+nothing, so their calls count as send path.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import asyncio
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 from unittest.mock import patch
 
 from cometmq.broker.config import BrokerConfig
@@ -25,86 +28,94 @@ from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.metrics.counters import Counters
 from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
-from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.metrics.calls import CallTimes
 from cometmq.ha.config import HaConfig
-from cometmq.proto import paths
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.stats import Meter
-from cometmq.tests.bench.handlers import IN_FLIGHT, TOPIC, send_request, sends
-from cometmq.tests.bench.rows import Row, show
 
-TARGET_SHARE = 0.02
-_WARM_ROUNDS = 50
+from .rows import Row, show
+from .server import LOADGEN, TOPIC
 
-
-async def counted(node: Broker, requests: list[bytes], times: CallTimes) -> int:
-    """Run one round with counting; return its CPU time."""
-    begin_ns = time.process_time_ns()
-    arrived_ns = time.monotonic_ns()
-    await sends(node, requests)
-    for _ in requests:
-        times.answered(paths.SEND_MESSAGE, arrived_ns)
-    await asyncio.sleep(0)  # the turn ends: its durations are added
-    return time.process_time_ns() - begin_ns
-
-
-async def uncounted(node: Broker, requests: list[bytes]) -> int:
-    """Run one round without counting; return its CPU time."""
-    meter = node.store.meter
-    steady_ns, meter.steady_ns = meter.steady_ns, None
-    try:
-        with (
-            patch.object(Counters, "add_sent", _nothing),
-            patch.object(Meter, "put", _nothing),
-        ):
-            begin_ns = time.process_time_ns()
-            await sends(node, requests)
-            await asyncio.sleep(0)
-            return time.process_time_ns() - begin_ns
-    finally:
-        meter.steady_ns = steady_ns
+TARGET_SHARE: Final = 0.02
+#: Bytes stored in a window, by requests in flight: 1,000 messages, and 100.
+_BYTES_IN_FLIGHT: Final = {64: 1 << 20, 1: 100 << 10}
+_WARM_BYTES: Final = 1 << 20
+_POLL_S: Final = 0.002
+#: The load is terminated earlier.
+_LOAD_S: Final = 3_600
+_WITH, _WITHOUT, _CONTROL = range(3)
+_COUNTING: Final = (
+    (CallTimes, "answered"),
+    (Counters, "add_sent"),
+    (Counters, "add_sent_requests"),
+    (Meter, "put"),
+)
 
 
 def _nothing(*_: object) -> None: ...
 
 
-async def measure(rounds: int, directory: str) -> list[Row]:
-    """Return the rows."""
-    server = BrokerServer(
-        BrokerConfig(bind_address="127.0.0.1", grpc_server_port=0, metrics_prom_exporter_port=0),
-        StoreConfig(store_path_root_dir=str(Path(directory) / "store")),
-        HaConfig(ha_listen_port=0),
-        DoorConfig(front_door="grpcio"),
+async def window(node: Broker, counting: bool, stored: int) -> tuple[int, int, int]:
+    """Run until `stored` bytes came; return nanoseconds of CPU, bytes and messages counted."""
+    store, meter = node.store, node.store.meter
+    steady_ns = meter.steady_ns
+    with ExitStack() as stack:
+        if not counting:
+            meter.steady_ns = None
+            for owner, name in _COUNTING:
+                stack.enter_context(patch.object(owner, name, _nothing))
+        begin, messages, begin_ns = store.log_end, meter.put_messages, time.process_time_ns()
+        while store.log_end < begin + stored:  # noqa: ASYNC110 - an event would cost CPU
+            await asyncio.sleep(_POLL_S)
+        spent_ns = time.process_time_ns() - begin_ns
+        found = spent_ns, store.log_end - begin, meter.put_messages - messages
+        meter.steady_ns = steady_ns
+    return found
+
+
+async def groups(node: Broker, address: str, inflight: int, count: int) -> list[tuple[float, ...]]:
+    """Return microseconds of CPU for a message, by group of windows, in the order of the kinds."""
+    load = await asyncio.create_subprocess_exec(
+        *(str(LOADGEN), "-endpoint", address, "-topic", TOPIC, "-mode", "send"),
+        *("-inflight", str(inflight), "-seconds", str(_LOAD_S)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
     )
-    await server.start()
+    found: list[tuple[tuple[int, int, int], ...]] = []
     try:
-        node = server.broker
-        node.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
-        times = CallTimes(Clock().steady_ns)
-        spent: tuple[list[int], list[int], list[int]] = ([], [], [])
-        for number in range(_WARM_ROUNDS + rounds):
+        await window(node, counting=True, stored=_WARM_BYTES)
+        for number in range(count):
             # The order changes, so that an effect of it cancels out.
-            for turn in range(3):
-                kind = (number + turn) % 3
-                first = (number * 3 + turn) * IN_FLIGHT
-                requests = [send_request(first + n, 1) for n in range(IN_FLIGHT)]
-                if kind == 0:
-                    spent[0].append(await counted(node, requests, times))
-                else:
-                    spent[kind].append(await uncounted(node, requests))
+            order = [(number + turn) % 3 for turn in range(3)]
+            ran = {
+                kind: await window(node, kind == _WITH, _BYTES_IN_FLIGHT[inflight])
+                for kind in order
+            }
+            found.append(tuple(ran[kind] for kind in range(3)))
     finally:
-        await server.stop(1.0)
-    with_us, without_us, control_us = (_decile_us(each[_WARM_ROUNDS:]) for each in spent)
-    added_us = with_us - without_us
+        load.terminate()
+        await load.wait()
+    counted = [group[_WITH] for group in found]
+    message_bytes = sum(stored for _, stored, _ in counted) / sum(each[2] for each in counted)
+    return [
+        tuple(spent_ns / stored * message_bytes / 1_000 for spent_ns, stored, _ in group)
+        for group in found
+    ]
+
+
+def rows_of(name: str, found: list[tuple[float, ...]]) -> list[Row]:
+    """Return the rows of one load."""
+    with_us, without_us, control_us = (
+        statistics.quantiles([each[kind] for each in found], n=4)[0] for kind in range(3)
+    )
+    added_us, noise_us = with_us - without_us, control_us - without_us
     share = added_us / without_us
     return [
-        Row("send without metrics", without_us, "us CPU"),
-        Row("added by metrics", added_us, "us CPU"),
-        Row("control: without metrics again", control_us, "us CPU"),
+        Row(f"{name}: without metrics", without_us, "us CPU", f"{len(found)} groups of windows"),
+        Row(f"{name}: added by metrics", added_us, "us CPU", f"control {noise_us:+.2f} us"),
         Row(
-            "share of the send path",
+            f"{name}: share of the send path",
             share * 100,
             "%",
             target=f"{TARGET_SHARE * 100:g} %",
@@ -113,18 +124,39 @@ async def measure(rounds: int, directory: str) -> list[Row]:
     ]
 
 
-def _decile_us(spent: list[int]) -> float:
-    """Return the lower decile for a message, in microseconds."""
-    return statistics.quantiles(spent, n=10)[0] / IN_FLIGHT / 1_000
+async def measure(count: int, directory: str) -> list[Row]:
+    """Return the rows."""
+    server = BrokerServer(
+        BrokerConfig(
+            bind_address="127.0.0.1",
+            grpc_server_port=0,
+            metrics_prom_exporter_port=0,
+            broker_fast_failure_enable=False,  # a refused send costs less
+        ),
+        StoreConfig(store_path_root_dir=str(Path(directory) / "store")),
+        HaConfig(ha_listen_port=0),
+        DoorConfig(front_door="native"),
+    )
+    bound = await server.start()
+    rows: list[Row] = []
+    try:
+        node = server.broker
+        node.meta_log.write_topic(Topic(TOPIC, 8, 8))
+        for inflight in _BYTES_IN_FLIGHT:
+            found = await groups(node, bound.client, inflight, count)
+            rows += rows_of(f"{inflight} in flight", found)
+    finally:
+        await server.stop(1.0)
+    return rows
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1_000)
+    parser.add_argument("--groups", type=int, default=200, help="groups of three windows")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        show(asyncio.run(measure(options.rounds, directory)))
+        show(asyncio.run(measure(options.groups, directory)))
 
 
 if __name__ == "__main__":
