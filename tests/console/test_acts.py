@@ -137,7 +137,7 @@ def test_offsets_are_reset_by_edge_time_offset_and_shift_as_previewed(
         press(tab, "Set the offsets")
         shown(tab, "Connected clients")
         (queue,) = [one for one in group_of(shared_cluster, "rewinders").queues if not one.retry]
-        return queue.consumer_offset
+        return int(queue.consumer_offset)
 
     assert reset("latest") == 4
     assert reset("earliest") == 0
