@@ -25,14 +25,21 @@ from cometmq.tests.broker.live import Live, running, settings, until
 from cometmq.tests.deploy.prometheus import ROOT, Prometheus, program, prometheus
 
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
+#: Alerts of the load: its groups leave messages, and one of them has dead letters.
+_OF_THE_LOAD = ("CometMQDeadLetters", "CometMQGroupWithoutConsumers")
+#: Alerts of a follower that has ended.
+_OF_A_LOSS = ("CometMQTargetDown", "CometMQReplicaDead", "CometMQUnderReplicated")
 #: Words of a rule that stand before `{` or `(` or alone, and are no metrics.
 _SELECTOR = re.compile(r"\b((?:rocketmq|cometmq|process)_\w+|up)\b(\{[^}]*\})?")
 WITHIN_S = 120.0
 
 
 @asynccontextmanager
-async def cluster(root: Path, stack: AsyncExitStack) -> AsyncIterator[tuple[Live, str, list[str]]]:
-    """Run a nameserver, two replicas and a proxy; yield the leader, the proxy and all targets."""
+async def cluster(
+    root: Path, stack: AsyncExitStack
+) -> AsyncIterator[tuple[Live, str, list[str], list[AsyncExitStack]]]:
+    """Run a nameserver, two replicas and a proxy; yield the leader, the proxy, all targets, and
+    what stops a follower when it is closed."""
     namesrv = NameserverServer(
         NameserverConfig(
             bind_address="127.0.0.1",
@@ -45,12 +52,15 @@ async def cluster(root: Path, stack: AsyncExitStack) -> AsyncIterator[tuple[Live
     address = await namesrv.start()
     stack.push_async_callback(namesrv.stop, 0.2)
     clock = Clock()
-    replicas = []
+    replicas: list[Live] = []
+    stops: list[AsyncExitStack] = []
     for number in range(2):
         base = settings(root / f"b{number}", namesrv_addr=address, broker_id=number)
         role: Literal["SYNC_MASTER", "SLAVE"] = "SLAVE" if number else "SYNC_MASTER"
         ha = replace(base.ha, enable_controller_mode=True, broker_role=role)
-        replicas.append(await stack.enter_async_context(running(replace(base, ha=ha), clock)))
+        stops.append(await stack.enter_async_context(AsyncExitStack()))
+        broker = running(replace(base, ha=ha), clock)
+        replicas.append(await stops[-1].enter_async_context(broker))
         await until(lambda: any(one.node.leadership.is_leader for one in replicas), WITHIN_S)
     (leader,) = [one for one in replicas if one.node.leadership.is_leader]
     await until(lambda: leader.node.replication.in_sync_count == 2, WITHIN_S)
@@ -66,7 +76,8 @@ async def cluster(root: Path, stack: AsyncExitStack) -> AsyncIterator[tuple[Live
     bound = await proxy.start()
     stack.push_async_callback(proxy.stop, 0.2)
     targets = [*(one.bound.metrics for one in replicas), bound.metrics, namesrv.metrics_address]
-    yield leader, bound.client, targets
+    followers = [stop for one, stop in zip(replicas, stops, strict=True) if one is not leader]
+    yield leader, bound.client, targets, followers
 
 
 async def load(leader: Live, proxy: str) -> None:
@@ -141,6 +152,11 @@ async def shown(server: Prometheus, wanted: list[tuple[str, str]]) -> None:
         await asyncio.sleep(0.5)
 
 
+def active(*names: str) -> list[tuple[str, str]]:
+    """Return queries for alerts whose condition holds, whether their `for` has passed or not."""
+    return [(name, f'ALERTS{{alertname="{name}"}}') for name in names]
+
+
 def rule_selectors(server: Prometheus) -> list[tuple[str, str]]:
     """Return every selector of every rule; check that the rules are evaluated without errors."""
     found = []
@@ -155,9 +171,12 @@ def rule_selectors(server: Prometheus) -> list[tuple[str, str]]:
     return found
 
 
-async def test_panels_show_data_and_rules_find_their_metrics(tmp_path: Path) -> None:
+async def test_panels_show_data_rules_find_their_metrics_and_alerts_tell_a_loss(
+    tmp_path: Path,
+) -> None:
     program("prometheus")
-    async with AsyncExitStack() as stack, cluster(tmp_path, stack) as (leader, proxy, targets):
+    async with AsyncExitStack() as stack, cluster(tmp_path, stack) as live:
+        leader, proxy, targets, followers = live
         server = stack.enter_context(prometheus(tmp_path / "prometheus", targets))
         loading = asyncio.create_task(load(leader, proxy))
         try:
@@ -172,6 +191,11 @@ async def test_panels_show_data_and_rules_find_their_metrics(tmp_path: Path) -> 
             await shown(server, panels)
             await shown(server, await asyncio.to_thread(rule_selectors, server))
             await shown(server, [("targets", f"count(up == 1) == {len(targets)}")])
+            await shown(server, active(*_OF_THE_LOAD))
+            lost = active(*_OF_A_LOSS)
+            assert await empty(server, lost) == lost, "every replica is alive"
+            await followers[0].aclose()
+            await shown(server, lost)
         finally:
             loading.cancel()
             with suppress(asyncio.CancelledError):
