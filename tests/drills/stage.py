@@ -348,8 +348,8 @@ class Stage:
         found = verdict.records(stores[best], TOPIC)
         if self.check_content:
             tails = verdict.archived(stores.values(), TOPIC)
-            faults = [event["t"] for event in events if event["e"] in verdict.BREAKING]
-            verdict.check_log(result, promises, found, tails, faults)
+            times = verdict.repeat_times(events)
+            verdict.check_log(result, promises, found, tails, times)
             if self.setup.sync:
                 result.late = verdict.late(promises, found)
         if self.check_content and any("reads-" in path.name for path in self.histories):

@@ -89,6 +89,20 @@ def test_a_repeat_needs_an_unknown_outcome(tmp_path: Path) -> None:
     assert other.duplicated == ["s-1"]
 
 
+def test_a_change_of_the_leader_allows_repeats() -> None:
+    events: list[dict[str, Any]] = [
+        {"t": 5.0, "e": "kill"},
+        {"t": 6.0, "e": "role", "role": "follower"},
+        {"t": 8.0, "e": "role", "role": "fenced"},
+        {"t": 9.0, "e": "heal"},
+    ]
+    assert verdict.repeat_times(events) == [5.0, 8.0, 7.0]
+    one = verdict.Promised(attempts=1, first_s=7.5, ok_s=7.99, by="raw")
+    assert one.may_repeat(verdict.repeat_times(events)), "the role was sampled after the answer"
+    one.first_s, one.ok_s = 10.0, 11.0
+    assert not one.may_repeat(verdict.repeat_times(events))
+
+
 def test_disorder_phantoms_and_moves_are_reported(tmp_path: Path) -> None:
     refused = [("invoke", "r-1", None), ("fail", "r-1", None)]
     events = sent("s-1", 1) + sent("s-2", 0) + refused

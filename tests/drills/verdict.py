@@ -31,6 +31,10 @@ _BLOCK = 1 << 16
 RETRYING = ("official", "sdk", "go", "java")
 #: Faults after which a forwarding node may repeat a send that the lost leader had stored.
 BREAKING = {"kill", "pause", "isolate", "cut", "power-loss", "reset", "fault", "delay"}
+#: Roles of a broker that begins or ceases to lead. Roles are sampled: the change was up to SAMPLE_S
+#: before the event. A busy machine changes them without a fault of the drill.
+CHANGED = {"fenced", "promoting", "leader"}
+SAMPLE_S = 1.0
 #: Faults from which the time to the first OK is counted.
 DISRUPTIVE = {"kill", "pause", "isolate", "power-loss", "switchover", "stop"}
 
@@ -200,6 +204,13 @@ class Record:
 def records(store: Path, topic: str) -> list[Record]:
     """Yield the workload's messages in a store's log."""
     return [_record(found) for found in logwalk.walk(store / "commitlog") if found.topic == topic]
+
+
+def repeat_times(events: list[dict[str, Any]]) -> list[float]:
+    """Return when forwarding nodes may repeat sends: at faults, and when the leader changes."""
+    faults = [event["t"] for event in events if event["e"] in BREAKING]
+    changes = [event["t"] for event in events if event["e"] == "role" and event["role"] in CHANGED]
+    return faults + changes + [time_s - SAMPLE_S for time_s in changes]
 
 
 def _record(found: logwalk.Found) -> Record:
