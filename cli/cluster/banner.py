@@ -124,7 +124,11 @@ def _addresses(plan: Plan, pid: int) -> str:
         parts.append(f"{'nameserver ' if parts else ''}{HOST}:{ports['namesrv']}")
     if "ha" in ports:
         parts.append(f"replication {ports['ha']}")
-    parts += [f"remoting {ports[name]}" for name in ("remoting", _CLASSIC) if name in ports]
+    if "remoting" in ports:
+        parts.append(f"remoting {ports['remoting']}")
+    if _CLASSIC in ports:
+        of = "nameserver's " if "remoting" in ports else ""
+        parts.append(f"{of}remoting {ports[_CLASSIC]}")
     if "metrics" in ports:
         parts.append(f"http://{HOST}:{ports['metrics']}/metrics")
     return f"{', '.join(parts)}, process {pid}"

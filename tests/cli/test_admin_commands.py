@@ -11,10 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import cometmq
@@ -57,6 +59,16 @@ class Shell:
             os.close(theirs)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The broker hangs inside."""
+        pid = self._cluster.node("single").pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     @property
     def endpoints(self) -> str:
@@ -179,6 +191,23 @@ def test_ctrl_c_ends_a_long_send_with_the_number_of_sent_messages(shell: Shell) 
         sent, unknown = int(found[1]), int(found[2] or 0)
         assert sent <= stored() - before <= sent + unknown
         before = stored()
+
+
+def test_ctrl_c_ends_a_long_send_without_the_answers_of_a_broker_that_hangs(shell: Shell) -> None:
+    shell("topic", "create", "hanging", "--queues", "1")
+    sending = shell.start("message", "send", "hanging", "x", "--count", "1000000")
+    wait_until(
+        "messages are stored",
+        lambda: int(shell.json("topic", "describe", "hanging")["queues"][0]["messages"]),
+    )
+    with shell.paused():
+        process, used = psutil.Process(sending.pid), -1.0
+        while used < (used := sum(process.cpu_times()[:2])):  # until it waits for answers
+            time.sleep(0.5)
+        sending.send_signal(signal.SIGINT)
+        text, _ = sending.communicate(timeout=30)
+    assert sending.returncode == 130
+    assert re.search(r"; interrupted, [1-9]\d* in flight were not answered\.\n$", text), text
 
 
 def test_create_keeps_the_type_of_an_existing_topic(shell: Shell) -> None:

@@ -180,6 +180,21 @@ def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
         assert words in text, words
 
 
+def test_the_banner_of_one_process_tells_its_remoting_ports_apart(tmp_path: Path) -> None:
+    (plan,) = plans(tmp_path, port=0, single=True, remoting=True).values()
+    plan.keep_ports({"remoting": "h:4001", "namesrv_remoting": "h:4002"})
+    text = banner(
+        version="1",
+        plans=[plan],
+        pids={"single": 77},
+        bound={"door": "grpcio"},
+        states={"broker-a": leading()},
+        data=str(tmp_path),
+        seconds=0.5,
+    )
+    assert "remoting 4001, nameserver's remoting 4002, " in text
+
+
 def test_further_groups_replicas_and_nameservers_get_names_and_ports_of_their_own(
     tmp_path: Path,
 ) -> None:

@@ -19,6 +19,8 @@ _HEAVY = {
     *("numpy", "prometheus_client", "psutil", "pyarrow", "pyspark", "rich", "ssl", "starlette"),
     *("tenacity", "uvicorn", "uvloop"),
 }
+#: Of the interpreter and the help of all commands; `tests/bench/help.py` measures the time.
+_MOST_MODULES = 450
 #: Prints the help of every command in one process, then what it imported on the way.
 _PROGRAM = """
 import json, sys, click
@@ -42,7 +44,7 @@ def walk(command, context, path):
             walk(found, click.Context(found, parent=context, info_name=name), [*path, name])
 
 walk(cli, click.Context(cli, info_name="cometmq"), [])
-print(json.dumps({"helped": helped, "imported": first}))
+print(json.dumps({"helped": helped, "imported": first, "modules": len(sys.modules)}))
 """
 #: Commands that a test runs by way of a function that adds the words before: the file, and a call.
 _THROUGH_A_FUNCTION = {
@@ -78,6 +80,7 @@ def test_help_works_and_imports_no_heavy_module() -> None:
     assert {tuple(words) for words in answer["helped"]} >= set(_leaves(cli, click.Context(cli)))
     imported = {name: words for name, words in answer["imported"].items() if name in _HEAVY}
     assert imported == {}, "module: the command whose help imports it first"
+    assert answer["modules"] <= _MOST_MODULES
 
 
 def test_a_process_prints_its_help_and_ends_with_0() -> None:
