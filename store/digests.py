@@ -99,6 +99,14 @@ class StoreDigests:
     def has_index(self, path: str) -> bool:
         return os.path.basename(path) in self._index
 
+    def absent_index(self, paths: Iterable[str]) -> list[tuple[int, str]]:
+        """Return end offset and name of the noted index files that are not among these, in the
+        order of the log."""
+        names = {os.path.basename(path) for path in paths}
+        with self._lock:
+            absent = [(entry[2], name) for name, entry in self._index.items() if name not in names]
+        return sorted(absent)
+
     def keep_index(self, paths: Iterable[str]) -> None:
         """Drop the digests of all other index files."""
         names = {os.path.basename(path) for path in paths}

@@ -124,9 +124,17 @@ def _size_fault(path: str, length: int, size: int, key: str, *, cut: bool) -> st
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
     try:
-        return [entry for entry in os.scandir(directory) if not entry.is_dir()]
+        entries = list(os.scandir(directory))
     except FileNotFoundError:
         return []
+    folders = [entry for entry in entries if entry.is_dir()]
+    for entry in folders:
+        if is_file_name(entry.name) and len(entry.name) == NAME_DIGITS:
+            raise UnsupportedLayoutError(
+                f"{entry.path} is a directory in the place of a store file. Move it away, and "
+                "restore the file from another replica or a backup. Nothing was changed."
+            )
+    return [entry for entry in entries if entry not in folders]
 
 
 def _only_zeros(path: str, length: int) -> bool:

@@ -51,6 +51,7 @@ class IndexService:
         self.enabled = config.message_index_enable
         self.damaged = 0  #: files that did not match their digest
         self._digests = digests
+        self._log = log
         self._index = Index(str(config.index_directory), config, log, disk, wall_ms)
         self._dispatcher = dispatcher
         self._gate = gate
@@ -87,6 +88,7 @@ class IndexService:
         if not self.enabled:
             return
         self._index.recover(clean, checkpoint.index_msg_timestamp_ms)
+        self._drop_behind_missing()
         paths = self._index.paths
         if paths and self._digests.has_index(paths[-1]):  # it may be written again
             digest = self._index.read_digest(paths[-1])
@@ -98,6 +100,24 @@ class IndexService:
         both = min(queued, self._index.durable)
         checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms = both
         checkpoint.index_msg_timestamp_ms = self._index.durable[1]
+
+    def _drop_behind_missing(self) -> None:
+        """Delete the files behind one that is missing although the log holds its records, so that
+        all are rebuilt. Raises OSError."""
+        paths = self._index.paths
+        for end_offset, name in self._digests.absent_index(paths):
+            if end_offset < self._log.start:
+                continue  # retention deleted it
+            later = (path for path in paths if self._index.header(path).end_offset > end_offset)
+            if first := next(later, ""):
+                self.damaged += 1
+                logger.warning(
+                    "index.file_missing file=%s: it and all later files are rebuilt from the log.",
+                    name,
+                )
+                self._index.drop_from(first)
+            break
+        self._digests.keep_index(self._index.paths)
 
     def start(self) -> None:
         """Allow writes. Loads NumPy here, not during the first append."""

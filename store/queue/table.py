@@ -498,7 +498,7 @@ class QueueTable:
         return True
 
     def _discard(self, queue: ConsumeQueue) -> None:
-        self._empty(queue)
+        self.empty(queue)
         del self.queues[queue.topic, queue.queue_id]
         if queue in self._trim_rest:
             self._trim_rest.remove(queue)
@@ -514,14 +514,14 @@ class QueueTable:
         if physical_offset < queue.known_end():
             return False  # the record has its unit already
         assigned = queue.next_offset
-        self._empty(queue)
+        self.empty(queue)
         if physical_offset < self.assigned_end:
             queue.next_offset = assigned
         if number:
             queue.skip_to(number)
         return True
 
-    def _empty(self, queue: ConsumeQueue) -> None:
+    def empty(self, queue: ConsumeQueue) -> None:
         """Remove all units, on disk too."""
         with self._out_lock:
             with self._lock:

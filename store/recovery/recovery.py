@@ -35,6 +35,7 @@ from ..queue.building import KeptUnits, build
 from ..queue.consume_queue import ConsumeQueue
 from ..queue.table import QueueGapError, QueueTable
 from ..scan.single import inspect, is_record
+from .queue_begins import lacking_begins
 from .rules import (
     Finding,
     Verdict,
@@ -272,6 +273,17 @@ class Recovery:
         self._queues.write_out()
         for queue in self._queues.queues.values():
             queue.correct_min_offset(log.start)
+        lacking = lacking_begins(log, self._queues)
+        for queue in lacking:
+            logger.warning(
+                "queues.begin_missing topic=%s queue=%d offset=%d: a file before it is missing; "
+                "the queue is rebuilt from the log.",
+                *(queue.topic, queue.queue_id, queue.min_offset),
+            )
+            self._queues.empty(queue)
+        if lacking:
+            self._build(log.start, dispatcher.offset, None)
+            self._queues.write_out()
 
     def _rebuild_queues(
         self, begin: int, known_end: int, complete_end: int, kept: KeptUnits | None

@@ -12,6 +12,8 @@
 4. Enqueueing resumes at the saved queue offset. If the log has lost flushed units: behind the
    message of the last unit if that is earlier, or at the start of the timer topic without units.
    Always within the bounds of the queue.
+   If the first files of the log are missing while the commit log holds their messages, both files
+   are emptied before step 1.
 5. Reading resumes at the saved time, but at most seven days less a minute ago.
 
 Rules of docs/formats/store-format.md, section 11.4. Steps 1 (no wheel) and 4 (no unit) keep timers
@@ -94,10 +96,20 @@ def recover(
     """Repair as described in the module docstring. Raises OSError."""
     wheel, log = files.wheel, files.log
     flushed = check.last_timer_log_flush_pos
+    read_ms = max(check.last_read_ms, oldest_read_ms(now_ms, config.timer_precision_ms))
+    missing = _begin_missing(files, read_ms, messages)
+    if missing:
+        logger.warning(
+            "timer.begin_missing position=%d: the wheel names units before it; the timer files are "
+            "rebuilt from the log, which may deliver messages again.",
+            log.start,
+        )
+        for index, _ in list(wheel.occupied()):
+            wheel.clear(index)
+        log.truncate(log.start)
     begin = log.start
     if files.had_wheel and log.end - log.start > FULL_WALK_BYTES:
         begin = _file_start(log, flushed - log.file_bytes)
-    read_ms = max(check.last_read_ms, oldest_read_ms(now_ms, config.timer_precision_ms))
     pending = _Pending(read_ms // wheel.precision_ms, wheel)
     last: TimerUnit | None = None
     walk = log.walk(begin)
@@ -134,9 +146,26 @@ def recover(
         cut,
         lost,
         newest,
-        _queue_offset(last, check, messages, lost),
+        _queue_offset(last, check, messages, lost=lost > 0 or missing),
         read_ms,
     )
+
+
+def _begin_missing(files: TimerFiles, read_ms: int, messages: TimerMessages) -> bool:
+    """Return whether files were lost from the begin of the log: a slot that is still to be read
+    names units before it, and the timer topic holds messages before that of the first unit.
+    Retention deletes a file only after its messages."""
+    log, wheel = files.log, files.wheel
+    if log.start == 0 or not files.had_wheel:
+        return False
+    try:
+        first = decode(messages.record_at(log.read(log.start).physical_offset))
+    except (OffsetOutOfRangeError, RecordFormatError):
+        return False
+    if first.queue_offset <= messages.min_offset(TIMER_TOPIC, TIMER_QUEUE):
+        return False
+    first_time = read_ms // wheel.precision_ms
+    return any(slot.time >= first_time and slot.first < log.start for _, slot in wheel.occupied())
 
 
 class _Pending:
@@ -309,7 +338,7 @@ def _remake_beyond(wheel: TimerWheel, log: TimerLog) -> int:
 
 
 def _queue_offset(
-    last: TimerUnit | None, check: TimerCheckpoint, messages: TimerMessages, lost: int
+    last: TimerUnit | None, check: TimerCheckpoint, messages: TimerMessages, *, lost: bool
 ) -> int:
     first = messages.min_offset(TIMER_TOPIC, TIMER_QUEUE)
     offset = min(check.last_timer_queue_offset, check.master_timer_queue_offset)

@@ -29,37 +29,60 @@ WEIGHTS = {"log": 4, "queue": 5, "index": 3, "config": 4, "marker": 1}
 #: Files that the running broker maps: a truncation under the map ends the process (SIGBUS).
 MAPPED = ("commitlog/", "ha/answered")
 _NEAR_BYTES = 64
+#: Changes of a part of a file; the frequent ones are named twice.
+_PARTS = ("flip", "flip", "byte", "zeros", "zeros", "noise", "cut", "tail")
+#: Changes of a whole file, one injury of `_WHOLE_EVERY`.
+WHOLE = ("gone", "folder", "other")
+_WHOLE_EVERY = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Injury:
-    """A change of one file; `data` replaces the bytes at `begin`, None truncates the file there."""
+    """A change of one file; `data` replaces the bytes at `begin`, None truncates the file there.
+
+    Of a whole file: "gone" removes it, "folder" replaces it with a directory, "other" replaces its
+    content with that of `source`, another file of its kind or its own earlier state.
+    """
 
     file: str
     kind: str
     how: str
-    begin: int
-    data: bytes | None
+    begin: int = 0
+    data: bytes | None = None
+    source: Path | None = None
 
     def __str__(self) -> str:
+        if self.how in WHOLE:
+            return f"{self.how} {self.file}" + (f" from {self.source}" if self.source else "")
         size = "" if self.data is None else f"+{len(self.data)}"
         return f"{self.how} {self.file} at {self.begin}{size}"
 
     def apply(self, root: Path) -> None:
-        if self.data is None:
-            os.truncate(root / self.file, self.begin)
-            return
-        with open(root / self.file, "r+b", buffering=0) as file:
-            file.seek(self.begin)
-            file.write(self.data)
+        path = root / self.file
+        if self.how in WHOLE:
+            content = self.source.read_bytes() if self.source is not None else b""
+            path.unlink()
+            if self.how == "folder":
+                path.mkdir()
+            elif self.how == "other":
+                path.write_bytes(content)
+        elif self.data is None:
+            os.truncate(path, self.begin)
+        else:
+            with open(path, "r+b", buffering=0) as file:
+                file.seek(self.begin)
+                file.write(self.data)
 
 
 def kind_of(name: str) -> str:
     return next((kind for prefix, kind in KINDS.items() if name.startswith(prefix)), "other")
 
 
-def choose(root: Path, rng: random.Random, *, running: bool) -> Injury:
-    """Return an injury that changes at least one byte."""
+def choose(root: Path, earlier: Path, rng: random.Random, *, running: bool) -> Injury:
+    """Return an injury that changes at least one byte.
+
+    `earlier` holds files of the directory in an earlier state.
+    """
     files: dict[str, list[str]] = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.stat().st_size:
@@ -69,12 +92,34 @@ def choose(root: Path, rng: random.Random, *, running: bool) -> Injury:
         kinds = sorted(files)
         (kind,) = rng.choices(kinds, [WEIGHTS.get(kind, 2) for kind in kinds])
         name = rng.choice(files[kind])
-        how = rng.choice(("flip", "flip", "byte", "zeros", "zeros", "noise", "cut"))
+        how = rng.choice(WHOLE if rng.randrange(_WHOLE_EVERY) == 0 else _PARTS)
         if how == "cut" and running and name.startswith(MAPPED):
             continue
-        injury = _injury(root / name, name, kind, how, rng)
+        if how in WHOLE:
+            same = [root / other for other in files[kind]]
+            others = _other_contents(root / name, same, earlier / name)
+            injury = _whole(name, kind, how, others, rng)
+        else:
+            injury = _injury(root / name, name, kind, how, rng)
         if injury is not None:
             return injury
+
+
+def _whole(name: str, kind: str, how: str, others: list[Path], rng: random.Random) -> Injury | None:
+    if how == "other":
+        return Injury(name, kind, how, source=rng.choice(others)) if others else None
+    if how == "gone" and kind == "log":
+        return None  # a log without its first segments is what retention leaves
+    return Injury(name, kind, how)
+
+
+def _other_contents(path: Path, same: list[Path], earlier: Path) -> list[Path]:
+    """Return files with another content: those of its kind, and as often its own earlier state."""
+    sources = [other for other in same if other != path]
+    if earlier.is_file():
+        sources += [earlier] * max(1, len(sources))
+    content = path.read_bytes()
+    return [source for source in sources if source.read_bytes() != content]
 
 
 def _injury(path: Path, name: str, kind: str, how: str, rng: random.Random) -> Injury | None:
@@ -83,6 +128,9 @@ def _injury(path: Path, name: str, kind: str, how: str, rng: random.Random) -> I
         place = _place(file.fileno(), size, rng)
         if how == "cut":
             return Injury(name, kind, how, rng.choice((place, 0, rng.randrange(size))), None)
+        if how == "tail":
+            end = os.pread(file.fileno(), 512, max(0, size - 512))
+            return Injury(name, kind, how, size, end[-rng.randrange(1, 513) :])
         length = min({"flip": 1, "byte": 1}.get(how) or rng.choice((4, 20, 64, 512, 4096)), size)
         begin = min(place, size - length)
         before = os.pread(file.fileno(), length, begin)

@@ -96,26 +96,28 @@ class Missing:
         self.found.append(text)
 
 
-async def judge(seed: int, template: Path, root: Path, variant: Variant) -> Verdict:
-    """Damage a copy of the template at `root` and read everything."""
+async def judge(
+    seed: int, template: Path, root: Path, variant: Variant, injury: Injury | None = None
+) -> Verdict:
+    """Damage a copy of the template at `root` and read everything; with `injury` do that, while the
+    broker is stopped."""
     rng = random.Random(seed)
     model = Model.load(template / "model")
     world.copy(template / "store", root)
-    running = variant.clean and rng.random() < 0.4
+    running = injury is None and variant.clean and rng.random() < 0.4
     clock = Clock()
     clock.advance_wall_ms(model.shift_ms)
     events = Events()
     logging.getLogger().addHandler(events)
     logging.getLogger("cometmq").setLevel(logging.WARNING)
-    injury: Injury | None = None
     result = "correct", ""
     try:
         if not running:
-            injury = choose(root, rng, running=False)
+            injury = injury or choose(root, template / "earlier", rng, running=False)
             injury.apply(root)
         async with asyncio.timeout(CASE_S), _opened(root, variant, clock) as k:
             if running:
-                injury = choose(root, rng, running=True)
+                injury = choose(root, template / "earlier", rng, running=True)
                 injury.apply(root)
             missing = await _read_everything(k, model)
             await _goes_on(k, missing)

@@ -3,20 +3,46 @@ silently. More seeds: `python -m cometmq.tests.damage.run --count 5000`."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from cometmq.tests.damage.judge import GOOD
+from cometmq.tests.damage import world
+from cometmq.tests.damage.injury import Injury
+from cometmq.tests.damage.judge import GOOD, judge
 from cometmq.tests.damage.run import run
+from cometmq.tests.damage.world import VARIANTS
 
 #: One seed costs a fifth of a second of CPU time.
 SEEDS = 200
 SLOW_SEEDS = 5000
+KILLED = next(variant for variant in VARIANTS if not variant.clean)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provide the template of a killed store."""
+    folder = tmp_path_factory.mktemp("killed")
+    asyncio.run(world.build(folder, KILLED))
+    return folder
 
 
 def faults(first: int, count: int, workers: int) -> list[str]:
     results = list(run(first, count, workers))
     assert len(results) == count
     return [str(result) for result in results if result["verdict"] not in GOOD]
+
+
+@pytest.mark.parametrize("file", ["consumequeue/Orders/0/" + 20 * "0", "timerlog/" + 20 * "0"])
+async def test_the_first_file_of_a_killed_store_is_rebuilt_when_it_is_lost(
+    killed: Path, tmp_path: Path, file: str
+) -> None:
+    injury = Injury(file, "first file", "gone")
+    verdict = await judge(0, killed, tmp_path / "store", KILLED, injury)
+    assert verdict.verdict in ("correct", "counted"), verdict
+    assert "missing" not in verdict.detail.replace("begin_missing", ""), verdict
+    assert any(name.endswith(".begin_missing") for name in verdict.events), verdict
 
 
 @pytest.mark.timeout(900)

@@ -122,12 +122,15 @@ def numbered(n: int) -> v2.Message:
 
 
 async def build(root: Path, variant: Variant) -> None:
-    """Write `root/store`, in the state of the variant, and `root/model`."""
+    """Write `root/store`, in the state of the variant, and `root/model`.
+
+    `root/earlier` is a copy of the store that was made before the last half of its messages.
+    """
     clock = Clock()
     model = Model(messages={0: [], 1: []}, times_ms={0: [], 1: []})
     store = root / "store"
     async with desk(store, chosen(store, variant), clock) as k:
-        await _fill(k, model)
+        await _fill(k, model, store, root / "earlier")
         if not variant.clean:
             await asyncio.sleep(1.5)  # the flush threads write what waits
             copy(store, root / "killed")
@@ -138,7 +141,7 @@ async def build(root: Path, variant: Variant) -> None:
     model.save(root / "model")
 
 
-async def _fill(k: Desk, model: Model) -> None:
+async def _fill(k: Desk, model: Model, store: Path, earlier: Path) -> None:
     k.topic(TOPIC, queues=QUEUES)
     k.topic(LATER, queues=1, message_type=v2.DELAY)
     for group in (PULLED, POPPED):
@@ -152,6 +155,8 @@ async def _fill(k: Desk, model: Model) -> None:
     for n in range(MESSAGES):
         if n % 4 == 0:
             k.advance(STEP_MS)
+        if n == MESSAGES // 2:
+            copy(store, earlier)
         answer = await k.send(numbered(n))
         assert answer.status.code == v2.OK, answer
         if n * WAITING // MESSAGES != (n + 1) * WAITING // MESSAGES:

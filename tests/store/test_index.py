@@ -329,6 +329,30 @@ def test_damage_of_an_index_file_before_its_first_check_is_found(
     assert kit.store.index.damaged == 1
 
 
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lost_index_file_is_rebuilt(
+    kit: Kit, place: int, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(kit, 0, 16)
+    kit.close()
+    kit.open()
+    expected = [sorted(found(kit, f"k{number}")) for number in (1, 15)]
+    if clean:
+        kit.close()
+    else:
+        kit.kill()
+    index_paths(kit)[place].unlink()
+    kit.open()
+    assert "index.file_missing" in caplog.text
+    assert [sorted(found(kit, f"k{number}")) for number in (1, 15)] == expected == [[1], [15]]
+    assert len(found(kit, "all", count_max=64)) == 16
+    caplog.clear()
+    kit.close()
+    kit.open()
+    assert "index.file_missing" not in caplog.text
+
+
 def test_a_cut_of_the_last_index_file_is_found(kit: Kit) -> None:
     """Also of its free entries: a query refuses a file of another size."""
     put(kit, 0, 1)

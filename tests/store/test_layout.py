@@ -38,6 +38,23 @@ def test_foreign_files_are_refused_and_nothing_is_changed(
     assert kit.all_files() == before
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("file", ["commitlog/" + 20 * "0", "consumequeue/TopicTest/0/" + 20 * "0"])
+def test_a_directory_in_the_place_of_a_file_is_refused(kit: Kit, file: str, clean: bool) -> None:
+    filled(kit, 80)
+    if clean:
+        kit.close()
+    else:
+        kit.store.queue_table.write_out()
+        kit.kill()
+    (kit.root / file).unlink()
+    (kit.root / file).mkdir()
+    before = kit.all_files()
+    with pytest.raises(UnsupportedLayoutError, match="is a directory in the place of a store file"):
+        kit.open()
+    assert kit.all_files() == before
+
+
 def test_another_segment_size_is_refused(kit: Kit) -> None:
     filled(kit, 20)
     kit.close()

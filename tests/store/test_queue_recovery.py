@@ -41,6 +41,27 @@ def test_an_emptied_queue_is_rebuilt(kit: Kit) -> None:
     assert kit.queue_files() == before
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_the_lost_first_file_of_a_queue_is_rebuilt(
+    kit: Kit, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(kit, 120)
+    kit.close()
+    before = kit.queue_files()
+    if not clean:
+        kit.open_only()
+        kit.store.start()
+        kit.kill()
+    folder = kit.root / "consumequeue" / "TopicTest" / "1"
+    assert len(list(folder.iterdir())) > 1
+    (folder / f"{0:020d}").unlink()
+    kit.open()
+    assert "queues.begin_missing" in caplog.text
+    assert_whole(kit, 120)
+    kit.close()
+    assert kit.queue_files() == before
+
+
 def test_units_behind_the_log_are_dropped(kit: Kit) -> None:
     """After power loss a queue may know more than the log kept."""
     ends = filled(kit, 60)
