@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...remoting.codes import Reply
@@ -20,7 +22,10 @@ def json_object(body: bytes) -> dict[Any, Any]:
         raise malformed(f"it is over {BODY_BYTES_MAX} bytes")
     try:
         # These documents have no bare keys. RecursionError: too many levels.
-        found = json.loads(body.decode("utf-8", "replace"))
+        text = body.decode("utf-8", "replace")
+        found = json.loads(text)
+        if "\\u" in text:  # half of a surrogate pair: it cannot be encoded
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise malformed(str(error)) from None
     if not isinstance(found, dict):
@@ -54,6 +59,16 @@ def value_of(found: Any, name: str, kind: type, default: Any) -> Any:
     if type(value) is not kind:
         raise malformed(f"{name} is not of type {kind.__name__}")
     return value
+
+
+@contextmanager
+def in_range() -> Iterator[None]:
+    """Let a request of the gRPC protocol be built of a body's values: a number that its field
+    cannot hold raises RemotingError."""
+    try:
+        yield
+    except ValueError as error:
+        raise malformed(str(error)) from None
 
 
 def malformed(reason: str) -> RemotingError:

@@ -177,6 +177,31 @@ async def test_a_body_of_the_wrong_form_is_an_error(
         assert "the body cannot be read" in (answer.remark or "")
 
 
+async def test_a_value_that_no_field_can_hold_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    half = chr(0xD800)  # of a surrogate pair
+    topics, group = (
+        Admin.UPDATE_AND_CREATE_TOPIC_LIST,
+        Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    )
+    policy = {"customizedRetryPolicy": {"next": [1 << 63]}}
+    async with classic(tmp_path) as (_, client):
+        for code, document in (
+            (topics, {"topicConfigList": [{"topicName": "a", "readQueueNums": 1 << 40}]}),
+            (topics, {"topicConfigList": [{"topicName": half}]}),
+            (group, {"groupName": "a", "retryMaxTimes": (1 << 31) - 1}),
+            (group, {"groupName": "a", "retryQueueNums": -(1 << 70)}),
+            (group, {"groupName": "a", "groupRetryPolicy": policy}),
+            (group, {"groupName": half}),
+            (Request.HEART_BEAT, {"clientID": half, "consumerDataSet": [], "producerDataSet": []}),
+        ):
+            answer = await client.call(code, json.dumps(document).encode())
+            assert answer.code == Reply.SYSTEM_ERROR
+            assert "the body cannot be read" in (answer.remark or ""), answer
+    assert "Traceback" not in caplog.text
+
+
 async def test_statistics_of_a_group_have_every_queue(tmp_path: Path) -> None:
     async with prepared(tmp_path) as (_, client):
         found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup=GROUP)

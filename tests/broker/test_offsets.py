@@ -75,7 +75,7 @@ async def test_apaches_file_round_trips(tmp_path: Path) -> None:
     assert sorted(again) == sorted(offsets)
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[1]", None])
+@pytest.mark.parametrize("broken", ["", "{", "[1]", '{"topicConfigTable": {}}', None])
 async def test_a_damaged_file_falls_back_to_the_backup(tmp_path: Path, broken: str | None) -> None:
     offsets = made(tmp_path)
     for offset in (3, 9):

@@ -20,7 +20,7 @@ from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
 from ....remoting.header_fields import read
 from ...metadata.tables import group_to_json
-from ..bodies import ITEMS_MAX, json_object, malformed, name_of, value_of
+from ..bodies import ITEMS_MAX, in_range, json_object, malformed, name_of, value_of
 from .tables import (
     attribute_changes,
     beans_of,
@@ -141,15 +141,16 @@ class ToolGroups:
 
 def _request(bean: Any) -> v1.CreateGroupRequest:
     """Return the request for a SubscriptionGroupConfig. Raises RemotingError."""
-    return v1.CreateGroupRequest(
-        name=name_of(bean, "groupName"),
-        orderly=value_of(bean, "consumeMessageOrderly", bool, False),
-        max_attempts=value_of(bean, "retryMaxTimes", int, _RETRIES_DEFAULT) + 1,
-        consume_enable=value_of(bean, "consumeEnable", bool, True),
-        retry_queues=value_of(bean, "retryQueueNums", int, 1),
-        retry=_retry(value_of(bean, "groupRetryPolicy", dict, {})),
-        attributes=attribute_changes(bean),
-    )
+    with in_range():
+        return v1.CreateGroupRequest(
+            name=name_of(bean, "groupName"),
+            orderly=value_of(bean, "consumeMessageOrderly", bool, False),
+            max_attempts=value_of(bean, "retryMaxTimes", int, _RETRIES_DEFAULT) + 1,
+            consume_enable=value_of(bean, "consumeEnable", bool, True),
+            retry_queues=value_of(bean, "retryQueueNums", int, 1),
+            retry=_retry(value_of(bean, "groupRetryPolicy", dict, {})),
+            attributes=attribute_changes(bean),
+        )
 
 
 def _retry(policy: dict[str, Any]) -> v1.GroupRetry:

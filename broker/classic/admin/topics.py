@@ -18,7 +18,7 @@ from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.header_fields import read
 from ...metadata.tables import is_system_topic, topic_to_json
-from ..bodies import name_of, value_of
+from ..bodies import in_range, name_of, value_of
 from ..errors import known_topic
 from .tables import (
     attribute_changes,
@@ -152,10 +152,11 @@ class ToolTopics:
 
 def _request(bean: Any) -> v1.CreateTopicRequest:
     """Return the request for a TopicConfig. Raises RemotingError."""
-    return v1.CreateTopicRequest(
-        name=name_of(bean, "topicName"),
-        read_queues=value_of(bean, "readQueueNums", int, _DEFAULT_QUEUES),
-        write_queues=value_of(bean, "writeQueueNums", int, _DEFAULT_QUEUES),
-        perm=value_of(bean, "perm", int, _PERM_DEFAULT),
-        attributes=attribute_changes(bean),
-    )
+    with in_range():
+        return v1.CreateTopicRequest(
+            name=name_of(bean, "topicName"),
+            read_queues=value_of(bean, "readQueueNums", int, _DEFAULT_QUEUES),
+            write_queues=value_of(bean, "writeQueueNums", int, _DEFAULT_QUEUES),
+            perm=value_of(bean, "perm", int, _PERM_DEFAULT),
+            attributes=attribute_changes(bean),
+        )
