@@ -169,7 +169,10 @@ class LogReads:
                 if magic == MAGIC_BLANK:
                     return b"", offset + length
                 if magic not in _MAGICS:
-                    text = f"the log is damaged: no record begins at offset {offset}"
+                    text = (
+                        f"no record begins at offset {offset}: it lies inside of a record, or the "
+                        "log is damaged there"
+                    )
                     raise WireError(v2.INTERNAL_SERVER_ERROR, text)
                 if offset + length <= limit:  # larger than one answer should be
                     data, whole = store.record_at(offset), length

@@ -195,7 +195,7 @@ async def bodies_that_are_not_compressed(one: Attacker) -> str:
 # -- telemetry -------------------------------------------------------------------------------------
 
 
-async def _settings(one: Attacker, wire: Wire, *commands: bytes) -> str:
+async def telemetry(one: Attacker, wire: Wire, *commands: bytes) -> str:
     """Open a telemetry stream, send commands, and return the last answer."""
     call = wire.channel.stream_stream(
         paths.TELEMETRY, response_deserializer=v2.TelemetryCommand.FromString
@@ -231,21 +231,21 @@ async def sql_subscriptions_of_one_client(one: Attacker) -> str:
         _subscription(b"t%d" % n, v2.SQL, b" OR ".join([b"a%d = %d" % (n, n)] * 800))
         for n in range(20)
     )
-    return await _settings(one, one.wire, _subscribe(entries))
+    return await telemetry(one, one.wire, _subscribe(entries))
 
 
 @attack(*TOO_LARGE)
 async def settings_of_120_mib(one: Attacker) -> str:
     """Settings with a large name in each of 120 subscriptions."""
     entry = _subscription(b"t" * MIB, v2.TAG, b"*")
-    return await _settings(one, one.wire, _subscribe(entry * 120))
+    return await telemetry(one, one.wire, _subscribe(entry * 120))
 
 
 @attack(*TOO_LARGE)
 async def many_publishing_topics(one: Attacker) -> str:
     """Settings of a producer for 300,000 topics."""
     topics = b"".join([sub(1, sub(2, b"topic-%d" % n)) for n in range(300_000)])
-    return await _settings(one, one.wire, sub(2, varint(1 << 3) + b"\x01" + sub(5, topics)))
+    return await telemetry(one, one.wire, sub(2, varint(1 << 3) + b"\x01" + sub(5, topics)))
 
 
 # INTERNAL is the status that the attacker's library sets itself when a write fails because the
@@ -254,7 +254,7 @@ async def many_publishing_topics(one: Attacker) -> str:
 async def telemetry_flood(one: Attacker) -> str:
     """1,000 settings commands on each of 10 streams of one client."""
     command = _subscribe(_subscription(ATTACKED.encode(), v2.TAG, b"*"))
-    flood = [_settings(one, one.wire, *[command] * 1_000) for _ in range(10)]
+    flood = [telemetry(one, one.wire, *[command] * 1_000) for _ in range(10)]
     return summary(await asyncio.gather(*flood))
 
 
@@ -274,7 +274,7 @@ async def client_chosen_labels(one: Attacker) -> str:
         )
         wire = Wire.__new__(Wire)
         wire.channel, wire.metadata = one.wire.channel, metadata
-        stream = await _settings(one, wire, _subscribe(b""))
+        stream = await telemetry(one, wire, _subscribe(b""))
         return await one.outcome(paths.HEARTBEAT, request, wire=wire) if stream else stream
 
     answers: list[str] = []

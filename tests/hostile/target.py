@@ -16,11 +16,13 @@ from cometmq.tests.hostile.neighbour import Figures, Neighbour
 TOPIC, GROUP = "neighbour", "neighbour"
 _MIB = 1 << 20
 # A stall shows in the length of the neighbour's calls, not as a refusal of its sends.
-_PATIENT = {
+_SETTINGS = {
     "COMETMQ_WAIT_TIME_MILLS_IN_SEND_QUEUE": "30000",
     "COMETMQ_OS_PAGE_CACHE_BUSY_TIME_OUT_MILLS": "30000",
     # Half of the time that the attack by a trickling body waits.
     "COMETMQ_FRONT_REQUEST_TIMEOUT": "10000",
+    # Classic clients and tools, at the broker and at the nameserver.
+    "COMETMQ_REMOTING_LISTEN_PORT": "-1",
 }
 _PROBE = Path(__file__).parent / "probe"
 _FAULTS = {"tracebacks": "Traceback (most recent call last)", "internal": "door.internal_error"}
@@ -39,7 +41,7 @@ class Target:
         probe: bool = False,
     ) -> None:
         """With `probe` the broker's event loop is asyncio's own, and `turns` is available."""
-        settings = {"COMETMQ_FRONT_DOOR": door, **_PATIENT, **(env or {})}
+        settings = {"COMETMQ_FRONT_DOOR": door, **_SETTINGS, **(env or {})}
         self._turns = data.with_name(f"{data.name}.turns")
         if probe:
             settings |= {"PYTHONPATH": str(_PROBE), "COMETMQ_TURNS": str(self._turns)}

@@ -1,0 +1,180 @@
+"""Attacks on the remoting protocol of classic clients: frames, headers, bodies, floods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import random
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from cometmq.proto import paths, v1
+from cometmq.remoting import admin_headers, headers
+from cometmq.remoting.admin_codes import Admin
+from cometmq.remoting.codec import FRAME_BYTES_MAX, encode
+from cometmq.remoting.codes import Reply, Request
+from cometmq.remoting.command import Command
+from cometmq.tests.harness.wire import receive_request
+from cometmq.tests.hostile.attacker import Attacker, attack, summary
+from cometmq.tests.hostile.values import EXTREMES, NAMES
+from cometmq.tests.remoting.client import RemotingClient
+
+MIB = 1 << 20
+PORTS = ("remoting", "namesrv_remoting")
+#: A topic that its requests may delete.
+CLASSIC = "classic"
+#: Requests for each code: a seeded choice of all pairs of field and value.
+CHOSEN = 60
+#: Its success would change the configuration of the neighbour's broker.
+EXCLUDED = (Admin.UPDATE_BROKER_CONFIG,)
+_COMPRESSED = 1
+_PLAUSIBLE = {
+    **{"topic": CLASSIC, "b": CLASSIC, "c": "TBW102", "properties": "KEYS\x01k\x02"},
+    **{"consumerGroup": "walkers", "producerGroup": "walkers", "group": "walkers", "a": "walkers"},
+    **{"exp": "*", "subscription": "*", "expressionType": "TAG", "expType": "TAG"},
+    **{"extraInfo": "0 1764000000000 30000 0 0 broker-a 0 0", "boundaryType": "lower"},
+}
+_TEXTS = (*NAMES, "", "9" * 5_000, "\u0663", "true", "*", "[" * 3_000, "\x01\x02", "%RETRY%walked")
+_BODIES = (
+    *(b"", b"x", b"{}", b"[]", b"null", b"\xff\xfe", b'{"x":NaN}', b"9" * 10_000, bytes(MIB)),
+    *(b"[" * 100_000, b'{"a":' * 20_000, b"a=b\n" * 10_000),
+    *(
+        json.dumps(content).encode()
+        for content in (
+            {"clientID": 1, "consumerDataSet": [1], "producerDataSet": {}},
+            {"clientID": "c", "consumerDataSet": [{"groupName": "g", "consumeType": 1 << 70}]},
+            {"clientId": "c", "consumerGroup": "walkers", "mqSet": [{}] * 5_000},
+            {"mqSet": [{"brokerName": "b", "queueId": 1 << 70, "topic": CLASSIC}]},
+            {"topicConfigList": [{"topicName": "../../x", "readQueueNums": 1 << 40}]},
+            {"groupName": "../../x", "retryMaxTimes": -(1 << 70), "retryQueueNums": 1 << 62},
+            {"acks": [{"c": "g", "t": CLASSIC, "so": 1 << 70, "q": -1, "bm": "AAAA" * 1_000}]},
+        )
+    ),
+)
+
+
+def _fields() -> dict[str, str]:
+    """Return a plausible value for each header field of each request, by name and by letter."""
+    found = {}
+    for layout in (*vars(headers).values(), *vars(admin_headers).values()):
+        if isinstance(layout, type) and dataclasses.is_dataclass(layout):
+            for field in dataclasses.fields(layout):
+                for name in (field.metadata["name"], field.metadata["letter"]):
+                    if name:
+                        found[name] = _PLAUSIBLE.get(name, "1")
+    return found
+
+
+def _hostile(code: int) -> Iterator[Command]:
+    base = _fields()
+    values = (*map(str, EXTREMES), str(-(1 << 63) - 1), *_TEXTS)
+    pairs = [(name, value) for name in base for value in values]
+    for name, value in random.Random(code).sample(pairs, CHOSEN):
+        yield Command(code, {**base, name: value}, b"body")
+    for body in _BODIES:
+        yield Command(code, dict(base), body)
+
+
+@attack(*(reply.name for reply in Reply if reply is not Reply.SYSTEM_ERROR), "SYSTEM_ERROR")
+async def every_remoting_request(one: Attacker) -> str:
+    """Extreme numbers, hostile texts and bodies in each request of classic clients and tools."""
+    words = set()
+    for port in PORTS:
+        async with RemotingClient(one.target.node.ports[port]) as client:
+            for code in (*Request, *Admin, -1, (1 << 31) - 1):
+                await _create(one, CLASSIC)
+                if code not in EXCLUDED:
+                    answers = await asyncio.gather(*map(client.post, _hostile(code)))
+                    words |= {Reply(answer.code).name for answer in answers}
+    return " ".join(sorted(words))
+
+
+async def _create(one: Attacker, topic: str) -> None:
+    await one.outcome(paths.CREATE_TOPIC, v1.CreateTopicRequest(name=topic, queues=4))
+
+
+def _frame(header: bytes, body: bytes = b"", layout: int = 0, length: int | None = None) -> bytes:
+    size = 4 + len(header) + len(body) if length is None else length
+    return struct.pack(">iI", size, layout << 24 | len(header)) + header + body
+
+
+@attack("closed")
+async def broken_remoting_frames(one: Attacker) -> str:
+    """Frames that lie about their length or are no header: the connection is closed."""
+    command = b'{"code":105,"flag":0,"opaque":1,"extFields":%s}'
+    frames = (
+        *(_frame(b"", length=length) for length in (-1, 0, 3, FRAME_BYTES_MAX, (1 << 31) - 1)),
+        *(_frame(header) for header in (b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff" * 99)),
+        *(_frame(b'{"a":' * 50_000), _frame(bytes(21), layout=7), _frame(b"", layout=1)),
+        _frame(command % (b'{"a":%s}' % (b"9" * 5_000))),
+        _frame(b'{"code":%d}' % (1 << 70)),
+        _frame(command % (b"{" + b",".join(b'"k%d":"v"' % n for n in range(5_000)) + b"}")),
+    )
+    return summary([await _closes(one, port, frame) for port in PORTS for frame in frames])
+
+
+async def _closes(one: Attacker, port: str, frame: bytes) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", one.target.node.ports[port])
+    try:
+        writer.write(frame)
+        async with asyncio.timeout(10):
+            return "answered" if await reader.read(1) else "closed"
+    except ConnectionError:
+        return "closed"
+    except TimeoutError:
+        return "open"
+    finally:
+        writer.transport.abort()
+
+
+@attack("done")
+async def remoting_floods(one: Attacker) -> str:
+    """40,000 requests on each of four connections whose answers nobody reads."""
+    for port in PORTS:
+        request = encode(Command(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": CLASSIC}))
+        await asyncio.gather(*(_pushed(one, port, request * 1_000, 40) for _ in range(4)))
+    return "done"
+
+
+async def _pushed(one: Attacker, port: str, data: bytes, times: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", one.target.node.ports[port])
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(3):
+            for _ in range(times):
+                writer.write(data)
+                await writer.drain()
+    writer.transport.abort()
+
+
+@attack("done")
+async def unfinished_remoting_frames(one: Attacker) -> str:
+    """16 frames of 16 MB that do not end, on a connection each."""
+    data = _frame(b"", length=FRAME_BYTES_MAX - 4) + bytes(FRAME_BYTES_MAX - 100)
+    await asyncio.gather(*(_pushed(one, "remoting", data, 1) for _ in range(16)))
+    return "done"
+
+
+@attack("OK", "MESSAGE_NOT_FOUND", "bytes")
+async def inflating_bodies_of_classic_clients(one: Attacker) -> str:
+    """Bodies of 60 KB that grow to 60 MB, from a classic client to one of gRPC."""
+    fields = {
+        **{"a": "walkers", "b": "inflated", "c": "TBW102", "d": "4", "f": str(_COMPRESSED)},
+        **{"g": "1", "h": "0", "i": "", "j": "0"},
+    }
+    body = zlib.compress(bytes(60 * MIB))
+    await _create(one, "inflated")
+    async with RemotingClient(one.target.node.ports["remoting"]) as client:
+        for number in range(8):
+            command = Command(Request.SEND_MESSAGE_V2, {**fields, "e": str(number % 4)}, body)
+            answer: Any = await client.post(command)
+            if answer.code != Reply.SUCCESS:
+                return Reply(answer.code).name
+    answer, found = await one.call(
+        paths.RECEIVE_MESSAGE, receive_request("inflated", "inflated", await_s=0.1)
+    )
+    size = sum(part.ByteSize() for part in found)
+    return f"{answer} bytes:{size}" if size > 64 * MIB else answer
