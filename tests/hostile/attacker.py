@@ -68,9 +68,11 @@ class Attacker:
         """Make a call; return the answer in one word."""
         return (await self.call(path, request, **options))[0]
 
-    async def outcomes(self, path: str, requests: Iterable[Any], **options: Any) -> str:
-        """Make calls, 50 at once; return the answers and how often each came."""
-        limit = asyncio.Semaphore(50)
+    async def outcomes(
+        self, path: str, requests: Iterable[Any], *, at_once: int = 50, **options: Any
+    ) -> str:
+        """Make calls, `at_once` in parallel; return the answers and how often each came."""
+        limit = asyncio.Semaphore(at_once)
 
         async def one(request: Any) -> str:
             async with limit:

@@ -137,7 +137,9 @@ async def _walk(one: Attacker, service: str, wire: Wire | None = None) -> str:
     answers = []
     for method in _methods(service):
         requests = hostile_requests(method.request.DESCRIPTOR)
-        answers.append(await one.outcomes(method.path, requests, within_s=POLL_S, wire=wire))
+        answers.append(
+            await one.outcomes(method.path, requests, at_once=4, within_s=POLL_S, wire=wire)
+        )
     return _words(answers)
 
 
