@@ -2,7 +2,7 @@
 
 Durations depend on the machine, so the test counts: the calls of each page to the broker, by the
 broker's own metrics, and the size of its answer; then the memory of the process that has answered
-every page. `docs/console.md` has measured times.
+every page. `python -m cometmq.tests.bench.console_pages` measures durations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 
 from cometmq.proto import paths, v2
-from cometmq.tests.broker.live import create_group, create_topic, running, settings
+from cometmq.tests.broker.live import Live, create_group, create_topic, running, settings
 from cometmq.tests.console.served import serve, told
 from cometmq.tests.harness.cluster import wait_until
 from cometmq.tests.harness.wire import Wire
@@ -46,19 +46,24 @@ def calls_of(metrics: str) -> float:
         return sum(map(float, _COUNT.findall(page.read().decode())))
 
 
+async def populate(live: Live) -> None:
+    """Create the topics and the groups, and let the consumers join."""
+    async with live.client() as wire:
+        for n in range(0, TOPICS, AT_ONCE):
+            names = [f"many-{one:04d}" for one in range(n, n + AT_ONCE)]
+            await asyncio.gather(*(create_topic(wire, name, queues=1) for name in names))
+        for n in range(0, GROUPS, AT_ONCE):
+            names = [f"crowd-{one:03d}" for one in range(n, n + AT_ONCE)]
+            await asyncio.gather(*(create_group(wire, name) for name in names))
+        for n in range(0, CONSUMERS, AT_ONCE):
+            await asyncio.gather(*(beat(wire, one) for one in range(n, n + AT_ONCE)))
+
+
 async def test_a_page_asks_and_answers_as_little_with_many_topics_and_groups(
     tmp_path: Path,
 ) -> None:
     async with running(settings(tmp_path / "broker")) as live:
-        async with live.client() as wire:
-            for n in range(0, TOPICS, AT_ONCE):
-                names = [f"many-{one:04d}" for one in range(n, n + AT_ONCE)]
-                await asyncio.gather(*(create_topic(wire, name, queues=1) for name in names))
-            for n in range(0, GROUPS, AT_ONCE):
-                names = [f"crowd-{one:03d}" for one in range(n, n + AT_ONCE)]
-                await asyncio.gather(*(create_group(wire, name) for name in names))
-            for n in range(0, CONSUMERS, AT_ONCE):
-                await asyncio.gather(*(beat(wire, one) for one in range(n, n + AT_ONCE)))
+        await populate(live)
         await asyncio.to_thread(check_pages, tmp_path, live.bound.client, live.bound.metrics)
 
 

@@ -85,27 +85,27 @@ def test_a_group_is_drained_gets_a_policy_and_a_leader_and_shows_curves_and_each
         assert "No replica has cut and archived a part of its log." in page
         assert "There is nothing to replay." in told(console.get("/ha/broker-a/replay"))
 
-        with chromium() as browser, opened(browser, SIZES[0], "light") as (page, errors):
+        with chromium() as browser, opened(browser, SIZES[0], "light") as (tab, errors):
 
             def change(link: str, plan: str, button: str) -> None:
-                page.goto(f"{console.url}/ha")
-                press(page, link)
-                shown(page, plan)
-                press(page, button)
-                shown(page, "The change is done.")
+                tab.goto(f"{console.url}/ha")
+                press(tab, link)
+                shown(tab, plan)
+                press(tab, button)
+                shown(tab, "The change is done.")
 
-            page.goto(f"{console.url}/ha")
-            press(page, "Drain…")
-            shown(page, "no other group")
+            tab.goto(f"{console.url}/ha")
+            press(tab, "Drain…")
+            shown(tab, "no other group")
             assert "Accept messages again" not in console.get("/ha"), "a plan changes nothing"
             change("Drain…", "no other group", "Drain")
             change("Accept messages again…", "accept messages again", "Accept messages")
-            page.goto(f"{console.url}/ha")
-            page.select_option("[name=replication]", "async")
-            press(page, "Show the plan…")
-            shown(page, "it would be asynchronous")
-            press(page, "Change the policy")
-            shown(page, "The change is done.")
+            tab.goto(f"{console.url}/ha")
+            tab.select_option("[name=replication]", "async")
+            press(tab, "Show the plan…")
+            shown(tab, "it would be asynchronous")
+            press(tab, "Change the policy")
+            shown(tab, "The change is done.")
             wait_until("it is the policy", lambda: "Policy async" in told(console.get("/ha")))
             found = wait_until("a follower is offered", lambda: offered.search(console.get("/ha")))
             change(f"{found[0]}…", f"Would elect broker {found[1]}", "Switch over")
