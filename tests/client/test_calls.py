@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -129,16 +129,17 @@ async def test_the_next_address_is_dialled_when_the_first_is_unreachable(
 async def test_after_a_lost_connection_the_next_address_is_dialled_first() -> None:
     accepted = []
 
-    async def close(name: str, writer: asyncio.StreamWriter) -> None:
-        accepted.append(name)
-        writer.close()
+    def closes(name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(name)
+            writer.close()
+
+        return close
 
     async with AsyncExitStack() as stack:
         addresses = []
         for name in ("first", "second"):
-            server = await asyncio.start_server(
-                lambda _reader, writer, name=name: close(name, writer), "127.0.0.1", 0
-            )
+            server = await asyncio.start_server(closes(name), "127.0.0.1", 0)
             await stack.enter_async_context(server)
             addresses.append(server.sockets[0].getsockname())
         made = NativeCalls(Target(tuple(addresses)))

@@ -80,9 +80,9 @@ def test_a_group_is_drained_gets_a_policy_and_a_leader_and_shows_curves_and_each
     with serve(tmp_path, cluster.endpoints, "--allow-changes") as console:
         offered = re.compile(r"Make broker (\d) the leader")  # a busy machine may have moved it
         wait_until("both are in sync", lambda: offered.search(console.get("/ha")))
-        page = told(console.get("/ha"))
-        assert "each answer of the controller renews it" in page
-        assert "No replica has cut and archived a part of its log." in page
+        shown_first = told(console.get("/ha"))
+        assert "each answer of the controller renews it" in shown_first
+        assert "No replica has cut and archived a part of its log." in shown_first
         assert "There is nothing to replay." in told(console.get("/ha/broker-a/replay"))
 
         with chromium() as browser, opened(browser, SIZES[0], "light") as (tab, errors):
