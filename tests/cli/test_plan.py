@@ -284,3 +284,5 @@ def test_one_replica_is_asynchronous(tmp_path: Path) -> None:
     assert made["master"].file_values["brokerRole"] == "ASYNC_MASTER"
     with pytest.raises(CliError, match="none to wait for"):
         plans(tmp_path, replication="sync")
+    with pytest.raises(CliError, match="none to wait for"):
+        plans(tmp_path / "single", single=True, replication="sync")
