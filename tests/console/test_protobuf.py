@@ -17,6 +17,7 @@ import cometmq
 from cometmq.cli.errors import CliError
 from cometmq.console import descriptors
 from cometmq.console.descriptors import BODY_BYTES_MAX, Descriptors, read
+from cometmq.tests.console.browser import SIZES, chromium, opened, press, violations
 from cometmq.tests.console.served import serve, told
 from cometmq.tests.harness.cluster import Cluster
 
@@ -121,3 +122,11 @@ def test_the_page_of_a_message_shows_its_body_as_the_chosen_type(
         assert "<b>é" not in shown
         wrong = told(console.get(f"{page}&as=protobuf&type=shop.Nothing"))
         assert "have no message type" in wrong
+        with chromium() as browser, opened(browser, SIZES[0], "dark") as (tab, errors):
+            tab.goto(console.url + page)
+            press(tab, "Protobuf")
+            tab.fill("[name=type]", "shop.Order")
+            press(tab, "Decode")
+            tab.wait_for_selector('pre.body:has-text(\'"number": "17"\')')
+            assert "<b>é</b>" in tab.inner_text("pre.body"), "as text, not as markup"
+            assert (violations(tab), errors) == ([], [])
