@@ -24,6 +24,7 @@ from ...store.format.results import GetStatus
 from ..messages.filters import Filter, parse_filter
 from ..messages.validation import MAX_BATCH, TOOLS_GROUP, check_group
 from ..pop.request import consuming_group
+from ..pop.retry import is_retry_topic
 from ..pop.turn import matches
 from ..pull.service import Pull
 from .errors import known_topic
@@ -47,7 +48,6 @@ _BYTES_MAX = 256 << 10
 _SUSPEND_MS_MAX = 30_000
 _SQL = "SQL92"
 _TOPIC_FORBIDDEN = 3
-_RETRY_PREFIX = "%RETRY%"
 
 _CODES = {
     GetStatus.FOUND: Reply.SUCCESS,
@@ -164,8 +164,7 @@ class ClassicPulls:
 
     def count(self, topic: str, group: str, messages: int, size: int) -> None:
         """Count messages that are handed to a group."""
-        is_retry = topic.startswith(_RETRY_PREFIX)
-        self._counters.add_received(topic, group, is_retry, messages, size)
+        self._counters.add_received(topic, group, is_retry_topic(topic), messages, size)
 
     def fields(self, pull: Pull) -> dict[str, str]:
         """Return the fields of an answer without records."""

@@ -36,10 +36,11 @@ from ..messages.wire import STATUS_OK, field, status, varint
 from ..metadata.tables import Group
 from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 from ..pop.request import consuming_group, readable_topic
+from ..pop.retry import is_retry_topic
 from ..pop.turn import ANSWER_BYTES_MAX, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ...front.context import RequestContext
     from ...store.format.results import GetResult
@@ -114,6 +115,7 @@ class PullService:
         limit: PollLimit,
     ) -> None:
         self._clock = runtime.clock
+        self._counters = runtime.counters
         self._loop = runtime.loop
         self._store = store
         self._metadata = metadata
@@ -146,15 +148,16 @@ class PullService:
         poll_ms = polling_ms(asked, ctx.remaining_ms(now_ns))
         is_tool = request.group.name == TOOLS_GROUP
         topic, queue_id = self._queue(request, check_groups=not is_tool)
+        name = request.group.name
+        count = partial(self._counters.add_received, topic, name, is_retry_topic(topic))
         pull = Pull(
             topic,
             queue_id,
             request.offset,
             min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
             parse_filter(request.filter_expression),
-            _MessageForm(topic_field(request.message_queue.topic)),
+            _MessageForm(topic_field(request.message_queue.topic), count),
         )
-        name = request.group.name
         group = Group(name) if is_tool else consuming_group(self._metadata, name)
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
         if pull.offset < 0:
@@ -388,6 +391,8 @@ class _MessageForm:
     """Answers of PullMessage: a stream of messages between a status and the next offset."""
 
     topic_bytes: bytes
+    #: Counts the messages of an answer and their bytes.
+    count: Callable[[int, int], None]
 
     def outside(self, pull: Pull, result: GetResult) -> list[bytes]:
         return [
@@ -414,8 +419,11 @@ class _MessageForm:
                     items.append(item)
                     size += filled
             at = max(run.end, at + 1)
+        if not items:
+            return None
+        self.count(len(items), size)
         following = records[at].queue_offset if at < len(records) else result.next_offset
-        return [_OK_ITEM, *items, _next_offset(following)] if items else None
+        return [_OK_ITEM, *items, _next_offset(following)]
 
     def empty(self, pull: Pull, sentence: str) -> list[bytes]:
         return [

@@ -72,6 +72,17 @@ async def test_pulls_read_a_queue_in_order_and_change_nothing(tmp_path: Path) ->
         assert one.node.offsets.get("t", "g", 0) is None
 
 
+async def test_pulled_messages_are_counted_as_handed_out(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", *(b"12345" for _ in range(3)))
+        await pull(one, 0, batch=2)
+        await pull(one, 2)
+        (total,) = one.node.runtime.counters.received.values()
+        assert total.messages == 3
+        assert total.bytes > 15, "as received messages: with their properties"
+
+
 async def test_a_pull_at_the_end_is_held_and_woken(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=2)
