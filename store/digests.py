@@ -1,11 +1,14 @@
 """Digests of derived files whose formats have no checksum: `config/storeDigests.json`.
 
     queueEnds     sum over the ends of all consume queues, and the log end, at the last clean stop
+    queues        queue ids by topic, without light queues, saved before the checkpoint covers a
+                  record of a new queue
     indexTable    checksum of every index file that is not written any more: of full ones, and of
                   the last one after a clean stop
 
 A queue that lost its last units would give their offsets to new messages; a start whose queues do
-not have the noted ends completes them from the log. An index file that does not match is deleted
+not have the noted ends completes them from the log, and a start that lacks a noted queue reads the
+whole log for it. An index file that does not match is deleted
 with all later ones, and rebuilt. Digests of index files come from memory (`index/digest.py`), and
 are saved before the checkpoint covers the file. After Apache's broker has run, the log end differs,
 and its index files have grown: their digests are then taken from the files.
@@ -21,9 +24,12 @@ from typing import Any, Final
 from .format.disk import Disk
 from .format.index_file import HEADER, IndexDigest, IndexHeader
 from .format.json_file import dumps, load, persist
+from .format.topic_names import is_lmq
 
 DIGESTS_FILE: Final = "storeDigests.json"
-_QUEUES, _INDEX, _LOG_END = "queueEnds", "indexTable", "logEnd"
+_ENDS, _INDEX, _LOG_END, _NAMES = "queueEnds", "indexTable", "logEnd", "queues"
+
+Queue = tuple[str, int]
 
 
 def sum_of_ends(ends: Iterable[tuple[str, int, int]]) -> int:
@@ -39,7 +45,8 @@ class StoreDigests:
     def __init__(self, path: Path, disk: Disk) -> None:
         self._path = path
         self._disk = disk
-        self._queues: tuple[int, int] | None = None  # log end, sum of the ends
+        self._ends: tuple[int, int] | None = None  # log end, sum of the ends
+        self._names: frozenset[Queue] = frozenset()
         #: By name of an index file: digest, and count, end offset and end time of its header.
         self._index: dict[str, list[Any]] = {}
         self._changed = False
@@ -47,7 +54,7 @@ class StoreDigests:
 
     def load(self) -> None:
         """Read the file. Raises ConfigFileError."""
-        self._queues, self._index = _tables_of(load(self._path, _tables_of) or {})
+        self._ends, self._index, self._names = _tables_of(load(self._path, _tables_of) or {})
 
     def save(self) -> None:
         """Write the file, if anything changed; one thread at a time. Raises OSError."""
@@ -55,8 +62,12 @@ class StoreDigests:
             if not self._changed:
                 return
             content: dict[str, Any] = {_INDEX: dict(sorted(self._index.items()))}
-            if self._queues is not None:
-                content[_LOG_END], content[_QUEUES] = self._queues
+            if self._ends is not None:
+                content[_LOG_END], content[_ENDS] = self._ends
+            names: dict[str, list[int]] = {}
+            for topic, queue_id in sorted(self._names):
+                names.setdefault(topic, []).append(queue_id)
+            content[_NAMES] = names
             self._changed = False
         try:
             persist(self._path, dumps(content), self._disk)
@@ -67,14 +78,27 @@ class StoreDigests:
     def note_queues(self, log_end: int, ends: int) -> None:
         """Note the sum of the queues' ends (`sum_of_ends`)."""
         with self._lock:
-            if self._queues != (log_end, ends):
-                self._queues = log_end, ends
+            if self._ends != (log_end, ends):
+                self._ends = log_end, ends
                 self._changed = True
 
     def queues_match(self, log_end: int, ends: int) -> bool:
         """Return whether the queues end where they ended at the last clean stop, or whether that is
         unknown."""
-        return self._queues is None or self._queues[0] != log_end or self._queues[1] == ends
+        return self._ends is None or self._ends[0] != log_end or self._ends[1] == ends
+
+    def note_names(self, queues: Iterable[Queue]) -> None:
+        """Note which queues exist."""
+        names = frozenset(queue for queue in queues if not is_lmq(queue[0]))
+        with self._lock:
+            if self._names != names:
+                self._names = names
+                self._changed = True
+
+    def absent_queues(self, queues: Iterable[Queue]) -> list[Queue]:
+        """Return the noted queues that are not among these."""
+        with self._lock:
+            return sorted(self._names.difference(queues))
 
     def index_matches(self, path: str, digest: IndexDigest) -> bool:
         """Return whether the file has its noted digest. A digest is noted if there is none, or if
@@ -121,12 +145,19 @@ def _header(path: str) -> IndexHeader:
         return IndexHeader.decode(file.read(HEADER.size).ljust(HEADER.size, b"\0"))
 
 
-def _tables_of(content: dict[Any, Any]) -> tuple[tuple[int, int] | None, dict[str, list[Any]]]:
-    queues = None
-    if _QUEUES in content:
-        queues = int(content[_LOG_END]), int(content[_QUEUES])
+def _tables_of(
+    content: dict[Any, Any],
+) -> tuple[tuple[int, int] | None, dict[str, list[Any]], frozenset[Queue]]:
+    ends = None
+    if _ENDS in content:
+        ends = int(content[_LOG_END]), int(content[_ENDS])
     index = {
         str(name): [str(digest), int(count), int(offset), int(time_ms)]
         for name, (digest, count, offset, time_ms) in (content.get(_INDEX) or {}).items()
     }
-    return queues, index
+    names = frozenset(
+        (str(topic), int(queue_id))
+        for topic, numbers in (content.get(_NAMES) or {}).items()
+        for queue_id in numbers
+    )
+    return ends, index, names

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .config.store_config import StoreConfig
+from .digests import StoreDigests
 from .dispatch import Dispatcher
 from .format.checkpoint import Checkpoint, CheckpointFile
 from .format.disk import NO_DESCRIPTORS, shortage
@@ -181,6 +182,7 @@ class QueueFlusher:
         config: StoreConfig,
         gate: WriteGate,
         index: IndexService,
+        digests: StoreDigests,
     ) -> None:
         self._queues = queues
         self._dispatcher = dispatcher
@@ -190,6 +192,8 @@ class QueueFlusher:
         self._config = config
         self._gate = gate
         self._index = index
+        self._digests = digests
+        self._noted_changes = -1
         self._flushed = (0, 0)  # last record whose unit is durable: start, store time
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-flush-queues", daemon=True)
@@ -266,4 +270,13 @@ class QueueFlusher:
             checkpoint.queued_offset = offset
             both = min((offset, store_timestamp_ms), self._index.durable)
             checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms = both
+        self._note_names()
         self._file.save(self._checkpoint)
+
+    def _note_names(self) -> None:
+        """Save the names of the queues: recovery does not read the log before the checkpoint."""
+        changes = self._queues.changes
+        if changes != self._noted_changes:
+            self._digests.note_names(list(self._queues.queues))
+            self._digests.save()
+            self._noted_changes = changes

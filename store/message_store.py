@@ -237,6 +237,7 @@ class MessageStore:
             config=self.config,
             gate=self._gate,
             index=self.index,
+            digests=self._digests,
         )
         self.index.start()
         self.disk.keep_spares()

@@ -91,6 +91,7 @@ class QueueTable:
     ) -> None:
         self.directory = directory
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.changes = 0  #: queues that were added or removed
         #: Number of light queues.
         self.lmq_count = 0
         #: The appender took its next offsets from the log up to here, beyond what is dispatched.
@@ -136,6 +137,7 @@ class QueueTable:
                     f"The queues of {topic!r} have the batch form, which is read only."
                 )
             queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, self._files)
+            self.changes += 1
             self.lmq_count += is_lmq(topic)
         return queue
 
@@ -500,6 +502,7 @@ class QueueTable:
     def _discard(self, queue: ConsumeQueue) -> None:
         self.empty(queue)
         del self.queues[queue.topic, queue.queue_id]
+        self.changes += 1
         if queue in self._trim_rest:
             self._trim_rest.remove(queue)
         self._passed.discard(queue)

@@ -281,9 +281,18 @@ class Recovery:
                 *(queue.topic, queue.queue_id, queue.min_offset),
             )
             self._queues.empty(queue)
-        if lacking:
+        absent = self._digests.absent_queues(self._queues.queues)
+        if lacking or absent:
             self._build(log.start, dispatcher.offset, None)
             self._queues.write_out()
+        for topic, queue_id in absent:
+            # Not restored: retention had deleted the records of the queue, and then the queue.
+            if (topic, queue_id) in self._queues.queues:
+                logger.warning(
+                    "queues.missing topic=%s queue=%d: the files of the queue are missing; it was "
+                    "rebuilt from the log.",
+                    *(topic, queue_id),
+                )
 
     def _rebuild_queues(
         self, begin: int, known_end: int, complete_end: int, kept: KeptUnits | None

@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, START_MS, Kit, assert_whole, filled
+from cometmq.tests.store.retention_kit import until
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -25,6 +26,54 @@ def test_lost_queues_are_rebuilt_with_the_same_bytes(kit: Kit, clean: bool) -> N
     assert_whole(kit, 60)
     kit.close()
     assert kit.queue_files() == before
+
+
+@pytest.mark.parametrize("lost", ["OldTopic/0", "OldTopic"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_lost_queue_without_recent_messages_is_rebuilt(
+    kit: Kit, clean: bool, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = [b"%d" % number for number in range(20)]
+    for body in old:
+        kit.write(body, topic="OldTopic")
+    kit.write_many(120)
+    kit.close()
+    if not clean:
+        kit.open()
+        kit.write_many(5)
+        kit.kill()
+    shutil.rmtree(kit.root / "consumequeue" / lost)
+    kit.open()
+    assert kit.queue_bodies("OldTopic") == old
+    assert ("queues.ends_differ" if clean else "queues.missing topic=OldTopic") in caplog.text
+
+
+def test_a_queue_is_noted_before_the_checkpoint_covers_it(tmp_path: Path) -> None:
+    kit = Kit(tmp_path / "store", flush_interval_consume_queue=10)
+    kit.open()
+    noted = kit.root / "config" / "storeDigests.json"
+    folder = kit.root / "consumequeue" / "OldTopic"
+    kit.write(b"old", topic="OldTopic")
+    kit.write_many(120)
+    until(lambda: folder.exists() and noted.exists() and "OldTopic" in noted.read_text())
+    kit.kill()
+    shutil.rmtree(folder)
+    kit.open()
+    assert kit.queue_bodies("OldTopic") == [b"old"]
+    kit.close()
+
+
+def test_an_expired_queue_is_not_missed(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    kit.write(b"old", topic="OldTopic")
+    kit.write_many(120)
+    kit.close()
+    for path in kit.segment_paths()[:2]:
+        path.unlink()
+    shutil.rmtree(kit.root / "consumequeue" / "OldTopic")
+    kit.open()
+    assert "queues.missing" not in caplog.text
+    assert kit.store.max_offset("OldTopic", 0) == 0
+    kit.close()
 
 
 def test_an_emptied_queue_is_rebuilt(kit: Kit) -> None:
