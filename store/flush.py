@@ -211,6 +211,7 @@ class QueueFlusher:
         last = self._dispatcher.last
         self._queues.flush(0)
         self._flushed = last
+        self._note_names()
         self._save()
 
     def _run(self) -> None:
@@ -248,6 +249,7 @@ class QueueFlusher:
         try:
             self._file.allocate()
             self._queues.write_out()
+            self._note_names()
         except OSError as error:
             if not self._lacking(error):
                 raise
@@ -270,7 +272,6 @@ class QueueFlusher:
             checkpoint.queued_offset = offset
             both = min((offset, store_timestamp_ms), self._index.durable)
             checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms = both
-        self._note_names()
         self._file.save(self._checkpoint)
 
     def _note_names(self) -> None:

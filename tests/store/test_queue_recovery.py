@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,29 @@ def test_a_queue_is_noted_before_the_checkpoint_covers_it(tmp_path: Path) -> Non
     shutil.rmtree(folder)
     kit.open()
     assert kit.queue_bodies("OldTopic") == [b"old"]
+    kit.close()
+
+
+def test_a_full_disk_delays_the_note_of_a_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit(tmp_path / "store", flush_interval_consume_queue=10)
+    kit.open()
+    save, failed = kit.store._digests.save, []
+
+    def full_twice() -> None:
+        if len(failed) < 2:
+            failed.append(1)
+            raise OSError(errno.ENOSPC, "no space")
+        save()
+
+    monkeypatch.setattr(kit.store._digests, "save", full_twice)
+    kit.write(b"old", topic="OldTopic")
+    kit.dispatch()
+    noted = kit.root / "config" / "storeDigests.json"
+    until(lambda: noted.exists() and "OldTopic" in noted.read_text())
+    until(lambda: kit.store.writable)
+    assert kit.write(b"new", topic="OldTopic")
     kit.close()
 
 
