@@ -116,7 +116,7 @@ def of_cluster(cluster: Cluster, *, whole: bool = False) -> Server:
 
 @contextmanager
 def apache(flush: str, warm_s: float) -> Iterator[Server | None]:
-    """Provide the warmed reference, or None with a line that says why not."""
+    """Provide the warmed reference; None if it cannot be started, after a line with the reason."""
     with ExitStack() as stack:
         server: Server | None = None
         try:

@@ -157,7 +157,7 @@ class Outcome(NamedTuple):
 
 
 def run(least: int, seed: int) -> Outcome:
-    """Compare at least so many records. Raises AssertionError at the first difference."""
+    """Compare at least `least` records. Raises AssertionError at the first difference."""
     converter = run_converter()
     assert converter.native is not None, "the native crate is not available"
     source = random.Random(seed)

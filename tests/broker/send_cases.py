@@ -368,7 +368,7 @@ class Outcome(NamedTuple):
 
 
 def run(least: int, seed: int) -> Outcome:
-    """Compare at least so many requests. Raises AssertionError at the first difference."""
+    """Compare at least `least` requests. Raises AssertionError at the first difference."""
     codec = native.part("codec")
     assert codec is not None, "the native crate is not available"
     source = random.Random(seed)

@@ -137,7 +137,7 @@ async def _closes(one: Attacker, port: str, frame: bytes) -> str:
 
 @attack("done")
 async def remoting_floods(one: Attacker) -> str:
-    """40,000 requests on each of four connections whose answers nobody reads."""
+    """Send 40,000 requests on each of four connections and read no answer."""
     for port in PORTS:
         request = encode(Command(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": CLASSIC}))
         await asyncio.gather(*(_pushed(one, port, request * 1_000, 40) for _ in range(4)))

@@ -23,7 +23,7 @@ BUILD_S, STOP_S = 600.0, 20.0
 
 
 class NatsMissing(Exception):
-    """There is no Go, or the modules cannot be had; the text says which."""
+    """Go is not installed, or the modules cannot be downloaded; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
