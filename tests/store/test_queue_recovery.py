@@ -69,11 +69,13 @@ def test_a_full_disk_delays_the_note_of_a_queue(
 ) -> None:
     kit = Kit(tmp_path / "store", flush_interval_consume_queue=10)
     kit.open()
-    save, failed = kit.store._digests.save, []
+    save = kit.store._digests.save
+    failures = 0
 
     def full_twice() -> None:
-        if len(failed) < 2:
-            failed.append(1)
+        nonlocal failures
+        if failures < 2:
+            failures += 1
             raise OSError(errno.ENOSPC, "no space")
         save()
 
