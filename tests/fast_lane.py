@@ -4,6 +4,7 @@ The lane holds `FILES` and every test file of `FOLDERS` that is not in `LEFT_OUT
 in it if it needs no cluster, container or Spark, and uses less than 2 s of CPU time.
 """
 
+import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -33,14 +34,16 @@ LEFT_OUT = {
         transaction_restart transactions trouble_that_passes wire_messages
     """,
     "cli": """
-        bench admin_commands auth_commands backup broker_groups commands contexts definitions ha
-        installation local_cluster proxy released_store store_commands store_retention up
-        up_controller up_remoting up_groups
+        admin_commands auth_commands backup backup_users bench broker_groups commands connect
+        consume contexts definitions ha installation local_cluster proxy released_store
+        store_commands store_retention top up up_controller up_groups up_remoting
     """,
-    "client": "clients examples soak strange_broker_receives strange_broker_sends sync testing",
+    "client": """
+        clients examples mistakes soak strange_broker_receives strange_broker_sends sync testing
+    """,
     "console": """
-        access_pages beside_a_server browser contexts many_objects node_death operating_pages pages
-        protobuf replication_page
+        access_pages acts beside_a_server browser contexts figures lag many_objects node_death
+        operating_pages pages protobuf replication_page
     """,
     "docs": "first_hour help install production_guide site skips",
     "front": """
@@ -63,11 +66,18 @@ LEFT_OUT = {
     """,
 }
 
+_CLUSTER = re.compile(r"^from \S*harness\.cluster import .*\bCluster\b", re.MULTILINE)
+
 
 def missing() -> list[str]:
     """Return entries of `LEFT_OUT` without a file."""
     named = (TESTS / folder / f"test_{name}.py" for folder, name in _left_out())
     return [str(path.relative_to(TESTS)) for path in named if not path.exists()]
+
+
+def with_cluster() -> list[str]:
+    """Return files of the lane that start a cluster."""
+    return [name for name in paths() if _CLUSTER.search((TESTS.parent / name).read_text())]
 
 
 def paths() -> list[str]:
