@@ -192,6 +192,19 @@ def test_bytes_behind_the_end_are_cleared(tmp_path: Path) -> None:
     assert second[2 * UNIT_BYTES :].strip(b"\0") == b""
 
 
+def test_the_reserved_rest_of_a_file_is_not_read(tmp_path: Path) -> None:
+    path, file_bytes = str(tmp_path / "timerlog"), 100 << 20
+    log = TimerLog(path, file_bytes, Disk())
+    log.append(unit(0))
+    log.close()
+    disk = Disk()
+    again = TimerLog(path, file_bytes, disk)
+    again.load()
+    assert again.truncate(UNIT_BYTES) == 0
+    assert disk.counts["pread"] <= 2
+    again.close()
+
+
 def test_a_chain_goes_back_across_files_and_stops_where_it_is_broken(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     last = -1
