@@ -55,7 +55,9 @@ R = TypeVar("R")
 class Caller:
     """The identity of this command: client id, cluster token, and the user that signs its calls."""
 
-    def __init__(self, endpoint: str, user: Credentials | None) -> None:
+    def __init__(
+        self, endpoint: str, user: Credentials | None, *, has_token: bool = True
+    ) -> None:
         """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
         self._fixed: Metadata = (
@@ -63,7 +65,7 @@ class Caller:
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", __version__),
             ("x-mq-protocol", "v2"),
-            *token_metadata(endpoint),
+            *(token_metadata(endpoint) if has_token else ()),
         )
         self._credentials = user or credentials(endpoint)
         self._second = ""
@@ -123,11 +125,15 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
 class Connection:
     """A blocking connection to one endpoint; a context manager."""
 
-    def __init__(self, endpoint: str, user: Credentials | None = None) -> None:
-        """`user` signs the calls; None: the user of the environment or the data directory."""
-        self.endpoint = endpoint
-        self._caller = Caller(endpoint, user)
-        self.channel = channel(endpoint)
+    def __init__(self, endpoint: str, user: Credentials | None = None, *, at: str = "") -> None:
+        """`user` signs the calls; None: the user of the environment or the data directory.
+
+        `at` is an address from a route of the endpoint. It is called with the endpoint's TLS and
+        user, as clients do, and without the cluster token: it may belong to another cluster.
+        """
+        self.endpoint = at or endpoint
+        self._caller = Caller(endpoint, user, has_token=not at)
+        self.channel = channel(endpoint, at)
 
     def __enter__(self) -> Connection:
         return self

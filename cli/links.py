@@ -117,11 +117,12 @@ def target(endpoint: str) -> str:
     return f"{scheme}:{','.join(addresses)}"
 
 
-def channel(endpoint: str) -> grpc.Channel:
-    """Return a blocking channel to HOST:PORT or to alternatives. Raises CliError."""
+def channel(endpoint: str, at: str = "") -> grpc.Channel:
+    """Return a blocking channel to HOST:PORT or to alternatives; to `at` with the TLS of the
+    endpoint if given. Raises CliError."""
     import grpc
 
-    address = target(endpoint)
+    address = target(at or endpoint)
     used = tls(endpoint)
     if used is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)

@@ -7,13 +7,13 @@
     topic        a scratch topic and a scratch group exist, or --topic
     route        the topic has a route
     addresses    each address in the route, to which clients go next, is a node of this cluster:
-                 it speaks HTTP/2 and knows the topic
+                 it speaks HTTP/2, has the same replicas and knows the topic
     telemetry    a client gets the settings of the server
     send         a message is stored
     receive      it is received and acknowledged
 
-The first broken leg explains the symptom; the ones behind it are not tried. With --topic, a node of
-another cluster that has a topic of this name passes as a node of this one.
+The first broken leg explains the symptom; the ones behind it are not tried. A node that may not be
+asked for its replicas is known by the topic alone, and the row says so if it is that of --topic.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from ...client.producer import Producer
 from ...client.simple_consumer import SimpleConsumer
 from ...proto import paths, v1, v2
 from ..connection import Connection
-from ..errors import CliError
+from ..errors import CliError, Exit, NotServedError
 from ..links import tls, uses_tls
 from ..message.sending import Draft, route_of
 from ..sdk import sdk_options
@@ -72,6 +72,8 @@ class Way:
     made: list[str] = field(default_factory=list)
     route: v2.QueryRouteResponse | None = None
     body: bytes = b""
+    #: Why nodes at the addresses of the route are known by the topic alone; "" if they are not.
+    unknown: str = ""
 
 
 Leg = Callable[[Way], str]
@@ -253,13 +255,13 @@ def _route(way: Way) -> str:
 def _addresses(way: Way) -> str:
     assert way.route is not None
     found = {
-        (address.host, address.port)
+        (address.host, address.port): queue.broker.name
         for queue in way.route.message_queues
         for address in queue.broker.endpoints.addresses
     }
     reached, broken, others = [], [], []
     context = _unverified() if uses_tls(way.endpoint) else None
-    for host, port in sorted(found):
+    for (host, port), broker in sorted(found.items()):
         address = f"{host}:{port}"
         try:
             socket.create_connection((host, port), _TIMEOUT_S).close()
@@ -268,7 +270,7 @@ def _addresses(way: Way) -> str:
             continue
         if not _speaks_http2((host, port), context):
             others.append(f"{address} (another server: it does not speak HTTP/2)")
-        elif other := _another_server(way, address):
+        elif other := _another_server(way, address, broker):
             others.append(f"{address} ({other})")
         else:
             reached.append(address)
@@ -285,13 +287,26 @@ def _addresses(way: Way) -> str:
             f" {', '.join(broken)}.",
             _ADVERTISE,
         )
-    return ", ".join(reached) + (f"; not reached: {', '.join(broken)}" if broken else "")
+    told = ", ".join(reached)
+    told += f"; not reached: {', '.join(broken)}" if broken else ""
+    return told + (f"; {way.unknown}" if way.unknown and not way.made else "")
 
 
-def _another_server(way: Way, address: str) -> str:
-    """Return what answers at an advertised address instead of this cluster; "" if nothing does.
+def _another_server(way: Way, address: str, broker: str) -> str:
+    """Return what answers at an advertised address instead of this cluster; "" if nothing does."""
+    end_s = time.monotonic() + _REPLICATE_S
+    while True:
+        other, can_change = _ask(way, address, broker)
+        if not can_change or time.monotonic() > end_s:
+            return other
+        time.sleep(0.2)
 
-    A client is started there: it asks for the route of the topic and for settings.
+
+def _ask(way: Way, address: str, broker: str) -> tuple[str, bool]:
+    """Return what answers at an address instead of this cluster, and whether it may know more soon.
+
+    The replicas of the broker group are compared. Then a client is started there: it asks for the
+    route of the topic and for settings.
     """
 
     async def start() -> None:
@@ -300,20 +315,44 @@ def _another_server(way: Way, address: str) -> str:
         async with Producer(address, topics=[way.topic], **options):
             pass
 
-    end_s = time.monotonic() + _REPLICATE_S
-    while True:
-        try:
-            way.runner.run(start())
-        except NotFound:
-            if time.monotonic() < end_s:
-                time.sleep(0.2)
-                continue
-            return f"a broker without the topic {way.topic}: it belongs to another cluster"
-        except RequestRefused as error:
-            return f"a broker that refuses what {way.endpoint} accepts: {error}"
-        except CometError as error:
-            return f"no broker or proxy: {error}"
-        return ""
+    try:
+        if not _has_same_replicas(way, address, broker):
+            return f"a broker with other replicas of {broker}: it belongs to another cluster", False
+    except NotServedError as error:
+        return f"no broker or proxy: {error}", False
+    except CliError as error:
+        if error.code is Exit.NOT_FOUND:
+            return f"a broker that does not know {broker}: it belongs to another cluster", True
+        way.unknown = f"the replicas at {address} are unknown: {error}"
+    try:
+        way.runner.run(start())
+    except NotFound:
+        return f"a broker without the topic {way.topic}: it belongs to another cluster", True
+    except RequestRefused as error:
+        return f"a broker that refuses what {way.endpoint} accepts: {error}", False
+    except CometError as error:
+        return f"no broker or proxy: {error}", False
+    return "", False
+
+
+def _has_same_replicas(way: Way, address: str, broker: str) -> bool:
+    """Return whether a broker group at an address is the one that the endpoint reaches.
+
+    Raises CliError if either does not tell its replicas.
+    """
+    with Connection(way.endpoint) as here, Connection(way.endpoint, at=address) as there:
+        return bool(_replicas(here, broker) & _replicas(there, broker))
+
+
+def _replicas(connection: Connection, broker: str) -> set[str]:
+    """Return the identities of a group's replicas as its leader knows them. Raises CliError."""
+    request = v1.DescribeClusterRequest(broker=broker)
+    members = connection.call(
+        paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse, _TIMEOUT_S
+    ).members
+    if not any(one.role == v1.LEADER and one.replica.replica_uuid for one in members):
+        raise CliError(f"{connection.endpoint} reaches no leader of {broker}.")
+    return {one.replica.replica_uuid for one in members} - {""}
 
 
 def _telemetry(way: Way) -> str:

@@ -114,8 +114,8 @@ def relay_in_thread() -> Iterator[tuple[Relay, str]]:
 def test_what_answers_at_an_advertised_address_instead_of_the_broker_is_named(
     cluster: Cluster, new_cluster: Callable[..., Cluster]
 ) -> None:
-    def broken(what: str) -> None:
-        found = connect(misled, misled.endpoints, code=5)
+    def broken(what: str, *words: str) -> None:
+        found = connect(misled, misled.endpoints, *words, code=5)
         assert found["legs"][-1]["leg"] == "addresses", found
         told = found["legs"][-1]["found"]
         assert address in told
@@ -126,7 +126,10 @@ def test_what_answers_at_an_advertised_address_instead_of_the_broker_is_named(
     with relay_in_thread() as (relay, address), http_server() as http, grpc_server() as other:
         misled = new_cluster("--single", env={"COMETMQ_ADVERTISE": address})
         relay.to = misled.node("single").ports["client"]
-        connect(misled, misled.endpoints, code=0)
+        for one in (misled, cluster):
+            one.run("topic", "create", "in-both", "--endpoint", one.address("single"))
+        for topic in ((), ("--topic", "in-both")):
+            connect(misled, misled.endpoints, *topic, code=0)
         for port, what in (
             (http, "it does not speak HTTP/2"),
             (other, "no broker or proxy"),
@@ -135,4 +138,6 @@ def test_what_answers_at_an_advertised_address_instead_of_the_broker_is_named(
         ):
             relay.to = port
             broken(what)
+        # The topic, the group name and the cluster name are those of the other cluster too.
+        broken("it belongs to another cluster", "--topic", "in-both")
     broken("Connection refused")

@@ -42,7 +42,11 @@ class Relay:
 async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hearing: asyncio.Event
 ) -> None:
-    while data := await reader.read(65_536):
-        await hearing.wait()  # forever, once silenced: neither end is notified
-        writer.write(data)
-    writer.close()
+    try:
+        while data := await reader.read(65_536):
+            await hearing.wait()  # forever, once silenced: neither end is notified
+            writer.write(data)
+    except ConnectionError:
+        pass  # the connection is reset: the other end is notified
+    finally:
+        writer.close()
