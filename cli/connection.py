@@ -55,9 +55,7 @@ R = TypeVar("R")
 class Caller:
     """The identity of this command: client id, cluster token, and the user that signs its calls."""
 
-    def __init__(
-        self, endpoint: str, user: Credentials | None, *, has_token: bool = True
-    ) -> None:
+    def __init__(self, endpoint: str, user: Credentials | None, *, has_token: bool = True) -> None:
         """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
         self._fixed: Metadata = (

@@ -1708,6 +1708,7 @@ class MemberStatus(_message.Message):
     BEHIND_FIELD_NUMBER: _builtins.int
     BEHIND_MS_FIELD_NUMBER: _builtins.int
     DIVERGED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     role: _nameserver_pb2.ReplicaRole.ValueType
     alive: _builtins.bool
     in_sync: _builtins.bool
@@ -1726,6 +1727,10 @@ class MemberStatus(_message.Message):
     def replica(self) -> _nameserver_pb2.ReplicaIdentity: ...
     @_builtins.property
     def addresses(self) -> _nameserver_pb2.ReplicaAddresses: ...
+    @_builtins.property
+    def unknown(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """fields that the node that answers does not know"""
+
     def __init__(
         self,
         *,
@@ -1743,10 +1748,11 @@ class MemberStatus(_message.Message):
         behind: _builtins.int = ...,
         behind_ms: _builtins.int = ...,
         diverged: _builtins.str = ...,
+        unknown: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alive", b"alive", "behind", b"behind", "behind_ms", b"behind_ms", "confirm", b"confirm", "dispatched", b"dispatched", "diverged", b"diverged", "epoch", b"epoch", "flushed", b"flushed", "in_sync", b"in_sync", "log_end", b"log_end", "log_start", b"log_start", "replica", b"replica", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alive", b"alive", "behind", b"behind", "behind_ms", b"behind_ms", "confirm", b"confirm", "dispatched", b"dispatched", "diverged", b"diverged", "epoch", b"epoch", "flushed", b"flushed", "in_sync", b"in_sync", "log_end", b"log_end", "log_start", b"log_start", "replica", b"replica", "role", b"role", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,6 +1,7 @@
 """Status of queues, members and the store, for tools and metrics. Reads only.
 
-The position of another replica is as old as its last message to this node.
+The position of another replica is as old as its last message to this node. Positions that replicas
+do not report to each other are named as unknown.
 """
 
 from __future__ import annotations
@@ -120,8 +121,12 @@ class BrokerStatus:
             row.flushed = heard.flushed_end
             row.behind = heard.lag_bytes
             row.behind_ms = heard.behind_ms
+        else:
+            row.unknown.extend(("log_end", "flushed", "behind", "behind_ms"))
         if broker_id == self._config.broker_id:
             self._fill_own(row)
+        else:
+            row.unknown.extend(("log_start", "confirm", "dispatched"))
         return row
 
     def _fill_own(self, row: v1.MemberStatus) -> None:

@@ -139,6 +139,8 @@ def _fields(name: str, answer: v1.DescribeClusterResponse) -> dict[str, object]:
 
 
 def _row(member: v1.MemberStatus) -> dict[str, object]:
+    unknown = dict.fromkeys(member.unknown)
+    known = {"log_end": member.log_end, "confirm": member.confirm, "flushed": member.flushed}
     return {
         "group": member.replica.group,
         "broker_id": member.replica.broker_id,
@@ -147,10 +149,8 @@ def _row(member: v1.MemberStatus) -> dict[str, object]:
         "alive": member.alive,
         "in_sync": member.in_sync,
         "epoch": member.epoch,
-        "log_end": member.log_end,
-        "confirm": member.confirm,
-        "flushed": member.flushed,
-        "behind_bytes": member.behind,
+        **{name: unknown.get(name, value) for name, value in known.items()},
+        "behind_bytes": unknown.get("behind", member.behind),
         "diverged": member.diverged,
     }
 

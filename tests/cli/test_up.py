@@ -228,6 +228,24 @@ def test_the_group_becomes_in_sync(shared_cluster: Cluster) -> None:
     wait_until("both replicas are in sync", members, WAIT_S)
 
 
+def test_a_position_that_the_node_does_not_know_is_unknown(shared_cluster: Cluster) -> None:
+    shared_cluster.create_topic("cli-positions")
+
+    def members() -> dict[str, Any]:
+        rows = json_of(shared_cluster, "cluster", "describe")["members"]
+        found = {row["role"]: row for row in rows}
+        return found if all(row["log_end"] for row in rows) else {}
+
+    found = wait_until("both replicas have records", members, WAIT_S)
+    leader, follower = found["leader"], found["follower"]
+    assert isinstance(leader["confirm"], int)
+    assert (follower["confirm"], type(follower["behind_bytes"])) == (None, int)
+    at = ("--endpoint", shared_cluster.address("master"))
+    table = shared_cluster.run("cluster", "describe", *at).stdout
+    (line,) = (line for line in table.splitlines() if " follower " in line)
+    assert line.split().count("unknown") == 1
+
+
 def test_a_node_reports_the_origins_of_its_settings(shared_cluster: Cluster) -> None:
     rows = {row["key"]: row for row in json_of(shared_cluster, "config", "show", "--origin")}
     assert rows["grpcServerPort"]["origin"].startswith("flag")
