@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ...store.format.disk import NO_SPACE
+from ...store.format.disk import shortage
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
@@ -105,7 +105,7 @@ class TimerSaver:
         if error is None:
             return
         self._changes = -1  # the collected changes are still unsaved
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
+        if isinstance(error, OSError) and shortage(error) is not None:
             logger.warning("timer.flush_waits reason=%s", error)
             return
         # No retry: after a failed fsync pages may be lost. A restart goes on from the old progress

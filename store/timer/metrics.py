@@ -24,13 +24,15 @@ class TimerMetrics:
         self._content: dict[Any, Any] = {}
         self._version: dict[Any, Any] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._counts: dict[str, dict[str, Any]] = {}
-        self._changed = False
+        # Values of the version's counter: of the file, and of the text for it.
+        self._written = self._taken = 0
 
     def load(self) -> None:
         """Read the file or its backup. Raises ConfigFileError."""
         self._content = load(self._path, _counts_of) or {}
         self._version.update(self._content.get("dataVersion") or {})
         self._counts = _counts_of(self._content)
+        self._written = self._version["counter"]
 
     def add(self, topic: str, delta: int, now_ms: int) -> None:
         """Change the count of a topic; the version moves."""
@@ -39,7 +41,6 @@ class TimerMetrics:
         count["timeStamp"] = now_ms
         self._version["counter"] += 1
         self._version["timestamp"] = now_ms
-        self._changed = True
 
     def count(self, topic: str) -> int:
         number: int = self._counts.get(topic, {"count": 0})["count"]
@@ -50,11 +51,9 @@ class TimerMetrics:
         return {topic: entry["count"] for topic, entry in self._counts.items()}
 
     def take_text(self) -> str:
-        """Return the text for `write`; "" without a change."""
-        if not self._changed:
-            return ""
-        self._changed = False
-        return self.render()
+        """Return the text for `write`, which does not run; "" if the file has it."""
+        self._taken = self._version["counter"]
+        return "" if self._taken == self._written else self.render()
 
     def render(self) -> str:
         content = {**self._content, "dataVersion": self._version, "timingCount": self._counts}
@@ -64,6 +63,7 @@ class TimerMetrics:
         """Replace the file. Raises OSError."""
         if text:
             persist(self._path, text, self._disk)
+            self._written = self._taken
 
 
 def _counts_of(content: dict[Any, Any]) -> dict[str, dict[str, Any]]:

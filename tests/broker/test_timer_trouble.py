@@ -141,7 +141,9 @@ async def test_an_altered_body_is_counted_and_not_delivered(tmp_path: Path) -> N
         assert [record.body for record in stored(k)] == [b"sound"]
 
 
-@pytest.mark.parametrize(("number", "stops"), [(errno.EIO, True), (errno.ENOSPC, False)])
+@pytest.mark.parametrize(
+    ("number", "stops"), [(errno.EIO, True), (errno.ENOSPC, False), (errno.EMFILE, False)]
+)
 async def test_a_failed_flush_loses_nothing_and_deliveries_are_found_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stops: bool
 ) -> None:
