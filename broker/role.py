@@ -6,7 +6,7 @@ EPOCH_START as the first record of the epoch, and from then on this replica may 
 wait for log bytes that will not come are dropped. Then the parts with state start to lead, each
 from the log or from state replicated beside it: sent message ids, delay levels, timers,
 transactions, traces, and last the pops with their journal and the locks of FIFO queues. No part
-waits; long reads run in slices of a few milliseconds.
+waits; long reads run in slices of a few milliseconds. The timer files are recovered on a thread.
 
 Step-down runs in the opposite direction: nothing is appended once it has begun; polls are answered,
 and appends that wait for durability end with an *unknown* outcome, never with *failed*. Drain:
@@ -104,8 +104,9 @@ class RoleSwitch:
         self._pop_roles = pop_roles
         self._stop_lite = stop_lite
         self._fatal = fatal
-        #: Set after a step-down while the timer files are still in use.
-        self._timers_end: asyncio.Task[None] | None = None
+        #: Set while the timer files are being recovered, or still in use after a step-down.
+        self._timers_move: asyncio.Task[bool] | None = None
+        self._timers_lead = leadership.is_leader  #: when `_timers_move` has ended
         self._opened = self._closed = False
         #: The last change that arrived while the parts were being opened.
         self._early: Callable[[], None] | None = None
@@ -139,10 +140,10 @@ class RoleSwitch:
             early()
 
     async def close(self) -> None:
-        """Wait until the timers of a step-down have stopped."""
+        """Wait until the timers have followed the last change of the role."""
         self._closed = True
-        if self._timers_end is not None:
-            await asyncio.gather(self._timers_end, return_exceptions=True)
+        if self._timers_move is not None:
+            await asyncio.gather(self._timers_move, return_exceptions=True)
 
     # -- leading ----------------------------------------------------------------------------
 
@@ -195,8 +196,7 @@ class RoleSwitch:
     def _lead_parts(self) -> None:
         self._meta_files.write_unknown(self._meta_log)
         self._sender.lead()
-        if self._timers_end is None:
-            self._timers.lead()
+        self._move_timers()
         for part in self._parts:
             part.lead()
         self._pop_roles.lead()
@@ -226,22 +226,27 @@ class RoleSwitch:
         self._store.on_new_segment = None
         self._metadata.record_groups(None)
         self._timers.halt()
-        if self._timers_end is None:
-            self._timers_end = self._runtime.loop.create_task(self._timers.follow())
-            self._timers_end.add_done_callback(self._timers_ended)
+        self._move_timers()
         for part in self._parts:
             part.follow()
         self._pop_roles.follow()
         self._stop_lite()
         self._durability.abandon()
 
-    def _timers_ended(self, end: asyncio.Task[None]) -> None:
-        """The timer files are free; lead with them if this replica leads again."""
-        self._timers_end = None
+    def _move_timers(self) -> None:
+        """Let the timers lead or follow as this replica does, one change after the other."""
+        leads = self._leadership.is_leader
+        if self._timers_move is None and leads != self._timers_lead and not self._closed:
+            timers = self._timers
+            change = timers.promote() if leads else timers.follow()
+            self._timers_move = self._runtime.loop.create_task(change)
+            self._timers_move.add_done_callback(self._timers_moved)
+
+    def _timers_moved(self, end: asyncio.Task[bool]) -> None:
+        self._timers_move = None
         try:
-            end.result()
-            if self._leadership.is_leader and not self._closed:
-                self._timers.lead()
+            self._timers_lead = end.result()
+            self._move_timers()
         except asyncio.CancelledError:
             pass  # the event loop stops
         except Exception as error:

@@ -1,9 +1,10 @@
 """Timer service: moves delayed messages into the timer wheel and delivers them when due.
 
 The shell around `timer_core.py` (due messages) and `store/timer/store.py` (wheel, timer log,
-progress). Everything but flushing runs on the broker's loop, in turns of a few milliseconds, so
-that sends are hardly delayed. It runs on the leader only: `lead` recovers the files and starts,
-`stop` ends it, `finish` saves the progress after the log was closed.
+progress). Everything but flushing and the recovery of a promotion runs on the broker's loop, in
+turns of a few milliseconds, so that sends are hardly delayed. It runs on the leader only: `lead`
+and `promote` recover the files and start, `stop` ends it, `finish` saves the progress after the log
+was closed.
 
 Promises: nothing is delivered early by the wall clock; a delivery is an ordinary append after
 collected sends; deliveries that the log does not accept (full disk, too few replicas) are retried
@@ -16,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import WireError
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError, StoreError
 from ...store.format.properties import property_value
 from ...store.format.record import Delivery, Message, checked_delivery, decode_delivery
 from ...store.format.results import PutStatus
+from ...store.timer.recovery import TimerRecovery
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
@@ -95,6 +97,8 @@ class TimerService:
         self._dedup: TimerDedup | None = None
         self._turn_handle: asyncio.Handle | None = None
         self._running = False
+        self._halted = False
+        self._recovering: asyncio.Future[TimerRecovery] | None = None
         self._not_before_ns = 0
         self._begin_at = 0
         self._last_failure = ""
@@ -115,13 +119,41 @@ class TimerService:
     # -- start and stop -----------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Recover the timer files and start to deliver.
+        """Recover the timer files and start to deliver, at the start of a broker.
 
         Raises StoreError, ConfigFileError or OSError if the files cannot be used.
         """
-        store, now_ms = self._store, self._clock.wall_ms()
-        timers = TimerStore(self._config.root, self._config, store.disk, store)
-        report = timers.recover(now_ms)
+        timers, now_ms = self._new_files(), self._clock.wall_ms()
+        self._start(timers, timers.recover(now_ms), now_ms)
+
+    def promote(self) -> Coroutine[Any, Any, bool]:
+        """Recover the files on a thread and start to deliver: with millions of messages it takes
+        seconds, and a new leader must send heartbeats.
+
+        The result is False if `halt` was called meanwhile. Raises what `lead` raises.
+        """
+        self._halted = False  # now: a `halt` before the first step counts
+        return self._promote()
+
+    async def _promote(self) -> bool:
+        timers, now_ms = self._new_files(), self._clock.wall_ms()
+        self._recovering = self._loop.run_in_executor(None, timers.recover, now_ms)
+        try:
+            report = await self._recovering
+        finally:
+            self._recovering = None
+        if self._halted:
+            timers.close()
+            return False
+        self._start(timers, report, now_ms)
+        return True
+
+    def _new_files(self) -> TimerStore:
+        return TimerStore(self._config.root, self._config, self._store.disk, self._store)
+
+    def _start(self, timers: TimerStore, report: TimerRecovery, now_ms: int) -> None:
+        """Start to deliver from recovered files."""
+        store = self._store
         replicated = self._replicated_progress()
         # Without messages there is nothing to read again.
         empty = not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
@@ -167,6 +199,7 @@ class TimerService:
 
     def halt(self) -> None:
         """Stop to deliver, before the log is closed."""
+        self._halted = True
         self._running = False
         if self._repairing is not None:
             self._repairing.cancel()
@@ -176,15 +209,18 @@ class TimerService:
             self._turn_handle = None
 
     async def stop(self) -> None:
-        """Stop to deliver, and wait for a running flush."""
+        """Stop to deliver, and wait for a running recovery or flush."""
         self.halt()
+        if self._recovering is not None:
+            await asyncio.wait((self._recovering,))
         if self._saver is not None:
             await self._saver.stop()
 
-    async def follow(self) -> None:
-        """Stop to lead; the files keep their state for the next promotion."""
+    async def follow(self) -> bool:
+        """Stop to lead; the files keep their state for the next promotion. Return False."""
         await self.stop()
         self.finish()
+        return False
 
     def finish(self) -> None:
         """Save the progress and close the files.
@@ -197,6 +233,7 @@ class TimerService:
         self._saver.finish()
         self._timers.close()
         self._timers = self._intake = self._saver = None
+        self._core = TimerCore(0, 0)  # it answers that no slot is read, until the next recovery
 
     # -- state for other parts ----------------------------------------------------------------
 
@@ -318,7 +355,7 @@ class TimerService:
         self._repairing = None
         self.finish()
         try:
-            self.lead()
+            await self.promote()
         except (StoreError, OSError) as error:
             if self._fail is None:
                 raise

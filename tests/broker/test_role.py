@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from cometmq.broker.parts import Broker
 from cometmq.broker.server import Bound
 from cometmq.ha.engine import Role
 from cometmq.proto import paths, v2
-from cometmq.tests.broker.desk import message
+from cometmq.store.timer.recovery import TimerRecovery
+from cometmq.store.timer.store import TimerStore
+from cometmq.tests.broker.desk import desk, message
 from cometmq.tests.broker.live import create_topic, running, settings, until
 from cometmq.tests.broker.role_desk import Elections, elections, replica
 from cometmq.tests.broker.test_meta_log import APACHE_TOPICS
+from cometmq.tests.broker.timing import TOPIC, arrives, delayed, send
 
 
 async def sent(
@@ -118,11 +122,11 @@ async def test_timer_files_that_cannot_be_recovered_are_fatal(
         timers, said = live.node.timers, list[str]()
         monkeypatch.setattr(live.server.instance.role, "_fatal", said.append)
 
-        def fail() -> None:
+        def fail(_timers: TimerStore, _now_ms: int) -> None:
             raise OSError("no such device")
 
         with monkeypatch.context() as broken:
-            broken.setattr(timers, "lead", fail)
+            broken.setattr(TimerStore, "recover", fail)
             assert timers._timers is not None
             timers._timers.damaged = True
             timers.wake()
@@ -135,23 +139,53 @@ async def test_timers_start_once_when_a_leader_is_reelected_at_once(
 ) -> None:
     async with running(settings(tmp_path)) as live:
         role, timers = live.server.instance.role, live.node.timers
-        begun = 0
-        lead = timers.lead
+        begun: list[TimerStore] = []
+        recover = TimerStore.recover
 
-        def count() -> None:
-            nonlocal begun
-            begun += 1
+        def count(files: TimerStore, now_ms: int) -> TimerRecovery:
+            begun.append(files)
             assert timers._timers is None, "the files are in use"
-            lead()
+            return recover(files, now_ms)
 
-        monkeypatch.setattr(timers, "lead", count)
+        monkeypatch.setattr(TimerStore, "recover", count)
         for epoch in (2, 3):
             role.follow("a test")
             role.lead(epoch)
         assert not begun
+        await until(lambda: timers._running)
+        assert len(begun) == 1
+
+
+async def test_a_new_leader_accepts_messages_while_its_timer_files_are_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        role, timers = k.live.server.instance.role, k.node.timers
+        recover, readable = TimerStore.recover, threading.Event()
+        begun = 0
+
+        def wait(files: TimerStore, now_ms: int) -> TimerRecovery:
+            nonlocal begun
+            begun += 1
+            readable.wait()
+            return recover(files, now_ms)
+
+        monkeypatch.setattr(TimerStore, "recover", wait)
+        role.follow("a test")
+        await until(lambda: timers._timers is None)
+        role.lead(2)
         await until(lambda: begun)
-        assert role._timers_end is None
-        assert (begun, timers._running) == (1, True)
+        hour_ms = 3_600_000
+        await send(k, delayed(b"one", k.node.runtime.clock.wall_ms() + hour_ms))
+        role.follow("a test")
+        role.lead(3)
+        assert not timers._running
+        readable.set()
+        await until(lambda: timers._running)
+        assert begun == 2, "the recovery of the earlier epoch does not count"
+        k.advance(hour_ms)
+        await arrives(k, b"one")
 
 
 @pytest.mark.parametrize("opens", ["_start_delays", "_start_transactions"])
