@@ -140,9 +140,8 @@ def checksums_match(rows: "NDArray[np.void]") -> "NDArray[np.bool_]":
     """Return which units match their checksum, or have none."""
     import numpy as np
 
-    words = (
-        np.ascontiguousarray(rows).view(">u4").reshape(len(rows), UNIT_BYTES // 4).astype(np.uint64)
-    )
+    as_stored = np.ascontiguousarray(rows, rows.dtype.newbyteorder(">"))
+    words = as_stored.view(">u4").reshape(len(rows), UNIT_BYTES // 4).astype(np.uint64)
     sums = (words[:, :11] * np.array(_FACTORS, np.uint64)).sum(axis=1, dtype=np.uint64)
     stored = words[:, 11] << np.uint64(32) | words[:, 12]
     match: NDArray[np.bool_] = (stored == 0) | (stored == np.maximum(sums, 1))

@@ -11,6 +11,8 @@ import pytest
 
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
+from cometmq.store.doctor.layout import discover
+from cometmq.store.doctor.verify import verify
 from cometmq.store.format.properties import decode_properties
 from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import desk
@@ -207,3 +209,12 @@ async def test_waiting_messages_are_counted_by_topic(tmp_path: Path) -> None:
         k.advance(HOUR)
         await arrives(k, b"a")
         assert timing.count(TOPIC) == 1
+
+
+async def test_the_timer_files_of_a_stopped_broker_have_no_problem(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.runtime.clock.wall_ms() + HOUR
+        await send(k, *(delayed(b"%d" % n, due + 700 * n) for n in range(5)))
+    report = verify(discover(tmp_path))
+    assert [*report.findings.problems, *report.findings.notes] == []
