@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio.subprocess import PIPE
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cometmq.store.format.record import decode
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import settings, until
 from cometmq.tests.broker.test_observed import fetch
+from cometmq.tests.harness.cluster import cometmq_command
 from cometmq.tests.harness.wire import Wire
 from cometmq.tests.store.damage import Place, flip
 
@@ -20,7 +22,7 @@ DAMAGED = 7
 FIRST_SEGMENT = "commitlog/00000000000000000000"
 
 
-async def test_a_damaged_record_is_named_by_probe_metrics_and_group(tmp_path: Path) -> None:
+async def test_a_damaged_record_is_named_by_probe_metrics_group_and_verify(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     small = replace(chosen.store, mapped_file_size_commit_log=16 << 10)
     async with desk(tmp_path, replace(chosen, store=small)) as k:
@@ -58,3 +60,23 @@ async def test_a_damaged_record_is_named_by_probe_metrics_and_group(tmp_path: Pa
         assert answer.code == v2.OK
         missing = [(q.topic, m.offset, m.file) for q in answer.queues for m in q.missing]
         assert missing == [("T", DAMAGED, FIRST_SEGMENT)]
+        described = await command(
+            "group", "describe", "g", "--endpoint", k.live.bound.client, "-o", "json"
+        )
+        (row,) = json.loads(described)["missing"]
+        named = row["topic"], row["queue"], row["missing_offset"], row["file"]
+        assert named == ("T", 0, DAMAGED, FIRST_SEGMENT)
+    verified = await command("store", "verify", str(tmp_path), "-o", "json", code=5)
+    (problem,) = json.loads(verified)["problems"]
+    assert problem["file"] == FIRST_SEGMENT
+    assert f"message {DAMAGED} of queue T/0" in problem["what"]
+
+
+async def command(*words: str, code: int = 0) -> str:
+    """Run the command line; return its output."""
+    running = await asyncio.create_subprocess_exec(
+        *cometmq_command(), *words, stdout=PIPE, stderr=PIPE
+    )
+    output, errors = await running.communicate()
+    assert running.returncode == code, (output, errors)
+    return output.decode()

@@ -20,6 +20,7 @@ from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.results import GetStatus
 from tests.ha.scrub_pair import COUNT, Near, Pair, Replica
+from tests.store.kit import SEGMENT
 
 
 async def _mended(scrub: Scrub) -> None:
@@ -87,6 +88,7 @@ async def test_a_reader_never_gets_damaged_bytes_and_skips_nothing(pair: Pair) -
         await _mended(pair.one.scrub)  # the reader's find began a round
         after = store.get("TopicTest", 0, 20, 100, 1 << 20)
         assert (after.status, len(after.records)) == (GetStatus.FOUND, COUNT - 20)
+        assert not list(store.blocks.gaps)
         assert pair.one.kit.log_bytes() == pair.bytes
         await pair.one.scrub.stop()
 
@@ -122,6 +124,25 @@ async def test_only_records_without_an_intact_copy_are_skipped(pair: Pair) -> No
         offsets = [each.queue_offset for each in store.get("TopicTest", 0, 0, 100, 1 << 20).records]
         assert offsets == [number for number in range(COUNT) if number != 20]
         assert pair.one.kit.log_bytes() == damaged
+        await pair.one.scrub.stop()
+
+
+async def test_a_message_that_was_skipped_is_served_once_a_replica_repairs_it(pair: Pair) -> None:
+    async with pair:
+        pair.one.peers = []
+        pair.one.scrub.start()
+        store = pair.one.kit.store
+        pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
+        await pair.one.scrub.run_once()
+        assert len(store.get("TopicTest", 0, 0, 100, 1 << 20).records) == COUNT - 1
+        (gap,) = store.blocks.gaps
+        file = pair.one.kit.segment_paths()[pair.records[20].physical_offset // SEGMENT].name
+        assert str(gap) == f"topic=TopicTest queue=0 offset=20 file=commitlog/{file}"
+        pair.one.peers = [pair.near]
+        assert (await pair.one.scrub.run_once()).repaired == 1
+        assert not list(store.blocks.gaps)
+        assert len(store.get("TopicTest", 0, 0, 100, 1 << 20).records) == COUNT
+        assert pair.one.kit.log_bytes() == pair.bytes
         await pair.one.scrub.stop()
 
 
