@@ -6,11 +6,8 @@ One cluster of seven processes for the file. The processes that a test kills are
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,13 +21,13 @@ from cometmq.proto import paths, v1, v2
 from cometmq.tests.cli.two_groups import Server
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.official import Official
+from cometmq.tests.harness.official_program import OfficialProgram
 
 pytestmark = pytest.mark.timeout(500)
 
 GROUPS = ["broker-a", "broker-b"]
 REPLICAS = ["master", "slave", "master-b", "slave-b"]
 SHAPE = ("--groups", "2", "--replicas", "2", "--nameservers", "3")
-CLIENT = Path(__file__).parents[2] / "scripts" / "quickstart_client.py"
 MESSAGES = 40
 STEP = 100
 WAIT_S = 120.0
@@ -137,7 +134,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
 def test_a_client_of_any_one_node_uses_both_groups(
     groups: Groups, start_agent: Callable[[str, str], Official]
 ) -> None:
-    topics = {door: f"created-by-{door}" for door in ("slave-b", "proxy")}
+    topics = {door: f"created-by-{door}" for door in groups.doors()}
     for door, topic in topics.items():
         groups.create(topic, groups.doors()[door])
     sent: set[str] = set()
@@ -148,10 +145,11 @@ def test_a_client_of_any_one_node_uses_both_groups(
         for topic in topics.values():
             producer.call("send_many", topic=topic, bodies=bodies)
         sent |= set(bodies)
-    assert [groups.used(topic) for topic in topics.values()] == [set(GROUPS)] * 2
+    assert [groups.used(topic) for topic in topics.values()] == [set(GROUPS)] * len(topics)
     for name, at in groups.doors().items():
         consumer = start_agent("sdk" if name == "slave" else "official", at)
-        topic = topics["proxy" if name == "master" else "slave-b"]
+        # Another node created the topic.
+        topic = topics["proxy" if name != "proxy" else "slave-b"]
         consumer.call("push", group=f"readers-at-{name}", topics={topic: "*"})
         wait_until(f"all messages at {name}", lambda c=consumer: bodies_at(c) >= sent, WAIT_S)
         assert bodies_at(consumer) == sent
@@ -238,39 +236,6 @@ def test_message_groups_keep_their_order_and_transactions_end_through_any_node(
     assert {one["id"] for one in pushed("ends")} == committed
 
 
-class Program:
-    """A producer or a consumer with the official client; its events are kept."""
-
-    def __init__(self, home: Path, *words: str) -> None:
-        home.mkdir()
-        self._errors = (home / "stderr.txt").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, str(CLIENT), *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
-            cwd=home,
-        )
-        self.events: list[dict[str, Any]] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.events.append(json.loads(line))
-
-    def seen(self, event: str) -> set[int]:
-        """The identities of an event."""
-        return {one[event] for one in list(self.events) if event in one}
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._errors.close()
-
-
 def test_every_process_is_killed_in_turn_and_nothing_is_lost(
     groups: Groups, tmp_path: Path
 ) -> None:
@@ -279,10 +244,10 @@ def test_every_process_is_killed_in_turn_and_nothing_is_lost(
     groups.cluster.create_group(group)
     doors = groups.cluster.endpoints
     with ExitStack() as stack:
-        producer = Program(tmp_path / "producer", "producer", doors, topic, "0", "1000000")
-        stack.callback(producer.close)
-        consumer = Program(tmp_path / "consumer", "consumer", doors, topic, group)
-        stack.callback(consumer.close)
+        producer, consumer = (
+            stack.enter_context(OfficialProgram(tmp_path / role, role, doors, topic, *words))
+            for role, *words in (("producer", "0", "1000000"), ("consumer", group))
+        )
         victims = [node.name for node in groups.cluster.nodes()]
         assert sorted(victims) == sorted([*REPLICAS, "namesrv", "namesrv-2", "namesrv-3"])
         for victim in [*victims, "the proxy"]:
