@@ -110,7 +110,7 @@ class StateDirectory:
         try:
             found: dict[str, Any] = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
-            raise StateError(f"no mirror has run with {self._folder}") from None
+            raise StateError(f"no mirror has run with the state directory {self._folder}") from None
         except (OSError, ValueError) as error:
             raise StateError(f"{path} cannot be read: {error}") from None
         return found
