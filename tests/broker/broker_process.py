@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cometmq.front.config import DoorConfig
+from cometmq.front.metrics import process
 from cometmq.tests.broker.live import running, settings
 from cometmq.tests.harness.wire import Wire
 
@@ -24,7 +25,8 @@ class BrokerProcess:
     """Started in the `async with`; killed or stopped at its end at the latest."""
 
     def __init__(self, directory: Path, **broker: Any) -> None:
-        """`front_door` and `descriptors` (RLIMIT_NOFILE) are settings of the process."""
+        """`front_door`, `descriptors` (RLIMIT_NOFILE) and `version` (in its metrics, instead of
+        the installed one) are settings of the process."""
         self._order = json.dumps({"directory": str(directory), **broker})
         self.address = self.ha = self.metrics = ""
 
@@ -69,6 +71,9 @@ async def main() -> None:
     descriptors = order.pop("descriptors", None)
     if descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    version = order.pop("version", None)
+    if version is not None:
+        process.__version__ = version  # type: ignore[attr-defined]
     async with running(settings(directory, **order), door=door) as live:
         print(live.bound.client, live.bound.ha, live.bound.metrics, flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -55,15 +55,17 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, targets: list[str]) -> Iterator[Prometheus]:
-    """Run a server that scrapes `targets` every two seconds and evaluates the rules."""
+def prometheus(
+    directory: Path, targets: list[str], rules: Path = RULES, every: str = "2s"
+) -> Iterator[Prometheus]:
+    """Run a server that scrapes `targets` and evaluates the rules at this interval."""
     directory.mkdir()
     config = directory / "prometheus.yml"
     jobs = [{"job_name": "cometmq", "static_configs": [{"targets": targets}]}]
-    intervals = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"}
+    intervals = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), every)
     # JSON is YAML.
     config.write_text(
-        json.dumps({"global": intervals, "rule_files": [str(RULES)], "scrape_configs": jobs})
+        json.dumps({"global": intervals, "rule_files": [str(rules)], "scrape_configs": jobs})
     )
     command = [
         program("prometheus"),

@@ -5,79 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
 
 import cometmq
-from cometmq.broker.proxy.config import ProxyConfig
-from cometmq.broker.proxy.server import ProxyServer
-from cometmq.front.clock import Clock
-from cometmq.front.config import DoorConfig
-from cometmq.nameserver.config import NameserverConfig
-from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import Desk, message
-from cometmq.tests.broker.live import Live, running, settings, until
+from cometmq.tests.broker.live import Live
+from cometmq.tests.deploy.monitored import WITHIN_S, monitored
 from cometmq.tests.deploy.prometheus import ROOT, Prometheus, program, prometheus
 
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 #: Alerts of the load: its groups leave messages, and one of them has dead letters.
-_OF_THE_LOAD = ("CometMQDeadLetters", "CometMQGroupWithoutConsumers")
+OF_THE_LOAD = ("CometMQDeadLetters", "CometMQGroupWithoutConsumers")
 #: Alerts of a follower that has ended.
-_OF_A_LOSS = ("CometMQTargetDown", "CometMQReplicaDead", "CometMQUnderReplicated")
+OF_A_LOSS = ("CometMQTargetDown", "CometMQReplicaDead", "CometMQUnderReplicated")
 #: Words of a rule that stand before `{` or `(` or alone, and are no metrics.
 _SELECTOR = re.compile(r"\b((?:rocketmq|cometmq|process)_\w+|up)\b(\{[^}]*\})?")
-WITHIN_S = 120.0
-
-
-@asynccontextmanager
-async def cluster(
-    root: Path, stack: AsyncExitStack
-) -> AsyncIterator[tuple[Live, str, list[str], list[AsyncExitStack]]]:
-    """Run a nameserver, two replicas and a proxy; yield the leader, the proxy, all targets, and
-    what stops a follower when it is closed."""
-    namesrv = NameserverServer(
-        NameserverConfig(
-            bind_address="127.0.0.1",
-            listen_port=0,
-            namesrv_metrics_port=0,
-            controller=True,
-            namesrv_data_dir=str(root / "n"),
-        )
-    )
-    address = await namesrv.start()
-    stack.push_async_callback(namesrv.stop, 0.2)
-    clock = Clock()
-    replicas: list[Live] = []
-    stops: list[AsyncExitStack] = []
-    for number in range(2):
-        base = settings(root / f"b{number}", namesrv_addr=address, broker_id=number)
-        role: Literal["SYNC_MASTER", "SLAVE"] = "SLAVE" if number else "SYNC_MASTER"
-        ha = replace(base.ha, enable_controller_mode=True, broker_role=role)
-        stops.append(await stack.enter_async_context(AsyncExitStack()))
-        broker = running(replace(base, ha=ha), clock)
-        replicas.append(await stops[-1].enter_async_context(broker))
-        await until(lambda: any(one.node.leadership.is_leader for one in replicas), WITHIN_S)
-    (leader,) = [one for one in replicas if one.node.leadership.is_leader]
-    await until(lambda: leader.node.replication.in_sync_count == 2, WITHIN_S)
-    proxy = ProxyServer(
-        ProxyConfig(
-            bind_address="127.0.0.1",
-            grpc_server_port=0,
-            metrics_prom_exporter_port=0,
-            namesrv_addr=address,
-        ),
-        DoorConfig(),
-    )
-    bound = await proxy.start()
-    stack.push_async_callback(proxy.stop, 0.2)
-    targets = [*(one.bound.metrics for one in replicas), bound.metrics, namesrv.metrics_address]
-    followers = [stop for one, stop in zip(replicas, stops, strict=True) if one is not leader]
-    yield leader, bound.client, targets, followers
 
 
 async def load(leader: Live, proxy: str) -> None:
@@ -175,10 +120,11 @@ async def test_panels_show_data_rules_find_their_metrics_and_alerts_tell_a_loss(
     tmp_path: Path,
 ) -> None:
     program("prometheus")
-    async with AsyncExitStack() as stack, cluster(tmp_path, stack) as live:
-        leader, proxy, targets, followers = live
+    async with AsyncExitStack() as stack:
+        live = await stack.enter_async_context(monitored(tmp_path))
+        leader, targets = live.leader, live.targets
         server = stack.enter_context(prometheus(tmp_path / "prometheus", targets))
-        loading = asyncio.create_task(load(leader, proxy))
+        loading = asyncio.create_task(load(leader, live.proxy))
         try:
             panels = expressions()
             assert len(panels) > 60
@@ -191,10 +137,10 @@ async def test_panels_show_data_rules_find_their_metrics_and_alerts_tell_a_loss(
             await shown(server, panels)
             await shown(server, await asyncio.to_thread(rule_selectors, server))
             await shown(server, [("targets", f"count(up == 1) == {len(targets)}")])
-            await shown(server, active(*_OF_THE_LOAD))
-            lost = active(*_OF_A_LOSS)
+            await shown(server, active(*OF_THE_LOAD))
+            lost = active(*OF_A_LOSS)
             assert await empty(server, lost) == lost, "every replica is alive"
-            await followers[0].aclose()
+            await live.stop(live.follower)
             await shown(server, lost)
         finally:
             loading.cancel()

@@ -23,6 +23,11 @@ class Relay:
         self._hearing = asyncio.Event()
         self._hearing.set()
 
+    def refuse(self) -> None:
+        """Accept no further connections."""
+        assert self._server is not None
+        self._server.close()
+
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
