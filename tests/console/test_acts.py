@@ -13,8 +13,8 @@ from cometmq.cli.connection import Connection
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.transacting import half
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown
+from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served
-from cometmq.tests.console.test_pages import receive
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 #: By type of topic, the field that a test message needs besides its body.
@@ -171,18 +171,7 @@ def test_dead_letters_are_sent_again_one_several_and_by_a_filter(
     with cometmq.sync.Producer(shared_cluster.endpoints, topics=["perished"]) as producer:
         for n in range(4):
             producer.send("perished", f"case-{n}".encode())
-    with Connection(shared_cluster.endpoints) as connection:
-        for message in receive(shared_cluster, "perished", "mourners", 4):
-            request = v2.ForwardMessageToDeadLetterQueueRequest(
-                group=v2.Resource(name="mourners"),
-                topic=v2.Resource(name="perished"),
-                receipt_handle=message.receipt_handle,
-                message_id=message.message_id,
-                delivery_attempt=1,
-                max_delivery_attempts=1,
-            )
-            answer = v2.ForwardMessageToDeadLetterQueueResponse
-            connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, answer)
+    dead_letters(shared_cluster, "perished", "mourners", 4)
     page = f"{console.url}/dead-letters/mourners"
     for chosen in (["case-1"], ["case-0", "case-2"]):
         tab.goto(page)

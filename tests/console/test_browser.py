@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import cometmq
-from cometmq.cli.connection import Connection
 from cometmq.console.pages.dead_letters import REDRIVEN_MAX
-from cometmq.proto import paths, v2
 from cometmq.tests.console.browser import SIZES, chromium, opened, violations
+from cometmq.tests.console.consuming import dead_letters
 from cometmq.tests.console.served import serve
-from cometmq.tests.console.test_pages import receive
 from cometmq.tests.harness.cluster import Cluster
 
 PAGES = (
@@ -115,18 +113,7 @@ def test_all_dead_letters_are_redriven_part_by_part_with_progress(
     with cometmq.sync.Producer(shared_cluster.endpoints, topics=["lost"]) as producer:
         for n in range(count):
             producer.send("lost", str(n).encode())
-    with Connection(shared_cluster.endpoints) as connection:
-        for message in receive(shared_cluster, "lost", "losers", count):
-            request = v2.ForwardMessageToDeadLetterQueueRequest(
-                group=v2.Resource(name="losers"),
-                topic=v2.Resource(name="lost"),
-                receipt_handle=message.receipt_handle,
-                message_id=message.message_id,
-                delivery_attempt=1,
-                max_delivery_attempts=1,
-            )
-            answer = v2.ForwardMessageToDeadLetterQueueResponse
-            connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, answer)
+    dead_letters(shared_cluster, "lost", "losers", count)
     with (
         serve(tmp_path, shared_cluster.endpoints, "--allow-changes") as console,
         chromium() as one,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import cometmq
-from cometmq.cli.connection import Connection
-from cometmq.proto import paths, v2
+from cometmq.console.pages.store import REASONS
+from cometmq.console.words import size
+from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served, told
-from cometmq.tests.console.test_pages import receive
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 TOPIC, GROUP = "counted", "counters"
@@ -30,18 +30,8 @@ def left_by_a_load(console: Served, shared_cluster: Cluster) -> None:
     with cometmq.sync.Producer(shared_cluster.endpoints, topics=[TOPIC]) as producer:
         for n in range(7):
             producer.send(TOPIC, str(n).encode())
-    held = receive(shared_cluster, TOPIC, GROUP, 5)
-    with Connection(shared_cluster.endpoints) as connection:
-        dead = v2.ForwardMessageToDeadLetterQueueRequest(
-            group=v2.Resource(name=GROUP),
-            topic=v2.Resource(name=TOPIC),
-            receipt_handle=held[0].receipt_handle,
-            message_id=held[0].message_id,
-            delivery_attempt=1,
-            max_delivery_attempts=1,
-        )
-        answer = v2.ForwardMessageToDeadLetterQueueResponse
-        connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, dead, answer)
+    dead_letters(shared_cluster, TOPIC, GROUP, 1)
+    receive(shared_cluster, TOPIC, GROUP, 4)
     for n in range(3):
         sent = {"body": "x", "keys": f"counted-{n}", "delay_s": "3600"}
         assert console.act("/topics/counted-late/send", sent).status == 200
@@ -160,3 +150,62 @@ def test_replicas_and_the_log(console: Served, printed: Callable[..., Any]) -> N
         return before == after
 
     wait_until("nothing is written", equal)
+
+
+def test_the_store(console: Served, shared_cluster: Cluster, printed: Callable[..., Any]) -> None:
+    """The command reads the files of the leader's store, the page asks the broker."""
+    directory = shared_cluster.node("master").data / "store"
+
+    def equal() -> bool:
+        store = printed("cluster", "describe")["store"]
+        page = console.get("/store")
+        if printed("cluster", "describe")["store"] != store:
+            return False
+        text = told(page)
+        log = size(store["log_end"] - store["log_start"])
+        assert f"Log {log} {store['segments']} segment" in text
+        assert f"Disk {store['disk_use']} %" in text
+        assert f"Not flushed {size(store['flush_behind'])}" in text
+        assert f"Not in queues {size(store['dispatch_behind'])}" in text
+        return True
+
+    wait_until("nothing is written", equal)
+    command = ("store", "retention", str(directory), "-o", "json")
+    kept = json.loads(shared_cluster.run(*command).stdout)
+    shown = [each for each in rows(console.get("/store")) if len(each) == 5]
+    assert [numbers(each[:2]) for each in reversed(shown)] == [
+        [one["start"], one["end"]] for one in kept["segments"]
+    ]
+    assert [each[3] for each in reversed(shown)] == [
+        REASONS[one["reason"]][0] for one in kept["segments"]
+    ]
+
+
+def test_the_clients(console: Served, shared_cluster: Cluster, printed: Callable[..., Any]) -> None:
+    with (
+        cometmq.sync.Producer(shared_cluster.endpoints, topics=[TOPIC]) as producer,
+        cometmq.sync.SimpleConsumer(
+            shared_cluster.endpoints, group="lookers-on", topics=TOPIC
+        ) as consumer,
+    ):
+        producer.send(TOPIC, b"seen")
+        consumer.receive(wait=1)
+
+        def equal() -> bool:
+            wanted = {
+                (
+                    one["client_id"],
+                    f"{one['kind'] or 'unknown'} {one['protocol']}",
+                    f"{one['language']} {one['version']}",
+                    one["address"],
+                    " ".join((*one["groups"], *one["topics"])),
+                )
+                for one in printed("client", "list")
+            }
+            # Clients of earlier tests leave at their own time.
+            return (
+                len(wanted) >= 2
+                and {tuple(each[:5]) for each in rows(console.get("/clients"))} == wanted
+            )
+
+        wait_until("the page lists what is printed", equal)

@@ -9,8 +9,8 @@ from urllib.request import urlopen
 import cometmq
 from cometmq.cli.connection import Connection
 from cometmq.proto import paths, v1
+from cometmq.tests.console.consuming import receive
 from cometmq.tests.console.served import Served, told
-from cometmq.tests.console.test_pages import receive
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
 _LAG = re.compile(

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import cometmq
-from cometmq.cli.connection import Connection
 from cometmq.console.paging import PAGE_ROWS
-from cometmq.proto import paths, v2
+from cometmq.tests.console.consuming import dead_letters
 from cometmq.tests.console.served import Served, serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -167,19 +166,6 @@ def test_a_console_is_read_only_by_default(shared_cluster: Cluster, tmp_path: Pa
             found = console.ask("POST", path, "typed=untouched")
             assert (found.status, "--allow-changes" in found.text) == (403, True)
         assert "untouched" in console.get("/topics?q=untouched")
-
-
-def receive(cluster: Cluster, topic: str, group: str, count: int) -> list[cometmq.Message]:
-    """Receive messages without acknowledging them."""
-    found: list[cometmq.Message] = []
-    with cometmq.sync.SimpleConsumer(cluster.endpoints, group=group, topics=topic) as consumer:
-
-        def all_came() -> bool:
-            found.extend(consumer.receive(max_messages=count - len(found), wait=1))
-            return len(found) >= count
-
-        wait_until("the messages are received", all_came)
-    return found
 
 
 def test_a_group_is_created_consumed_reset_paused_and_deleted(
@@ -354,18 +340,7 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     for n in range(3):
         fields = {"body": f"body-{n}", "properties": f"error=cause-{n}"}
         assert console.act("/topics/mortal/send", fields).status == 200
-    with Connection(shared_cluster.endpoints) as connection:
-        for message in receive(shared_cluster, "mortal", "givers-up", 3):
-            request = v2.ForwardMessageToDeadLetterQueueRequest(
-                group=v2.Resource(name="givers-up"),
-                topic=v2.Resource(name="mortal"),
-                receipt_handle=message.receipt_handle,
-                message_id=message.message_id,
-                delivery_attempt=1,
-                max_delivery_attempts=1,
-            )
-            answer = v2.ForwardMessageToDeadLetterQueueResponse
-            connection.call(paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, answer)
+    dead_letters(shared_cluster, "mortal", "givers-up", 3)
     wait_until("they are counted", lambda: "givers-up 3" in told(console.get("/dead-letters")))
     original = "/message?topic=mortal&queue=0&offset=0"
     wait_until(
