@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..auth.model import check_secret, check_user_name
-from ..proto.addresses import check_host, is_ip
+from ..proto.addresses import check_host, host_port, is_ip
 
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 _MAX_PORT = 65_535
@@ -63,6 +63,12 @@ class BrokerConfig:
         "Port of the remoting protocol for classic clients (4.x); 0: off; -1: chosen by the OS; "
         "the value of grpcServerPort: one port for both protocols. With tlsCertificate it speaks "
         "TLS, and plaintext unless tlsMode=enforcing.",
+    )
+    remoting_advertise: str = _setting(
+        "",
+        "HOST:PORT that routes of classic clients name for this broker, if NAT or a container maps "
+        "its port. Empty: remotingListenPort at the host of the first address in the list of "
+        "advertise (with one port for both protocols: that address), or at brokerIP1 without one.",
     )
     allow_mixed_protocols: bool = _setting(
         False,
@@ -286,6 +292,11 @@ class BrokerConfig:
             if not self.advertise_list():
                 raise ValueError("advertise is empty: use auto, replicas, echo or HOST:PORT,...")
             _check_one_family(self.advertise_list())
+        if len(split_addresses(self.remoting_advertise)) > 1:
+            raise ValueError(
+                "remotingAdvertise names several addresses, but classic clients take one for each "
+                "broker: use HOST:PORT."
+            )
 
     def _check_access(self) -> None:
         if self.authorization_enabled and not self.authentication_enabled:
@@ -381,6 +392,16 @@ class BrokerConfig:
         if self.advertise in ("auto", "replicas", "echo"):
             return []
         return split_addresses(self.advertise)
+
+    def remoting_advertised(self, port: int) -> str:
+        """Return the address of this broker in routes of classic clients, whose port is `port`."""
+        if self.remoting_advertise:
+            return host_port(*split_addresses(self.remoting_advertise)[0])
+        listed = self.advertise_list()
+        if not listed:
+            return host_port(self.broker_ip1, port)
+        host, mapped = listed[0]
+        return host_port(host, mapped if port == self.grpc_server_port else port)
 
 
 def _check_one_family(addresses: list[tuple[str, int]]) -> None:

@@ -30,7 +30,13 @@ def registration_from(request: v1.RegisterRequest) -> Registration:
     addresses = request.addresses
     return Registration(
         replica=replica_from(request.replica),
-        addresses=Addresses(addresses.client, addresses.ha, addresses.metrics, addresses.remoting),
+        addresses=Addresses(
+            addresses.client,
+            addresses.ha,
+            addresses.metrics,
+            addresses.remoting,
+            addresses.remoting_advertised,
+        ),
         role=Role.LEADER if request.role == v1.LEADER else Role.FOLLOWER,
         epoch=request.epoch,
         sequence=request.registration_seq,
@@ -95,6 +101,7 @@ def _member(member: Member) -> v1.Member:
             ha=addresses.ha,
             metrics=addresses.metrics,
             remoting=addresses.remoting,
+            remoting_advertised=addresses.remoting_advertised,
         ),
         role=v1.LEADER if member.role is Role.LEADER else v1.FOLLOWER,
         alive=member.alive,

@@ -24,7 +24,8 @@ def check_shape(registration: Registration) -> None:
         raise RegistrationRefused(
             "a registration needs a cluster, a group, a replica uuid and a client address."
         )
-    for address in (registration.addresses.client, registration.addresses.ha):
+    known = registration.addresses
+    for address in (known.client, known.ha, known.remoting, known.remoting_advertised):
         host, _, port = address.rpartition(":")
         if address and not (host and port.isdigit() and 0 < int(port) <= _PORT_MAX):
             raise RegistrationRefused(f"'{address}' is not an address: it must be HOST:PORT.")

@@ -32,6 +32,8 @@ class Addresses:
     metrics: str = ""
     #: For classic clients (4.x); empty: the replica does not serve them.
     remoting: str = ""
+    #: What the routes of classic clients name instead of it; empty: the same.
+    remoting_advertised: str = ""
 
 
 @dataclass(frozen=True, slots=True)

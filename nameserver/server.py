@@ -176,6 +176,11 @@ class NameserverServer:
         port = self.remoting_port
         return host_port(self._config.bind_address, port) if port else ""
 
+    @property
+    def remoting_connections(self) -> int:
+        """Number of open connections of classic clients."""
+        return self._remoting.connections
+
     def metric_families(self) -> "list[Metric]":
         """Read all metrics."""
         host = self._controller_host

@@ -86,11 +86,14 @@ class ReplicaAddresses(_message.Message):
     HA_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     REMOTING_FIELD_NUMBER: _builtins.int
+    REMOTING_ADVERTISED_FIELD_NUMBER: _builtins.int
     client: _builtins.str
     ha: _builtins.str
     metrics: _builtins.str
     remoting: _builtins.str
     """for classic clients (4.x)"""
+    remoting_advertised: _builtins.str
+    """what routes name instead of it; empty: the same"""
     def __init__(
         self,
         *,
@@ -98,10 +101,11 @@ class ReplicaAddresses(_message.Message):
         ha: _builtins.str = ...,
         metrics: _builtins.str = ...,
         remoting: _builtins.str = ...,
+        remoting_advertised: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ha", b"ha", "metrics", b"metrics", "remoting", b"remoting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ha", b"ha", "metrics", b"metrics", "remoting", b"remoting", "remoting_advertised", b"remoting_advertised"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,6 +54,8 @@ class Membership:
         self._cluster = cluster
         self._addresses = addresses
         self._remoting = remoting
+        port = int(remoting.rpartition(":")[2] or 0)
+        self._remoting_advertised = self._config.remoting_advertised(port) if port else ""
         self._registrar: Registrar | None = None
 
     def own(self) -> MemberView:
@@ -142,7 +144,11 @@ class Membership:
                 incarnation=own.incarnation,
             ),
             addresses=v1.ReplicaAddresses(
-                client=own.client, ha=own.ha, metrics=own.metrics, remoting=self._remoting
+                client=own.client,
+                ha=own.ha,
+                metrics=own.metrics,
+                remoting=self._remoting,
+                remoting_advertised=self._remoting_advertised,
             ),
             role=v1.LEADER if own.is_leader else v1.FOLLOWER,
             epoch=self._replication.epoch,

@@ -135,11 +135,11 @@ def _everywhere(name: str, groups: Iterable[Group]) -> list[tuple[Group, Topic]]
 
 
 def _addresses(group: Group) -> dict[int, str]:
-    """Return the remoting addresses of the live replicas by broker id; 0 is the leader."""
+    """Return the live replicas' addresses for classic clients by broker id; 0 is the leader."""
     leader = group.leader()
     ids = route_ids(group.members, leader.replica.broker_id if leader is not None else None)
     found = {
-        ids[broker_id]: member.addresses.remoting
+        ids[broker_id]: member.addresses.remoting_advertised or member.addresses.remoting
         for broker_id, member in group.members.items()
         if member.alive and member.addresses.remoting
     }

@@ -8,6 +8,7 @@ class Relay:
 
     def __init__(self, to: int) -> None:
         self.to = to  #: the target port of new connections
+        self.joined = 0  #: connections so far
         self._hearing = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -36,6 +37,7 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.joined += 1
         other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self.to)
         hearing = self._hearing
         for one, other in ((reader, other_writer), (other_reader, writer)):

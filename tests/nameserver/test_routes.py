@@ -209,6 +209,8 @@ def test_unknown_topics_are_not_ready_until_known_groups_register() -> None:
         heartbeat(addresses=Addresses("host")),
         heartbeat(addresses=Addresses("host:0")),
         heartbeat(addresses=Addresses("host:1", ha="nowhere")),
+        heartbeat(addresses=Addresses("host:1", remoting="nowhere")),
+        heartbeat(addresses=Addresses("host:1", remoting_advertised="nowhere")),
     ],
 )
 def test_a_registration_without_an_identity_is_refused(registration: Registration) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....proto.addresses import host_port
 from ....remoting.refusals import refusing
 from .access import ToolAccess
 from .clients import ToolClients
@@ -65,7 +64,7 @@ def admin_handlers(
     progress = ToolProgress(
         clock=clock,
         broker_name=config.broker_name,
-        address=host_port(config.broker_ip1, config.remoting_listen_port),
+        address=config.remoting_advertised(config.remoting_listen_port),
         store=store,
         metadata=metadata,
         offsets=broker.offsets,

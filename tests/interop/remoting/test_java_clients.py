@@ -52,7 +52,7 @@ def java(version: str) -> list[str]:
         goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
         build(["mvn", "-q", "-B", f"-Dclient.version={version}", *goal], HERE)
         partial.rename(jars)
-    programs = [f"{name}.java" for name in (*TOPICS, "Failover", "Ordered")]
+    programs = [f"{name}.java" for name in (*TOPICS, "Failover", "Nameservers", "Ordered")]
     build(["javac", "-cp", f"{jars}/*", "-d", str(classes), *programs], HERE)
     return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*"]
 

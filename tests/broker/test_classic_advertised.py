@@ -1,0 +1,130 @@
+"""The address of a broker in routes of classic clients, where its own cannot be reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.nameserver.config import NameserverConfig
+from cometmq.nameserver.server import NameserverServer
+from cometmq.remoting.codes import Reply, Request
+from cometmq.tests.broker.classic_wire import TOPIC, message, port_of, pulled
+from cometmq.tests.broker.live import create_topic, running, settings, until
+from cometmq.tests.harness.relay import Relay
+from cometmq.tests.remoting.client import RemotingClient, wait_for_routes
+
+
+@asynccontextmanager
+async def classic_nameserver() -> AsyncIterator[tuple[str, int]]:
+    """Run a nameserver; yield its address for brokers, and its port for classic clients."""
+    server = NameserverServer(
+        NameserverConfig(bind_address="127.0.0.1", listen_port=0, remoting_listen_port=-1)
+    )
+    address = await server.start()
+    try:
+        yield address, server.remoting_port
+    finally:
+        await server.stop(0.5)
+
+
+@asynccontextmanager
+async def relay() -> AsyncIterator[tuple[Relay, int]]:
+    """Run a relay without a target; yield it and its port."""
+    one = Relay(0)
+    address = await one.start()
+    try:
+        yield one, int(address.rpartition(":")[2])
+    finally:
+        await one.stop()
+
+
+@pytest.mark.parametrize(
+    ("broker", "named"),
+    [
+        ({}, "10.0.0.1:10911"),
+        ({"broker_ip1": "fd00::1"}, "[fd00::1]:10911"),
+        ({"advertise": "echo"}, "10.0.0.1:10911"),
+        ({"advertise": "mq.example.org:80"}, "mq.example.org:10911"),
+        ({"advertise": "mq.example.org:80", "grpc_server_port": 10911}, "mq.example.org:80"),
+        ({"advertise": "10.1.1.1:80,10.1.1.2:80"}, "10.1.1.1:10911"),
+        ({"advertise": "a:80", "remoting_advertise": "mq.example.org:81"}, "mq.example.org:81"),
+        ({"remoting_advertise": "[fd00::2]:81"}, "[fd00::2]:81"),
+    ],
+)
+def test_the_address_in_routes_is_chosen_by_the_settings(
+    broker: dict[str, object], named: str
+) -> None:
+    config = BrokerConfig(**{"broker_ip1": "10.0.0.1", **broker})  # type: ignore[arg-type]
+    assert config.remoting_advertised(10911) == named
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [("a:1,b:2", "several"), ("nowhere", "HOST:PORT"), ("a:0", "HOST:PORT")]
+)
+def test_an_address_that_is_not_one_host_and_port_is_refused(value: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        BrokerConfig(remoting_advertise=value)
+
+
+async def test_a_client_reaches_a_broker_through_the_address_that_it_advertises(
+    tmp_path: Path,
+) -> None:
+    async with classic_nameserver() as (address, port), relay() as (between, mapped):
+        chosen = settings(
+            tmp_path,
+            namesrv_addr=address,
+            remoting_listen_port=-1,
+            remoting_advertise=f"localhost:{mapped}",
+        )
+        async with running(chosen) as live, live.client() as wire:
+            between.to = port_of(live)
+            await create_topic(wire, TOPIC, queues=2)
+            await wait_for_routes(port, [TOPIC])
+            async with RemotingClient(port) as client:
+                route = await client.call(Request.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC)
+                cluster = await client.call(Request.GET_BROKER_CLUSTER_INFO)
+            (broker,) = json.loads(route.body)["brokerDatas"]
+            assert broker["brokerAddrs"] == {"0": f"localhost:{mapped}"}
+            assert f"localhost:{mapped}".encode() in cluster.body
+            host, _, named = broker["brokerAddrs"]["0"].rpartition(":")
+            async with RemotingClient(int(named), host) as client:
+                assert (await client.post(message())).code == Reply.SUCCESS
+                assert [each.body for each in await pulled(client)] == [b"hello"]
+            assert between.joined == 1
+
+
+async def test_a_follower_passes_on_to_the_leader_s_own_address(tmp_path: Path) -> None:
+    async with classic_nameserver() as (address, port):
+        # Nothing answers at the advertised addresses: they are those of another network.
+        first, second = (
+            settings(
+                tmp_path / str(number),
+                namesrv_addr=address,
+                remoting_listen_port=-1,
+                remoting_advertise=f"mq{number}.invalid:10911",
+                broker_id=number,
+            )
+            for number in range(2)
+        )
+        second = replace(second, ha=replace(second.ha, broker_role="SLAVE"))
+        async with running(first) as leader, running(second) as follower:
+            await until(lambda: follower.node.replication.leader_alive)
+            async with leader.client() as wire:
+                await create_topic(wire, TOPIC, queues=2)
+            await until(lambda: follower.node.metadata.topic(TOPIC))
+            await until(follower.node.leadership.leader_remoting)
+            async with RemotingClient(port_of(follower)) as client:
+                assert (await client.post(message())).code == Reply.SUCCESS
+            await wait_for_routes(port, [TOPIC])
+            async with RemotingClient(port) as client:
+                named = {"0": "mq0.invalid:10911", "1": "mq1.invalid:10911"}
+                while True:
+                    route = await client.call(Request.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC)
+                    if json.loads(route.body)["brokerDatas"][0]["brokerAddrs"] == named:
+                        break
