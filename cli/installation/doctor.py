@@ -72,7 +72,10 @@ def _door() -> Finding:
     version = version_of("cometmq-native")
     if version:
         return Finding("front door", f"native (cometmq-native {version})")
-    advice = "build the native door with scripts/native_door: a tenth of the CPU per call, and TLS"
+    advice = (
+        "install cometmq[native], or run scripts/native_door in a clone: a tenth of the CPU per"
+        " call, and TLS"
+    )
     return Finding("front door", "grpcio, plaintext only", "note", advice)
 
 

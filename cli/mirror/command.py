@@ -199,7 +199,8 @@ class _Shown:
             rate = (status["copied"] - self._copied) / passed
             line = f"{status['copied']} copied, {rate:.0f}/s, {status['lag']} to copy"
             ready = sum(row["state"] in ("ready", "moved") for row in status["groups"])
-            line += f"; {len(status['groups'])} groups, {ready} ready or moved"
+            groups = len(status["groups"])
+            line += f"; {groups} group{'s' * (groups != 1)}, {ready} ready or moved"
             click.echo(f"{line}; {problem}" if problem else line)
             self._next, self._copied, self._since = now + _SHOW_S, status["copied"], now
             self._error = problem
