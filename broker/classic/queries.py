@@ -67,6 +67,7 @@ class ClassicQueries:
                 break
             parts.append(self._store.record_at(record.physical_offset))
             size += record.size
+        parts.reverse()  # the newest ones that fit, in the order of the log
         fields = {
             "indexLastUpdateTimestamp": str(found[-1].store_timestamp_ms),
             "indexLastUpdatePhyoffset": str(found[-1].physical_offset),

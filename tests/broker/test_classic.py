@@ -273,7 +273,7 @@ async def test_messages_are_found_by_key_unique_id_and_position(tmp_path: Path) 
             await client.post(message(b"%d" % n, f"KEYS\x01both k{n}\x02UNIQ_KEY\x01id{n}\x02"))
         asked = {"topic": TOPIC, "maxNum": 10, "beginTimestamp": 0, "endTimestamp": (1 << 63) - 1}
         for key, more, bodies in (
-            ("both", {}, [b"2", b"1"]),
+            ("both", {}, [b"1", b"2"]),
             ("both", {"maxNum": 1}, [b"2"]),
             ("k1", {"indexType": "K"}, [b"1"]),
             ("id2", {"_UNIQUE_KEY_QUERY": "true"}, [b"2"]),
