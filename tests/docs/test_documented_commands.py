@@ -34,14 +34,24 @@ def _examples(command: click.Command) -> list[str]:
     return _COMMAND.findall(inspect.cleandoc(command.help or "").replace("\b", ""))
 
 
+_INLINE = re.compile(r"`cometmq\s+([^`]+)`")
+
+
 _ALL = dict(_commands(cli, click.Context(cli)))
 
 
-def _documented() -> list[str]:
+def _pages() -> list[str]:
     pages = [_ROOT / "README.md", _ROOT / "examples" / "README.md", *(_ROOT / "docs").glob("*.md")]
-    texts = [page.read_text() for page in pages]
-    lines = {line for text in texts for line in _COMMAND.findall(text)}
+    return [page.read_text() for page in pages]
+
+
+def _documented() -> list[str]:
+    lines = {line for text in _pages() for line in _COMMAND.findall(text)}
     return sorted(lines.union(*map(_examples, _ALL.values())))
+
+
+def _named() -> list[str]:
+    return sorted({" ".join(line.split()) for text in _pages() for line in _INLINE.findall(text)})
 
 
 @pytest.mark.parametrize("name", sorted(_ALL))
@@ -70,3 +80,21 @@ def test_the_command_line_accepts_documented_commands(
     assert command is not None
     # Parses and checks the arguments without running the command.
     command.make_context(command.name, words, parent=context)
+
+
+@pytest.mark.parametrize("line", _named())
+def test_a_command_named_in_a_sentence_exists_with_its_options(line: str) -> None:
+    """Such a command may lack its arguments, and have a placeholder for the next word."""
+    words = shlex.split(line)
+    command: click.Command | None = cli
+    context = click.Context(cli)
+    while isinstance(command, click.Group) and words and words[0][0].islower():
+        context = click.Context(command, parent=context)
+        command = command.get_command(context, words.pop(0))
+        assert command is not None, line
+    assert command is not None
+    known = {
+        name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts)
+    }
+    named = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert named <= known
