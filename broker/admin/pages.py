@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 
 #: Names in one answer: below the 4 MiB that clients accept, and 20 ms of the event loop.
@@ -12,5 +11,5 @@ PAGE_MAX = 5_000
 def page_of(names: Iterable[str], after: str, limit: int) -> tuple[list[str], bool]:
     """Return the first names behind `after`, and whether more follow; `limit` 0 means PAGE_MAX."""
     count = min(limit, PAGE_MAX) if limit > 0 else PAGE_MAX
-    found = heapq.nsmallest(count + 1, (name for name in names if name > after))
+    found = sorted(name for name in names if name > after)
     return found[:count], len(found) > count

@@ -20,6 +20,9 @@ NAMES_MAX = 100
 #: Characters of a filter expression in it.
 EXPRESSION_MAX = 1_024
 NS_PER_MS = 1_000_000
+_TYPES: dict[int, str] = {
+    number: name.lower().replace("_", " ") for name, number in v2.ClientType.items()
+}
 _KINDS = {v2.TAG: "TAG", v2.SQL: "SQL"}
 
 
@@ -46,22 +49,20 @@ class GrpcClients:
 
     def ids(self) -> Iterable[str]:
         """Return the ids of the clients that were heard of lately."""
-        now_ns = self._clock.steady_ns()
-        alive = self._clients.alive
-        return (one.client_id for one in self._clients if alive(one.client_id, now_ns))
+        return self._clients.alive_ids(self._clock.steady_ns())
 
     def status(self, client_id: str, *, detailed: bool) -> v1.ClientStatus | None:
         """Return what is known of a client; `detailed`: with its settings."""
         client = self._clients.get(client_id)
         if client is None:
             return None
-        topics = dict.fromkeys((*client.topics, *client.sent))
-        found = v1.ClientStatus(
-            client=member_of(client, self._clock.steady_ns()),
-            kind=kind_of(client),
-            groups=[client.group] if client.group else [],
-            topics=list(topics)[:NAMES_MAX],
-        )
+        # In place: a list has thousands of clients, and a nested message costs a copy.
+        found = v1.ClientStatus(kind=kind_of(client))
+        _fill(found.client, client, self._clock.steady_ns())
+        if client.group:
+            found.groups.append(client.group)
+        if client.topics or client.sent:
+            found.topics.extend([*dict.fromkeys((*client.topics, *client.sent))][:NAMES_MAX])
         if detailed and client.settings:
             settings = v2.Settings.FromString(client.settings)
             found.subscriptions.extend(_subscriptions(settings))
@@ -77,22 +78,25 @@ class GrpcClients:
 
 def member_of(client: Client, now_ns: int) -> v1.GroupClient:
     """Return a client as a member of its group."""
-    return v1.GroupClient(
-        client_id=client.client_id,
-        language=client.language,
-        version=client.version,
-        peer=client.peer,
-        last_seen_ms_ago=(now_ns - client.last_seen_ns) // NS_PER_MS,
-        protocol="grpc",
-    )
+    found = v1.GroupClient()
+    _fill(found, client, now_ns)
+    return found
+
+
+def _fill(member: v1.GroupClient, client: Client, now_ns: int) -> None:
+    member.client_id = client.client_id
+    member.language = client.language
+    member.version = client.version
+    member.peer = client.peer
+    member.last_seen_ms_ago = (now_ns - client.last_seen_ns) // NS_PER_MS
+    member.protocol = "grpc"
 
 
 def kind_of(client: Client) -> str:
     """Return the kind of a client in words; "" if it is unknown."""
     if not client.client_type:
         return "producer" if client.topics or client.sent else ""
-    found = v2.ClientType.DESCRIPTOR.values_by_number.get(client.client_type)
-    return found.name.lower().replace("_", " ") if found is not None else ""
+    return _TYPES.get(client.client_type, "")
 
 
 def unknown_client(client_id: str) -> WireError:

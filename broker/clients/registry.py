@@ -132,6 +132,11 @@ class ClientRegistry:
         client = self._clients.get(client_id)
         return client is not None and now_ns - client.last_seen_ns <= self._expiry_ns
 
+    def alive_ids(self, now_ns: int) -> list[str]:
+        """Return the ids of the clients that were active within the expiry time."""
+        since_ns = now_ns - self._expiry_ns
+        return [name for name, client in self._clients.items() if client.last_seen_ns >= since_ns]
+
     def request_timeout_ms(self, client_id: str) -> int:
         """Return the request timeout in the client's settings; 0 if unknown."""
         client = self._clients.get(client_id)

@@ -4,7 +4,7 @@ A client is connected to several broker groups: its rows of all groups are one.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,34 +25,52 @@ _CLIENTS_MAX = 20_000
 _ID_MAX = 1_024
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClientRow:
-    """One client in all broker groups."""
+    """One client in all broker groups.
 
-    client: v1.GroupClient
-    kind: str
-    groups: list[str] = field(default_factory=list)
-    topics: list[str] = field(default_factory=list)
+    Computed when it is shown or searched: a page shows 50 of thousands of rows.
+    """
+
+    #: What each broker group knows of it; not empty.
+    statuses: list[v1.ClientStatus]
+
+    @property
+    def client(self) -> v1.GroupClient:
+        """The client as the broker group knows it that heard of it last."""
+        return min((one.client for one in self.statuses), key=lambda one: one.last_seen_ms_ago)
+
+    @property
+    def kind(self) -> str:
+        """Its kind in words; "" if it is unknown."""
+        return next((one.kind for one in self.statuses if one.kind), "")
+
+    @property
+    def groups(self) -> list[str]:
+        """Its groups."""
+        return distinct(name for one in self.statuses for name in one.groups)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics to which it sends."""
+        return distinct(name for one in self.statuses for name in one.topics)
 
     def text(self) -> str:
         """Return what a search looks at."""
-        one = self.client
-        words = (one.client_id, one.language, one.version, one.peer, one.protocol, self.kind)
-        return " ".join((*words, *self.groups, *self.topics))
+        words: list[str] = []
+        for status in self.statuses:
+            one = status.client
+            words += (one.client_id, one.language, one.version, one.peer, one.protocol, status.kind)
+            words += (*status.groups, *status.topics)
+        return " ".join(words)
 
 
 def client_rows(found: Iterable[v1.ClientStatus]) -> list[ClientRow]:
     """Return the clients by id, from the lists of all broker groups."""
-    rows: dict[str, ClientRow] = {}
+    statuses: dict[str, list[v1.ClientStatus]] = {}
     for status in found:
-        client = status.client
-        row = rows.setdefault(client.client_id, ClientRow(client, status.kind))
-        row.kind = row.kind or status.kind
-        row.groups = distinct((*row.groups, *status.groups))
-        row.topics = distinct((*row.topics, *status.topics))
-        if client.last_seen_ms_ago < row.client.last_seen_ms_ago:
-            row.client = client
-    return [rows[name] for name in sorted(rows)]
+        statuses.setdefault(status.client.client_id, []).append(status)
+    return [ClientRow(statuses[name]) for name in sorted(statuses)]
 
 
 class ClientPages:
