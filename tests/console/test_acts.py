@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
@@ -11,11 +12,14 @@ from playwright.sync_api import Page
 import cometmq
 from cometmq.cli.connection import Connection
 from cometmq.proto import paths, v1, v2
+from cometmq.proto.native import is_available
 from cometmq.tests.broker.transacting import half
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown
 from cometmq.tests.console.consuming import dead_letters, receive
-from cometmq.tests.console.served import Served
+from cometmq.tests.console.served import Served, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
+from cometmq.tests.interop.programs import java
+from cometmq.tests.interop.test_other_clients import RUN_S, start
 
 #: By type of topic, the field that a test message needs besides its body.
 TYPES = {
@@ -253,3 +257,30 @@ def test_a_user_gets_policies_and_loses_them(console: Served, tab: Page) -> None
     tab.fill("[name=typed]", "acted-user")
     press(tab, tab.inner_text("button.danger"))
     assert console.ask("GET", "/users/acted-user").status == 404
+
+
+@pytest.mark.timeout(500)  # the first run fetches and builds the program
+@pytest.mark.skipif(not is_available(), reason="Java needs TLS, which the native door has")
+def test_the_stack_of_a_java_consumer_is_shown(
+    console: Served, tab: Page, shared_cluster: Cluster, tmp_path: Path
+) -> None:
+    consumer = start(
+        command=java(),
+        cluster=shared_cluster,
+        node="master",
+        mark="stacked",
+        home=tmp_path / "home",
+        what="consume",
+    )
+    try:
+        page = "/clients?q=stacked-group"
+        wait_until("it is listed", lambda: "grpc JAVA" in told(console.get(page)), RUN_S)
+        tab.goto(console.url + page)
+        tab.click("td.name a")
+        tab.click("a:text('Ask for its stack')")
+        stack = tab.inner_text("#stack pre")
+        assert "Client.receive(Client.java:" in stack
+        assert "org.apache.rocketmq.client.java" in stack
+    finally:
+        consumer.kill()
+        consumer.communicate()

@@ -12,7 +12,7 @@ import pytest
 
 import cometmq
 from cometmq.console.pages.store import REASONS
-from cometmq.console.words import size
+from cometmq.console.words import counted, short, size
 from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
@@ -150,6 +150,34 @@ def test_replicas_and_the_log(console: Served, printed: Callable[..., Any]) -> N
         return before == after
 
     wait_until("nothing is written", equal)
+
+
+def test_the_overview(console: Served, printed: Callable[..., Any]) -> None:
+    """The page shows its last look, at most some seconds old: it becomes what is printed."""
+
+    def wanted() -> list[str]:
+        found, described = printed("top", "--once"), printed("cluster", "describe")
+        (broker,), groups, store = found["brokers"], found["consumers"], described["store"]
+        sums = {
+            name: sum(group[name] for group in groups)
+            for name in ("lag", "in_flight", "retries", "dead_letters")
+        }
+        assert min(sums["lag"], sums["dead_letters"]) > 0
+        return [
+            f"Sent {short(store['put_tps'])} /s Read {short(store['get_tps'])} /s",
+            f"Lag {sums['lag']:,} {counted(len(groups), 'group')}, "
+            f"{counted(sums['in_flight'], 'message')} in flight",
+            f"Dead letters {sums['dead_letters']:,} {sums['retries']:,} in retry",
+            f"Disk {broker['disk_percent']} % used",
+            f"In sync {broker['in_sync']} replicas",
+            f"{size(broker['log_bytes'])} of log; {store['queues']} queues",
+        ]
+
+    def equal() -> bool:
+        page = told(console.get("/"))
+        return all(each in page for each in wanted())
+
+    wait_until("the page shows what is printed", equal)
 
 
 def test_the_store(console: Served, shared_cluster: Cluster, printed: Callable[..., Any]) -> None:

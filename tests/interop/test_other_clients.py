@@ -48,7 +48,13 @@ def test_a_client_with_default_settings_does_everything(
     language = client.__name__
     # Both nodes at once: the leader, and the follower, which forwards.
     running = [
-        start(command, shared_cluster, node, f"{language}-{node}", tmp_path / node)
+        start(
+            command=command,
+            cluster=shared_cluster,
+            node=node,
+            mark=f"{language}-{node}",
+            home=tmp_path / node,
+        )
         for node in ("master", "slave")
     ]
     for process in running:
@@ -58,14 +64,20 @@ def test_a_client_with_default_settings_does_everything(
 
 
 def start(
-    command: list[str], cluster: Cluster, node: str, mark: str, home: Path
+    *,
+    command: list[str],
+    cluster: Cluster,
+    node: str,
+    mark: str,
+    home: Path,
+    what: str = str(COUNT),
 ) -> subprocess.Popen[str]:
     """Run a program against one node, with separate topics, groups and home directory."""
     make_names(cluster, mark)
     home.mkdir()
     where = {"HOME": str(home), "JAVA_TOOL_OPTIONS": f"-Duser.home={home}"}
     return subprocess.Popen(
-        [*command, cluster.address(node), mark, str(COUNT)],
+        [*command, cluster.address(node), mark, what],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -28,7 +28,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * transacts; prints what it saw.
  *
  * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps, or
- * ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS, which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
+ * ENDPOINT MARK consume, which consumes until it is killed, or ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS, which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
  * MARK-group, MARK-ordered.
  */
 public class Client {
@@ -54,6 +54,12 @@ public class Client {
         if (arguments[2].startsWith("load:")) {
             load(Integer.parseInt(arguments[2].substring(5)));
             System.exit(0);
+        }
+        while (arguments[2].equals("consume")) {
+            receive("normal", "group", (consumer, message) -> {
+                consumer.ack(message);
+                return false;
+            });
         }
         int count = Integer.parseInt(arguments[2]);
         producer = PROVIDER.newProducerBuilder()
