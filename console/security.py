@@ -47,13 +47,21 @@ def host_name(header: str) -> str:
         return ""
 
 
+def _place(origin: str) -> str:
+    """Return host and port of an Origin header, in lower case; "" for a malformed one."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
 def is_own_page(headers: Mapping[str, str]) -> bool:
     """Return whether a request comes from a page of the same origin, as far as it tells."""
     site = headers.get("sec-fetch-site")
     if site not in (None, "same-origin"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    return origin is None or _place(origin) == headers.get("host", "").lower()
 
 
 def is_token(expected: str, given: str) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -213,11 +213,14 @@ class Views:
 
 async def read_form(request: Request) -> Form:
     """Read a form of bounded size. Raises HTTPException."""
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > FORM_BYTES_MAX:
-            raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX} bytes.")
+    data = bytearray()
+    try:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > FORM_BYTES_MAX:
+                raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX} bytes.")
+    except ClientDisconnect:
+        raise HTTPException(400, "The form is incomplete.") from None
     try:
         pairs = parse_qsl(
             data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from cometmq.proto import v2
 from cometmq.tests.harness.cluster import Cluster, Node, wait_until
+from cometmq.tests.hostile.memory import Memory
 from cometmq.tests.hostile.neighbour import Figures, Neighbour
 
 TOPIC, GROUP = "neighbour", "neighbour"
@@ -103,25 +104,10 @@ class Target:
         self._turns.write_text("")
         return [json.loads(line) for line in lines]
 
-    # -- memory -------------------------------------------------------------------------------
-
-    def reset_peak(self) -> None:
-        """Begin a period for `peak_mib`."""
-        Path(f"/proc/{self.node.pid}/clear_refs").write_text("5")
-
-    def peak_mib(self) -> float:
-        """Return the largest resident size of the period."""
-        return self._status_kib("VmHWM") / 1024
-
-    def memory_mib(self) -> float:
-        """Return the resident memory that belongs to no file."""
-        return self._status_kib("RssAnon") / 1024
-
-    def _status_kib(self, name: str) -> int:
-        text = Path(f"/proc/{self.node.pid}/status").read_text()
-        found = re.search(rf"^{name}:\s+(\d+) kB", text, re.M)
-        assert found is not None
-        return int(found[1])
+    @property
+    def memory(self) -> Memory:
+        """The memory of the process."""
+        return Memory(self.node.pid)
 
     # -- log ----------------------------------------------------------------------------------
 

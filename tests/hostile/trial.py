@@ -45,10 +45,10 @@ class Trial:
 
 async def run(attack: Attack, target: Target) -> Trial:
     """Run one attack, for `ATTACK_S` at most."""
-    faults, memory_mib = target.faults(), target.memory_mib()
+    faults, memory_mib = target.faults(), target.memory.own_mib()
     before = await _usual(target)
-    target.reset_peak()
-    resident_mib = target.peak_mib()
+    target.memory.reset_peak()
+    resident_mib = target.memory.peak_mib()
     target.turns()
     target.figures()
     began_s = time.monotonic()
@@ -62,7 +62,7 @@ async def run(attack: Attack, target: Target) -> Trial:
     seconds = time.monotonic() - began_s
     neighbour = await _figures(target)
     turn_ms = max((turn["cpu_ms"] for turn in target.turns()), default=0.0)
-    peak_mib = target.peak_mib() - resident_mib
+    peak_mib = target.memory.peak_mib() - resident_mib
     stays_mib = await _settled_mib(target, memory_mib)
     usual = before.joined(await _usual(target)).rate
     after = target.faults()
@@ -103,7 +103,7 @@ async def _figures(target: Target) -> Figures:
 async def _settled_mib(target: Target, before_mib: float) -> float:
     """Return the growth of the memory when it is within the budget, or after `SETTLE_S`."""
     end_s = time.monotonic() + SETTLE_S
-    while (grown_mib := target.memory_mib() - before_mib) > STAYS_MIB:
+    while (grown_mib := target.memory.own_mib() - before_mib) > STAYS_MIB:
         if time.monotonic() > end_s:
             break
         await asyncio.sleep(0.1)
