@@ -13,6 +13,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -37,6 +38,7 @@ public class Client {
     private static ClientConfiguration configuration;
     private static Producer producer;
     private static String mark;
+    private static SendReceipt last;
 
     /** What to do with a message: keep it, or acknowledge it; and whether that is enough. */
     private interface Each {
@@ -72,7 +74,8 @@ public class Client {
             .build();
         long due = later();
         String seen = plain(count) + ",\"retry\":" + retry() + ",\"order\":" + quoted(order(count))
-            + ",\"transact\":" + quoted(transact()) + ",\"delay\":" + delay(due) + ",\"asked\":" + quoted(ASKED);
+            + ",\"transact\":" + quoted(transact()) + ",\"delay\":" + delay(due)
+            + ",\"late\":\"" + late() + "\",\"asked\":" + quoted(ASKED);
         System.out.println("{" + seen + "}");
         System.exit(0);
     }
@@ -233,7 +236,7 @@ public class Client {
     private static long later() throws Exception {
         long due = System.currentTimeMillis() + 6_000;
         SendReceipt gone = producer.send(message("delay", "gone").setDeliveryTimestamp(due - 1_000).build());
-        producer.send(message("delay", "later").setDeliveryTimestamp(due).build());
+        last = producer.send(message("delay", "later").setDeliveryTimestamp(due).build());
         producer.recallMessage(topic("delay"), gone.getRecallHandle());
         return due;
     }
@@ -247,6 +250,16 @@ public class Client {
             return true;
         });
         return seen.toString();
+    }
+
+    /** Recalls what was delivered; returns the exception. */
+    private static String late() throws Exception {
+        try {
+            producer.recallMessage(topic("delay"), last.getRecallHandle());
+            return "";
+        } catch (ClientException error) {
+            return error.toString().replace('"', ' ').replace('\n', ' ');
+        }
     }
 
     private static List<String> transact() throws Exception {

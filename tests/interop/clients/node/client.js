@@ -14,6 +14,7 @@ const asked = [];
 const topic = (kind) => `${mark}-${kind}`;
 const message = (kind, body, more = {}) => ({ topic: topic(kind), body: Buffer.from(body), ...more });
 let producer;
+let last; // the receipt of the message whose recall comes too late
 
 // Receive until `each` says that it is enough; what it returns for a message is `keep` or `enough`.
 async function receive(kind, group, each) {
@@ -75,7 +76,7 @@ async function order() {
 async function later() {
   const due = Date.now() + 6000;
   const gone = await producer.send(message('delay', 'gone', { deliveryTimestamp: new Date(due - 1000) }));
-  await producer.send(message('delay', 'later', { deliveryTimestamp: new Date(due) }));
+  last = await producer.send(message('delay', 'later', { deliveryTimestamp: new Date(due) }));
   await producer.recallMessage(topic('delay'), gone.recallHandle);
   return due;
 }
@@ -87,6 +88,16 @@ async function delay(due) {
     return 'enough';
   });
   return seen;
+}
+
+// Recalls what was delivered; returns the error.
+async function late() {
+  try {
+    await producer.recallMessage(topic('delay'), last.recallHandle);
+    return '';
+  } catch (error) {
+    return String(error);
+  }
 }
 
 async function transact() {
@@ -138,6 +149,7 @@ async function main() {
   const seen = { ...(await plain()), retry: await retry(), order: await order() };
   seen.transact = await transact();
   seen.delay = await delay(due);
+  seen.late = await late();
   console.log(JSON.stringify({ ...seen, asked }));
   process.exit(0);
 }
