@@ -48,9 +48,13 @@ const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_ANSWER: Duration = Duration::from_secs(10);
 /// Interval of TCP keepalive probes, and the time without an acknowledgement after which the kernel
 /// closes the connection (TCP_USER_TIMEOUT). They detect a host that vanished; servers of other
-/// makers refuse HTTP/2 pings as frequent as this.
+/// makers refuse HTTP/2 pings as frequent as this. The kernel compares the time when it sends a
+/// probe: it must have passed at the second one, because calls end at the third.
 const PROBE: Duration = Duration::from_secs(1);
-const UNACKNOWLEDGED_MS: u32 = 2_000;
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_MS: u32 = 1_800;
+#[cfg(not(target_os = "linux"))]
+const PROBES: u32 = 2;
 /// Flow-control windows: of a stream, and of the connection.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
@@ -369,7 +373,7 @@ fn detect_lost_host(stream: &TcpStream) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS)?;
     #[cfg(not(target_os = "linux"))]
-    sockopt::set_tcp_keepcnt(stream, UNACKNOWLEDGED_MS / 1_000)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
     Ok(())
 }
 
