@@ -153,7 +153,21 @@ class codec:
     class SendPlanner:
         """Plans appends of SendMessage requests; `broker/sending/native_path.py` explains it."""
 
-        def __init__(self, max_body: int, answer_ok: bytes, size_bounds: Sequence[int]) -> None: ...
+        def __init__(
+            self,
+            max_body: int,
+            answer_ok: bytes,
+            size_bounds: Sequence[int],
+            classic: tuple[Sequence[tuple[str, str]], Sequence[str], int, Sequence[bytes]]
+            | None = None,
+        ) -> None:
+            """`classic`: properties that the broker adds to messages of classic clients, names of
+            properties that none of them has, bits of their flags that are stored, and the header
+            of an answer around its id, queue, position, queue offset and opaque."""
+
+        def classic_target(self, frame: bytes) -> tuple[str, int, int] | None:
+            """Return topic, queue and opaque of a classic client's send that a plan may accept."""
+
         def plan(
             self,
             requests: Sequence[tuple[bytes | None, str, bytes]],

@@ -57,6 +57,10 @@ class FrameReader:
 
     def feed(self, data: bytes) -> Iterator[Command]:
         """Yield the commands that `data` completes. Raises FrameError."""
+        return map(decode, self.frames(data))
+
+    def frames(self, data: bytes) -> Iterator[bytes]:
+        """Yield the frames that `data` completes, without their length. Raises FrameError."""
         buffer = self._buffer
         buffer += data
         at = 0
@@ -68,7 +72,7 @@ class FrameReader:
                     return
                 frame = bytes(memoryview(buffer)[at + _LENGTH_BYTES : end])
                 at = end
-                yield decode(frame)
+                yield frame
         finally:
             del buffer[:at]
 

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..proto.addresses import host_port
-from .codec import FrameError, FrameReader, encode
+from .codec import FrameError, FrameReader, decode, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply
 from .header_fields import HeaderError
@@ -39,11 +39,30 @@ _UNREAD_BYTES_PAUSE = 1 << 20
 #: One turn of the event loop: a read has thousands of small requests.
 _TURN_NS = 20_000_000
 _LONG_TURN = "a long turn"
+_IN_PROGRESS = "requests in progress"
 _OPAQUE_MAX = 0x7FFFFFFF
 _BUSY = "[OVERLOAD]system busy, start flow control for a while"
 
 #: Answers a request: with a response, with a future of one, or with None if it is oneway.
 Handler = Callable[[Command, "Connection"], Any]
+
+
+class Taken(Protocol):
+    """The future of the answer to a request that was taken as a frame."""
+
+    #: Number of the request.
+    opaque: int
+
+    def response(self) -> bytes | Command:
+        """Return the answer as a frame or as a command, once it is there. Raises the error."""
+
+    def cancelled(self) -> bool: ...
+    def cancel(self) -> Any: ...
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
+
+
+#: Takes a frame without its length; None if it has to be decoded and goes to its handler.
+Take = Callable[[bytes, "Connection"], Taken | None]
 
 
 class RemotingError(Exception):
@@ -78,8 +97,15 @@ class Statistics:
 class Shared:
     """What the connections of one listener share."""
 
-    def __init__(self, handlers: Mapping[int, Handler], config: DoorConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        config: DoorConfig,
+        clock: Clock,
+        take: Take | None = None,
+    ) -> None:
         self.handlers = handlers
+        self.take = take
         self.config = config
         self.steady_ns = clock.steady_ns
         self.statistics = Statistics()
@@ -134,22 +160,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active_ns = self._shared.steady_ns()
-        self._serve(self._reader.feed(data))
+        self._serve(self._reader.frames(data))
 
-    def _serve(self, commands: Iterator[Command]) -> None:
-        """Serve commands; after a turn leave the event loop to others and go on later."""
+    def _serve(self, frames: Iterator[bytes]) -> None:
+        """Serve frames; after a turn leave the event loop to others and go on later."""
         shared = self._shared
         if self._transport.is_closing():
             return
         stop_ns = shared.steady_ns() + _TURN_NS
         try:
-            for command in commands:
-                self._receive(command)
+            for frame in frames:
+                if shared.take is None or not self._take(shared.take, frame):
+                    self._receive(decode(frame))
                 if self._transport.is_closing():
                     return
                 if shared.steady_ns() >= stop_ns:
                     self._pause(_LONG_TURN)
-                    asyncio.get_running_loop().call_soon(self._serve, commands)
+                    asyncio.get_running_loop().call_soon(self._serve, frames)
                     return
         except FrameError as error:
             shared.statistics.malformed += 1
@@ -278,14 +305,48 @@ class Connection(asyncio.Protocol):
         if answer is None or isinstance(answer, Command):
             self._answer(command, answer)
             return
-        size = len(command.body)
-        self._in_progress[answer] = size
-        self._bytes += size
-        if self._bytes > REQUEST_BYTES_MAX:
-            self._pause("requests in progress")
+        self._begin(answer, len(command.body))
         # Not the whole request: a waiting pull lives long.
         asked = Command(command.code, flag=command.flag, opaque=command.opaque)
         answer.add_done_callback(partial(self._done, asked))
+
+    def _begin(self, answer: Any, size: int) -> None:
+        """Note a request of `size` bytes that is in progress until its answer is there."""
+        self._in_progress[answer] = size
+        self._bytes += size
+        if self._bytes > REQUEST_BYTES_MAX:
+            self._pause(_IN_PROGRESS)
+
+    def _end(self, answer: Any) -> None:
+        self._bytes -= self._in_progress.pop(answer)
+        if _IN_PROGRESS in self._reasons_to_pause and self._bytes <= REQUEST_BYTES_MAX // 2:
+            self._resume(_IN_PROGRESS)
+
+    def _take(self, take: Take, frame: bytes) -> bool:
+        """Let `take` serve a frame; False if it has to be decoded."""
+        shared = self._shared
+        if shared.draining or len(self._in_progress) >= REQUESTS_MAX:
+            return False
+        taken = take(frame, self)
+        if taken is None:
+            return False
+        shared.statistics.requests += 1
+        self._begin(taken, len(frame))
+        taken.add_done_callback(self._taken)
+        return True
+
+    def _taken(self, taken: Taken) -> None:
+        self._end(taken)
+        if taken.cancelled():
+            return
+        try:
+            answer = taken.response()
+        except Exception as error:
+            answer = self._failure(Command(0), error)
+        if isinstance(answer, bytes):
+            self._write(answer)
+        else:
+            self._answer(Command(0, opaque=taken.opaque), answer)
 
     def _handled(self, command: Command) -> Any:
         shared = self._shared
@@ -309,11 +370,7 @@ class Connection(asyncio.Protocol):
         return reply(Reply.SYSTEM_ERROR, f"request {command.code} failed in the server")
 
     def _done(self, command: Command, future: Any) -> None:
-        self._bytes -= self._in_progress.pop(future)
-        if "requests in progress" in self._reasons_to_pause and (
-            self._bytes <= REQUEST_BYTES_MAX // 2
-        ):
-            self._resume("requests in progress")
+        self._end(future)
         if future.cancelled():
             return
         try:

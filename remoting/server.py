@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..front.errors import AddressError, PortInUseError
 from ..front.process import client_connections
-from .connection import Connection, Handler, Shared, Statistics
+from .connection import Connection, Handler, Shared, Statistics, Take
 from .first_bytes import FirstBytes, HandedOver
 
 if TYPE_CHECKING:
@@ -61,9 +61,11 @@ class RemotingServer:
         config: DoorConfig,
         clock: Clock,
         links: NodeLinks | None = None,
+        take: Take | None = None,
     ) -> None:
-        """With certificates in `links` the port speaks TLS, and plaintext if that is allowed."""
-        self._shared = Shared(handlers, config, clock)
+        """With certificates in `links` the port speaks TLS, and plaintext if that is allowed.
+        `take` gets every frame before it is decoded."""
+        self._shared = Shared(handlers, config, clock, take)
         self._links = links if links is not None and links.files is not None else None
         self._accepting: FirstBytes | HandedOver | None = None
         self._server: asyncio.Server | None = None

@@ -27,6 +27,7 @@ from .replies import ClassicReplies
 from .rights import rights
 from .send import ClassicSends
 from .send_back import SendBacks
+from .taken_send import TakenSend
 from .transactions import ClassicTransactions
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ class ClassicPort:
         expiry_ns = config.channel_expired_timeout * _NS_PER_MS
         members = Members[Connection](expiry_ns, config.max_clients)
         producers = Members[Connection](expiry_ns, config.max_clients)
-        handlers, self._parts = _handlers(broker, config, max_message_size, members, producers)
+        locks = QueueLocks()
+        sends = _sends(broker, locks, max_message_size)
+        handlers, self._parts = _handlers(
+            broker, config, sends, locks=locks, members=members, producers=producers
+        )
         handlers |= admin_handlers(broker, admin, members=members, producers=producers)
         clock, leadership = broker.runtime.clock, broker.leadership
         self._link = LeaderLink(leadership.leader_remoting, links, door, clock)
@@ -90,7 +95,12 @@ class ClassicPort:
             access = ClassicAccess(guard, rights(broker.store, broker.transactions))
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}
         handlers = audited(handlers, audit)
-        self._server = RemotingServer(handlers, door, clock, links)
+
+        def take(frame: bytes, peer: Connection) -> TakenSend | None:
+            return sends.take(frame, peer) if leadership.is_leader else None
+
+        # Signatures are checked on decoded requests.
+        self._server = RemotingServer(handlers, door, clock, links, take if guard is None else None)
 
     async def open(self, stack: AsyncExitStack, handover: Handover | None) -> str:
         """Listen, or serve what the door of gRPC clients hands over.
@@ -118,12 +128,13 @@ class ClassicPort:
 def _handlers(
     broker: Broker,
     config: BrokerConfig,
-    max_message_size: int,
+    sends: ClassicSends,
+    *,
+    locks: QueueLocks,
     members: Members[Connection],
     producers: Members[Connection],
 ) -> tuple[dict[int, Handler], Sequence[_Part]]:
     """Build the parts; return the table of request codes, and the parts to start."""
-    locks = QueueLocks()
     clients = ClassicClients(
         runtime=broker.runtime,
         metadata=broker.metadata,
@@ -144,7 +155,8 @@ def _handlers(
     table = {
         **clients.handlers(),
         **_consuming(broker, members, config.broker_name),
-        **_sending(broker, locks, max_message_size),
+        **sends.handlers(),
+        **_send_backs(broker).handlers(),
         **transactions.handlers(),
         **calls.handlers(),
         **ClassicReplies(broker.runtime, broker.sender, producers).handlers(),
@@ -182,8 +194,8 @@ def _consuming(
     return {**offsets.handlers(), **pulls.handlers(), **pop.handlers()}
 
 
-def _sending(broker: Broker, locks: QueueLocks, max_message_size: int) -> dict[int, Handler]:
-    sends = ClassicSends(
+def _sends(broker: Broker, locks: QueueLocks, max_message_size: int) -> ClassicSends:
+    return ClassicSends(
         runtime=broker.runtime,
         metadata=broker.metadata,
         sender=broker.sender,
@@ -193,7 +205,10 @@ def _sending(broker: Broker, locks: QueueLocks, max_message_size: int) -> dict[i
         locks=locks,
         max_message_size=max_message_size,
     )
-    send_backs = SendBacks(
+
+
+def _send_backs(broker: Broker) -> SendBacks:
+    return SendBacks(
         store=broker.store,
         metadata=broker.metadata,
         sender=broker.sender,
@@ -202,4 +217,3 @@ def _sending(broker: Broker, locks: QueueLocks, max_message_size: int) -> dict[i
         dead_letters=broker.dead_letters,
         counters=broker.runtime.counters,
     )
-    return {**sends.handlers(), **send_backs.handlers()}

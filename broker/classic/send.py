@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...proto import v2
+from ...proto.errors import WireError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
@@ -46,7 +47,9 @@ from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.fast_path import Prepared
-from .errors import context_of, no_topic, reply_code
+from ..sending.native_path import ClassicFormat
+from .errors import context_of, no_topic, reply_code, with_codes
+from .taken_send import TakenSend, answer_parts
 
 if TYPE_CHECKING:
     from ...store.format.results import AppendResult
@@ -108,6 +111,14 @@ class Positions:
         return fields
 
 
+@dataclass(slots=True)
+class Sent:
+    """What the response to a request tells."""
+
+    positions: Positions
+    fields: dict[str, str]
+
+
 class ClassicSends:
     """Handlers of sends."""
 
@@ -133,6 +144,7 @@ class ClassicSends:
         self._locks = locks
         self._max_body = max_message_size
         self._turn = 0
+        self._accept_frames()
 
     def handlers(self) -> dict[int, Handler]:
         """Return the table of request codes."""
@@ -144,6 +156,57 @@ class ClassicSends:
 
     def send(self, command: Command, peer: Connection) -> Any:
         """Answer a send with a future. Raises WireError, RemotingError."""
+        ready, group, sent = self._records(command, peer)
+        ctx = context_of(peer, group, len(command.body))
+        return answer_of(self._sender.send_prepared(ready, ctx), sent.positions, sent.fields)
+
+    def take(self, frame: bytes, peer: Connection) -> TakenSend | None:
+        """Take a frame if it is a common send; None: it has to be decoded."""
+        target = self._sender.frame_target(frame)
+        if target is None:
+            return None
+        taken = TakenSend(self, frame, peer, *target)
+        try:
+            self._sender.send_late(taken, context_of(peer, "", len(frame)))
+        except WireError as error:
+            taken.set_exception(RemotingError(reply_code(error.code), error.message))
+        return taken
+
+    def prepare(self, command: Command, peer: Connection) -> tuple[Prepared, Sent]:
+        """Make the records of a taken send after all. Raises RemotingError."""
+        ready, _, sent = with_codes(lambda: self._records(command, peer))
+        return ready, sent
+
+    def stored(self, fields: dict[str, str]) -> Sent:
+        """Return what the fields of an answer say about a stored message."""
+        queue_id, offset = int(fields["queueId"]), int(fields["queueOffset"])
+        return Sent(Positions(queue_id, self._sender.store_host, [fields["msgId"]], offset), fields)
+
+    def response(self, content: bytes, sent: Sent | None) -> Command:
+        """Return the response to a taken send that the sender answered with `content`."""
+        if sent is None:  # refused before its records were made
+            sent = Sent(Positions(-1, self._sender.store_host), self._fixed_fields())
+        return _response(content, sent.positions, sent.fields)
+
+    def _fixed_fields(self) -> dict[str, str]:
+        return {"MSG_REGION": self._config.region_id, "TRACE_ON": "true"}
+
+    def _accept_frames(self) -> None:
+        """Let the native path append common sends."""
+        region, cluster = self._config.region_id, self._config.broker_cluster_name
+        values = ("transactionId", "queueId", "msgId", "queueOffset")
+        answer = answer_parts({**self._fixed_fields(), **dict.fromkeys(values, "")})
+        if answer is None:
+            return
+        added = (("MSG_REGION", region), ("TRACE_ON", "true"), ("CLUSTER", cluster))
+        reserved = (*_DROPPED, DELAY, *REQUESTED, _PREPARED)
+        self._sender.accept_frames(ClassicFormat(added, reserved, _KEPT_BITS, answer))
+
+    def _records(self, command: Command, peer: Connection) -> tuple[Prepared, str, Sent]:
+        """Return the records of a request, the group of its producer, and where they will be.
+
+        Raises WireError, RemotingError.
+        """
         letters = command.code != Request.SEND_MESSAGE
         header = read(SendMessage, command.fields, letters=letters)
         batch = header.batch or command.code == Request.SEND_BATCH_MESSAGE
@@ -174,13 +237,12 @@ class ClassicSends:
         else:
             unique, handle = self._add(ready, message, header)
         ready.extras = [ReceiptExtras(on_stored=positions.stored)] * len(ready.ids)
-        ctx = context_of(peer, header.producer_group, len(command.body))
-        fields = {"MSG_REGION": self._config.region_id, "TRACE_ON": "true"}
+        fields = self._fixed_fields()
         if unique:
             fields["transactionId"] = unique
         if handle:
             fields["recallHandle"] = handle
-        return answer_of(self._sender.send_prepared(ready, ctx), positions, fields)
+        return ready, header.producer_group, Sent(positions, fields)
 
     def _topic(self, header: SendMessage, batch: bool) -> Topic:
         """Return the topic that the message goes to. Raises WireError, RemotingError."""

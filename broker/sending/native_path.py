@@ -10,6 +10,7 @@ compares both).
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...proto.errors import WireError
@@ -26,8 +27,23 @@ if TYPE_CHECKING:
     from ..metrics.counters import Counters
     from .fast_path import Origin, TopicTemplate
 
-#: A request for the crate: its bytes or None, the client's host, and its packed address.
+#: A request for the crate: its bytes or None, the client's host, and its packed address. The frame
+#: of a classic client begins with 0 or 1.
 RawRequest = tuple[bytes | None, str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicFormat:
+    """What the crate needs for messages of classic clients (`broker/classic/taken_send.py`)."""
+
+    #: Properties that the broker adds, after those of the client.
+    added: tuple[tuple[str, str], ...]
+    #: Names of properties with which a message takes the Python path.
+    reserved: tuple[str, ...]
+    #: Bits of `sysFlag` that are stored.
+    kept_bits: int
+    #: Header of an answer around its id, queue, position, queue offset and opaque.
+    answer: tuple[bytes, ...]
 
 
 class Plan(Protocol):
@@ -79,6 +95,7 @@ class NativePath:
         """`codec` is that part of the crate."""
         self._codec = codec
         self._planner = codec.SendPlanner(origin.max_body, ANSWER_OK, SIZE_BOUNDS)
+        self._takes_frames = False
         self._store = store
         self._metadata = metadata
         self._counters = counters
@@ -90,6 +107,25 @@ class NativePath:
         """Return the number of messages of a request, without decoding it."""
         count: int = self._codec.count_messages(request.raw)
         return count
+
+    def accept_frames(self, classic: ClassicFormat) -> None:
+        """Accept the frames of classic clients, too, unless the installed crate is older."""
+        if not hasattr(self._planner, "classic_target"):
+            return
+        self._takes_frames = True
+        limits = (self._origin.max_body, ANSWER_OK, SIZE_BOUNDS)
+        self._planner = self._codec.SendPlanner(*limits, astuple(classic))
+
+    def frame_target(self, frame: bytes) -> tuple[str, int] | None:
+        """Return topic and opaque of a classic client's send, if it is common and its queue exists;
+        else None."""
+        target = self._planner.classic_target(frame) if self._takes_frames else None
+        if target is None:
+            return None
+        name, queue_id, opaque = target
+        if self._topic(name) is None or queue_id >= self._metadata.topics[name].write_queues:
+            return None
+        return name, opaque
 
     def append(self, requests: list[RawRequest], first: int) -> Plan | None:
         """Append the requests from number `first` on, up to the first that is not common; some

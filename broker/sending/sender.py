@@ -45,7 +45,8 @@ from .checked_path import SendContext, TypeHandler, prepare_checked, writable_to
 from .dedup import SendDedup
 from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
 from .held_sends import HeldSends
-from .native_path import NativePath
+from .late_send import LateSend
+from .native_path import ClassicFormat, NativePath
 from .send_request import SendRequest
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
 #: A request of the gRPC protocol, or the records that another protocol made of one.
-_Request: TypeAlias = "v2.SendMessageRequest | SendRequest | Prepared"
+_Request: TypeAlias = "v2.SendMessageRequest | SendRequest | Prepared | LateSend"
 _Pending: TypeAlias = "tuple[_Request, RequestContext, ReplyFuture]"
 
 Hold: TypeAlias = "Callable[[str, Any, RequestContext], Coroutine[Any, Any, Any]]"
@@ -241,6 +242,23 @@ class Sender:
         """
         return self._collect(ready, ctx)
 
+    def accept_frames(self, classic: ClassicFormat) -> None:
+        """Let the native path append the frames of classic clients."""
+        if self._native is not None:
+            self._native.accept_frames(classic)
+
+    def frame_target(self, frame: bytes) -> tuple[str, int] | None:
+        """Return topic and opaque of a classic client's send that the native path accepts, as far
+        as that is known before the append; else None."""
+        if self._native is None or self._metadata.quotas:
+            return None
+        return self._native.frame_target(frame)
+
+    def send_late(self, request: LateSend, ctx: RequestContext) -> None:
+        """Append a message as `send_prepared` does, by the native path if that is possible. The
+        request gets its answer. Raises WireError."""
+        self._collect(request, ctx, request)
+
     def topic_to_send(self, name: str) -> Topic:
         """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
 
@@ -248,7 +266,9 @@ class Sender:
         """
         return writable_topic(self._auto_topics.topic_or_new(name), name)
 
-    def _collect(self, request: _Request, ctx: RequestContext) -> ReplyFuture:
+    def _collect(
+        self, request: _Request, ctx: RequestContext, answer: ReplyFuture | None = None
+    ) -> ReplyFuture:
         if len(self._pending) >= APPEND_AT:
             self.append_pending()
         pending = self._pending
@@ -256,7 +276,8 @@ class Sender:
             raise self._counted(WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL))
         if self._pending_bytes >= PENDING_BYTES_MAX:
             raise self._counted(WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL))
-        answer = ReplyFuture()
+        if answer is None:
+            answer = ReplyFuture()
         if not pending:
             self._since_ns = self._clock.steady_ns()
             if self._linger_s:
@@ -324,7 +345,7 @@ class Sender:
     def _count(self, request: _Request) -> int:
         if self._native is not None and isinstance(request, SendRequest):
             return self._native.count_messages(request)
-        return len(request.messages)
+        return _number_of(request)
 
     def _append_slice(self) -> None:
         pending = self._take_slice()
@@ -344,7 +365,10 @@ class Sender:
         """Append the requests that the native path accepts there, the others in between; return
         whether anything was tried."""
         requests = [
-            (request.raw if isinstance(request, SendRequest) else None, *_peer(ctx.peer))
+            (
+                request.raw if isinstance(request, (SendRequest, LateSend)) else None,
+                *_peer(ctx.peer),
+            )
             for request, ctx, _ in pending
         ]
         appended = False
@@ -374,6 +398,8 @@ class Sender:
 
     def _durable_native(self, answer: ReplyFuture, content: bytes, outcome: PutStatus) -> None:
         if outcome is not _PUT_OK:
+            if isinstance(answer, LateSend):
+                answer.stored(content)
             content = refused_answer(self._counted(WireError(*FAILURES[outcome])))
         _resolve(answer, content)
 
@@ -421,7 +447,7 @@ class Sender:
         if refusal is not None and self._hold is not None and self._leadership.writes_elsewhere():
             self._leadership.pause()
             for request, ctx, answer in pending:
-                if isinstance(request, Prepared):
+                if isinstance(request, (Prepared, LateSend)):
                     _resolve(answer, refused_answer(refusal))
                 else:
                     self._held.add(self._hold(paths.SEND_MESSAGE, request, ctx), answer)
@@ -459,9 +485,11 @@ class Sender:
         """Return the records of one request; `counted`: it takes from the quotas. Raises
         WireError."""
         if counted:
-            self._quotas.charge(_topic_of(request), len(request.messages), ctx)
+            self._quotas.charge(_topic_of(request), _number_of(request), ctx)
         if isinstance(request, Prepared):
             return request
+        if isinstance(request, LateSend):
+            return request.prepared()
         return self._prepared(request.messages, ctx, now_ms)
 
     def _fail(self, batches: list[_Batch], content: bytes) -> None:
@@ -583,9 +611,14 @@ class Sender:
             answer.set_result(answer_to(self._store, ready.ids, results, ready.extras))
 
 
+def _number_of(request: _Request) -> int:
+    """Return the number of messages."""
+    return 1 if isinstance(request, LateSend) else len(request.messages)
+
+
 def _topic_of(request: _Request) -> str:
     """Return the topic that quotas count; empty for a request without messages."""
-    if isinstance(request, Prepared):
+    if isinstance(request, (Prepared, LateSend)):
         return request.topic
     return request.messages[0].topic.name if request.messages else ""
 

@@ -24,6 +24,7 @@
 //! | `wire_messages` | stored records to messages of an answer |
 //! | `stored_record`, `wire_fields`, `md5` | the formats that this needs |
 //! | `protobuf` | protobuf's wire format |
+//! | `classic_send` | sends of classic clients from their frames |
 //! | `sent`, `send_plan`, `send_codec` | SendMessage requests to records, queue units and answers |
 
 mod authority;
@@ -32,6 +33,7 @@ mod budget;
 mod call;
 #[cfg(test)]
 mod chance;
+mod classic_send;
 mod client;
 mod frame;
 mod inbox;

@@ -6,7 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::send_plan::{Lookups, Place, Plan, Planner, Request, Template};
+use crate::classic_send::ClassicSend;
+use crate::send_plan::{Classic, Lookups, Place, Plan, Planner, Request, Template};
 use crate::sent;
 
 /// What all records of a topic share.
@@ -47,15 +48,39 @@ type PyRequest<'py> = (
     Bound<'py, PyBytes>,
 );
 
+/// Properties that the broker adds, reserved names, bits that are kept, parts of an answer.
+type PyClassic = (Vec<(String, String)>, Vec<String>, u32, [Vec<u8>; 6]);
+
 #[pymethods]
 impl SendPlanner {
     #[new]
-    fn new(max_body: usize, answer_ok: Vec<u8>, size_bounds: Vec<u64>) -> Self {
+    #[pyo3(signature = (max_body, answer_ok, size_bounds, classic=None))]
+    fn new(
+        max_body: usize,
+        answer_ok: Vec<u8>,
+        size_bounds: Vec<u64>,
+        classic: Option<PyClassic>,
+    ) -> Self {
+        let classic = classic.map(|(added, reserved, kept_bits, answer)| Classic {
+            added,
+            reserved,
+            kept_bits,
+            answer,
+        });
         Self(Planner {
             max_body,
             answer_ok,
             size_bounds,
+            classic,
         })
+    }
+
+    /// Return topic, queue and opaque of a classic client's send, if a plan may accept it.
+    fn classic_target(&self, frame: &[u8]) -> Option<(String, u32, i32)> {
+        let classic = self.0.classic.as_ref()?;
+        let sent = ClassicSend::parse(frame)?;
+        sent.stored(&classic.added, &classic.reserved)?;
+        Some((sent.topic.into_owned(), sent.queue_id, sent.opaque))
     }
 
     /// Plan the requests from number `first` on. `place`: log offset of the first record, log

@@ -1,7 +1,8 @@
 //! Plan of an append: the records of common SendMessage requests, with their queue units and answers.
 //!
 //! Requests are taken in order up to the first that is not common, does not fit the segment, or is
-//! for an unknown queue; nothing of that request is in the plan. Record layout:
+//! for an unknown queue; nothing of that request is in the plan. A request is one of gRPC, or a frame
+//! of a classic client, whose answer is a frame, too. Record layout:
 //! docs/formats/store-format.md, section 2. The same bytes are made in Python (`fast_path.py` of
 //! the broker, `append.py` of the store); a test compares them.
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use flate2::Crc;
 
+use crate::classic_send::{self, ClassicSend};
 use crate::protobuf::{put_varint, varint_bytes};
 use crate::sent::{self, Sent};
 
@@ -60,7 +62,8 @@ pub struct Place {
 
 /// One SendMessage request.
 pub struct Request<'a> {
-    /// The encoded request; `None` if it must take the other path.
+    /// The encoded request of gRPC, or the frame of a classic client without its length field;
+    /// `None` if it must take the other path.
     pub raw: Option<&'a [u8]>,
     /// The client's host as text.
     pub peer: &'a str,
@@ -88,6 +91,20 @@ pub struct Planner {
     pub answer_ok: Vec<u8>,
     /// Upper bounds of the message sizes that are counted together.
     pub size_bounds: Vec<u64>,
+    /// For classic clients; `None`: their frames take the other path.
+    pub classic: Option<Classic>,
+}
+
+/// What all records and answers of classic clients share.
+pub struct Classic {
+    /// Properties that the broker adds: name and value.
+    pub added: Vec<(String, String)>,
+    /// Names of properties with which a message takes the other path.
+    pub reserved: Vec<String>,
+    /// Bits of `sysFlag` that are stored.
+    pub kept_bits: u32,
+    /// The header of an answer around its id, queue, position, queue offset and opaque.
+    pub answer: [Vec<u8>; 6],
 }
 
 /// New units of one queue.
@@ -159,6 +176,62 @@ struct Common<'a> {
     messages: Vec<Sent<'a>>,
 }
 
+/// The fields of a record that come with its message.
+struct Record<'a> {
+    body: &'a [u8],
+    /// The user's number.
+    flag: u32,
+    sys_flag: u32,
+    born_ms: i64,
+    born_host: &'a [u8],
+    reconsume_times: u32,
+    tag: &'a [u8],
+    /// Encoded parts.
+    properties: &'a [&'a [u8]],
+}
+
+impl Classic {
+    /// Return the frame that answers a stored request.
+    fn answer_to(
+        &self,
+        sent: &ClassicSend<'_>,
+        id: &str,
+        store_host: &[u8],
+        position: i64,
+        number: i64,
+    ) -> Vec<u8> {
+        let mut frame = vec![0; 8];
+        let mut digits = [(); 3].map(|()| Digits::default());
+        let [queue, offset, opaque] = &mut digits;
+        let mut offset_id = Vec::with_capacity(32);
+        for byte in store_host.iter().chain(&position.to_be_bytes()) {
+            offset_id
+                .extend([byte >> 4, byte & 15].map(|four| b"0123456789ABCDEF"[usize::from(four)]));
+        }
+        let values: [&[u8]; 5] = [
+            id.as_bytes(),
+            queue.of(i64::from(sent.queue_id)),
+            &offset_id,
+            offset.of(number),
+            opaque.of(i64::from(sent.opaque)),
+        ];
+        frame.extend_from_slice(&self.answer[0]);
+        for (value, part) in values.iter().zip(&self.answer[1..]) {
+            frame.extend_from_slice(value);
+            frame.extend_from_slice(part);
+        }
+        let header = frame.len() as u32 - 8;
+        frame[..4].copy_from_slice(&(header + 4).to_be_bytes());
+        frame[4..8].copy_from_slice(&header.to_be_bytes());
+        frame
+    }
+}
+
+/// Return the frame of a classic client.
+fn frame_of<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    request.raw.filter(|raw| classic_send::is_frame(raw))
+}
+
 struct Work<'p, L> {
     planner: &'p Planner,
     place: &'p Place,
@@ -216,7 +289,8 @@ impl<L: Lookups> Work<'_, L> {
 
     fn next_common(&mut self, requests: &[Request<'_>], from: usize) -> Result<usize, L::Error> {
         for (at, request) in requests.iter().enumerate().skip(from) {
-            if self.common(request)?.is_some() {
+            // Frames were looked at before they came here.
+            if frame_of(request).is_some() || self.common(request)?.is_some() {
                 return Ok(at);
             }
         }
@@ -281,6 +355,9 @@ impl<L: Lookups> Work<'_, L> {
 
     /// Add a request; return false if it is refused.
     fn add(&mut self, request: &Request<'_>) -> Result<bool, L::Error> {
+        if let Some(frame) = frame_of(request) {
+            return self.add_classic(frame, request.born_host);
+        }
         let Some(common) = self.common(request)? else {
             return Ok(false);
         };
@@ -306,7 +383,7 @@ impl<L: Lookups> Work<'_, L> {
             if properties > PROPERTIES_MAX {
                 return Ok(false);
             }
-            size += record_bytes(&template, sent, properties);
+            size += record_bytes(&template, sent.body.len(), properties);
         }
         if self.end() + size as i64 > self.place.limit {
             return Ok(false);
@@ -315,7 +392,19 @@ impl<L: Lookups> Work<'_, L> {
         let mut answer = self.planner.answer_ok.clone();
         let mut bytes = 0;
         for (sent, queue) in common.messages.iter().zip(queues) {
-            let number = self.put(&template, sent, queue, request);
+            let born_ms = self.born_ms(sent);
+            let mut digits = Digits::default();
+            let record = Record {
+                body: sent.body,
+                flag: 0,
+                sys_flag: if sent.gzip { SYS_COMPRESSED } else { 0 },
+                born_ms,
+                born_host: request.born_host,
+                reconsume_times: 0,
+                tag: sent.tag,
+                properties: &properties(&template, sent, request.peer, digits.of(born_ms)),
+            };
+            let number = self.put(&template, queue, &record);
             self.put_receipt(&mut answer, sent.id, number as u64);
             bytes += sent.body.len() as u64;
         }
@@ -323,10 +412,74 @@ impl<L: Lookups> Work<'_, L> {
         self.plan.records += messages;
         self.plan.answers.push(answer);
         self.plan.ends.push(self.end());
-        self.count(template, common.message_type, messages as u64, bytes);
+        let message_type = match template.message_type {
+            MIXED => common.message_type,
+            expected => expected,
+        };
+        self.count(template, message_type, messages as u64, bytes);
         if let Some(known) = &mut self.topics[common.topic] {
             known.accepted += 1;
         }
+        Ok(true)
+    }
+
+    /// Add the request of a classic client; return false if it is refused.
+    fn add_classic(&mut self, frame: &[u8], born_host: &[u8]) -> Result<bool, L::Error> {
+        let planner = self.planner;
+        let Some(classic) = &planner.classic else {
+            return Ok(false);
+        };
+        if born_host.len() != HOST_BYTES || self.place.store_host.len() != HOST_BYTES {
+            return Ok(false);
+        }
+        let Some(sent) = ClassicSend::parse(frame) else {
+            return Ok(false);
+        };
+        let Some(stored) = sent.stored(&classic.added, &classic.reserved) else {
+            return Ok(false);
+        };
+        let Some(topic) = self.topic(sent.topic.as_bytes())? else {
+            return Ok(false);
+        };
+        let Some(known) = &self.topics[topic] else {
+            return Ok(false);
+        };
+        let template = Arc::clone(&known.template);
+        let properties: usize = stored.parts.iter().map(|part| part.len()).sum();
+        let size = record_bytes(&template, sent.body.len(), properties);
+        if sent.body.len() > planner.max_body
+            || sent.queue_id >= template.queues
+            || properties > PROPERTIES_MAX
+            || self.end() + size as i64 > self.place.limit
+        {
+            return Ok(false);
+        }
+        let Some(queue) = self.queue(topic, &template, sent.queue_id)? else {
+            return Ok(false);
+        };
+        self.plan.data.reserve(size);
+        let record = Record {
+            body: sent.body,
+            flag: sent.flag,
+            sys_flag: sent.sys_flag & classic.kept_bits,
+            born_ms: sent.born_ms,
+            born_host,
+            reconsume_times: sent.reconsume_times,
+            tag: stored.tag.as_bytes(),
+            properties: &stored.parts,
+        };
+        let number = self.put(&template, queue, &record);
+        let answer = classic.answer_to(
+            &sent,
+            stored.id,
+            &self.place.store_host,
+            self.plan.last,
+            number,
+        );
+        self.plan.records += 1;
+        self.plan.answers.push(answer);
+        self.plan.ends.push(self.end());
+        self.count(template, NORMAL, 1, sent.body.len() as u64);
         Ok(true)
     }
 
@@ -367,28 +520,18 @@ impl<L: Lookups> Work<'_, L> {
     }
 
     /// Append a record and its unit; return its queue offset.
-    fn put(
-        &mut self,
-        template: &Template,
-        sent: &Sent<'_>,
-        queue: usize,
-        request: &Request<'_>,
-    ) -> i64 {
+    fn put(&mut self, template: &Template, queue: usize, record: &Record<'_>) -> i64 {
         let offset = self.end();
-        let born_ms = self.born_ms(sent);
-        let mut digits = Digits::default();
-        let properties = properties(template, sent, request.peer, digits.of(born_ms));
-        let properties_bytes: usize = properties.iter().map(|part| part.len()).sum();
-        let size = record_bytes(template, sent, properties_bytes) as u32;
+        let properties_bytes: usize = record.properties.iter().map(|part| part.len()).sum();
+        let size = record_bytes(template, record.body.len(), properties_bytes) as u32;
         let units = &mut self.plan.units[queue];
         let number = units.next();
         units.data.extend_from_slice(&offset.to_be_bytes());
         units.data.extend_from_slice(&size.to_be_bytes());
-        let code = i64::from(java_hash(sent.tag));
+        let code = i64::from(java_hash(record.tag));
         units.data.extend_from_slice(&code.to_be_bytes());
-        let flags = if sent.gzip { SYS_COMPRESSED } else { 0 };
         let mut crc = Crc::new();
-        crc.update(sent.body);
+        crc.update(record.body);
         let name = template.name.as_bytes();
         let short = name.len() <= TOPIC_BYTES_V1_MAX;
         let magic = if short { MAGIC_V1 } else { MAGIC_V2 };
@@ -398,17 +541,18 @@ impl<L: Lookups> Work<'_, L> {
         out.extend_from_slice(&magic.to_be_bytes());
         out.extend_from_slice(&(crc.sum() & CRC_MASK).to_be_bytes());
         out.extend_from_slice(&queue_id.to_be_bytes());
-        out.extend_from_slice(&0u32.to_be_bytes()); // the user's flag
+        out.extend_from_slice(&record.flag.to_be_bytes());
         out.extend_from_slice(&number.to_be_bytes());
         out.extend_from_slice(&offset.to_be_bytes());
-        out.extend_from_slice(&flags.to_be_bytes());
-        out.extend_from_slice(&born_ms.to_be_bytes());
-        out.extend_from_slice(request.born_host);
+        out.extend_from_slice(&record.sys_flag.to_be_bytes());
+        out.extend_from_slice(&record.born_ms.to_be_bytes());
+        out.extend_from_slice(record.born_host);
         out.extend_from_slice(&self.place.store_ms.to_be_bytes());
         out.extend_from_slice(&self.place.store_host);
-        out.extend_from_slice(&[0; 12]); // reconsume times, prepared transaction offset
-        out.extend_from_slice(&(sent.body.len() as u32).to_be_bytes());
-        out.extend_from_slice(sent.body);
+        out.extend_from_slice(&record.reconsume_times.to_be_bytes());
+        out.extend_from_slice(&[0; 8]); // prepared transaction offset
+        out.extend_from_slice(&(record.body.len() as u32).to_be_bytes());
+        out.extend_from_slice(record.body);
         if short {
             out.push(name.len() as u8);
         } else {
@@ -416,7 +560,7 @@ impl<L: Lookups> Work<'_, L> {
         }
         out.extend_from_slice(name);
         out.extend_from_slice(&(properties_bytes as u16).to_be_bytes());
-        for part in properties {
+        for part in record.properties {
             out.extend_from_slice(part);
         }
         self.plan.last = offset;
@@ -439,11 +583,7 @@ impl<L: Lookups> Work<'_, L> {
         put_varint(answer, number);
     }
 
-    fn count(&mut self, topic: Arc<Template>, first_type: i32, messages: u64, bytes: u64) {
-        let message_type = match topic.message_type {
-            MIXED => first_type,
-            expected => expected,
-        };
+    fn count(&mut self, topic: Arc<Template>, message_type: i32, messages: u64, bytes: u64) {
         let bounds = &self.planner.size_bounds;
         let slot = bounds.iter().take_while(|&&b| b * messages < bytes).count();
         let counts = &mut self.plan.counts;
@@ -474,10 +614,10 @@ fn type_of(sent: &Sent<'_>) -> i32 {
     }
 }
 
-fn record_bytes(template: &Template, sent: &Sent<'_>, properties: usize) -> usize {
+fn record_bytes(template: &Template, body: usize, properties: usize) -> usize {
     let name = template.name.len();
     let prefix = if name <= TOPIC_BYTES_V1_MAX { 1 } else { 2 };
-    FIXED_BYTES + sent.body.len() + prefix + name + 2 + properties
+    FIXED_BYTES + body + prefix + name + 2 + properties
 }
 
 /// The parts of the encoded properties, in the order of Apache's hash map.
@@ -630,6 +770,13 @@ mod tests {
             max_body: 4 << 20,
             answer_ok: b"\x0a\x02ok".to_vec(),
             size_bounds: vec![1, 10],
+            classic: Some(Classic {
+                added: vec![("MSG_REGION".into(), "r".into())],
+                reserved: vec!["DELAY".into()],
+                kept_bits: 0x703,
+                answer: ["id=", ",queue=", ",at=", ",number=", ",opaque=", "."]
+                    .map(|part| part.as_bytes().to_vec()),
+            }),
         }
     }
 
@@ -743,6 +890,44 @@ mod tests {
             assert!(end <= 3_000 && plan.ends.last().is_none_or(|last| *last == end));
             let units: usize = plan.units.iter().map(|units| units.data.len()).sum();
             assert_eq!(units, 20 * plan.records, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_frame_of_a_classic_client_is_planned_beside_requests_of_grpc() {
+        use crate::classic_send::tests::{frame, header};
+        let own = raw(b"orders", b"body");
+        let frames = [
+            frame(&header(""), b"one"),
+            frame(&header("").replace("KEYS", "DELAY"), b"two"),
+            frame(&header("").replace(r#""e":"2""#, r#""e":"4""#), b"three"),
+        ];
+        let requests = [&own, &frames[0], &own].map(|raw| request(Some(raw)));
+        let plan = planner()
+            .plan(&requests, 0, &place(10_000), &broker(4))
+            .unwrap();
+        assert_eq!((plan.records, plan.resume), (3, 3));
+        let answer = String::from_utf8(plan.answers[1][8..].to_vec()).unwrap();
+        let at = format!("{:032X}", plan.ends[0]);
+        let wanted = format!("id=id1,queue=2,at={at},number=200,opaque=12.");
+        assert_eq!(answer, wanted);
+        assert_eq!(
+            plan.answers[1][..4],
+            (4 + wanted.len() as u32).to_be_bytes()
+        );
+        // The turn of the queues is that of gRPC requests.
+        assert_eq!(plan.turns[0].1, 2);
+        let first = (plan.ends[0] - 1_000) as usize;
+        let second = (plan.ends[1] - 1_000) as usize;
+        let record = StoredRecord::parse(&plan.data[first..second]).unwrap();
+        let properties = Properties::parse(record.properties).unwrap();
+        assert_eq!((record.queue_id, record.queue_offset), (2, 200));
+        assert_eq!(properties.get(b"MSG_REGION"), Some(&b"r"[..]));
+        for other in &frames[1..] {
+            let plan = planner()
+                .plan(&[request(Some(other))], 0, &place(10_000), &broker(4))
+                .unwrap();
+            assert_eq!((plan.records, plan.resume), (0, 1));
         }
     }
 
