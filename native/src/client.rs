@@ -41,9 +41,10 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Time limit for connecting to the last address, and to one that others follow.
 const DIAL: Duration = Duration::from_secs(3);
 const DIAL_NEXT: Duration = Duration::from_secs(1);
-/// After all addresses failed, calls fail at once for this time; doubled with each round.
+/// After all addresses failed, calls fail at once for this time; doubled with each round. The limit is
+/// short, because it delays the first call after a restart of all brokers; callers pause, too.
 const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_ANSWER: Duration = Duration::from_secs(10);
 /// Interval of TCP keepalive probes, and the time without an acknowledgement after which the kernel
