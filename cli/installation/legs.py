@@ -12,8 +12,8 @@
     send         a message is stored
     receive      it is received and acknowledged
 
-The first broken leg explains the symptom; the ones behind it are not tried. A node that may not be
-asked for its replicas is known by the topic alone, and the row says so if it is that of --topic.
+The first broken leg explains the symptom; the ones behind it are not tried. If a node does not tell
+its replicas, only the topic is compared; with --topic the row says so.
 """
 
 import asyncio

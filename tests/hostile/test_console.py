@@ -24,7 +24,7 @@ SETTLE_S = 20.0
 
 
 class Neighbour:
-    """A person who reads pages while somebody attacks the console."""
+    """A person who reads pages while the console is attacked."""
 
     def __init__(self, console: Served) -> None:
         self._console = console
@@ -90,7 +90,7 @@ async def test_hostile_input_at_the_console_harms_nobody_else(
         wait_until("pages after the attack", lambda: neighbour.pages > pages + 1)
     text = log.read_text()[logged:]
     assert set(answers) <= statuses, answers
-    # Connections that are only open keep nobody out; a flood of requests may delay the neighbour.
+    # Open connections do not keep other clients out; a flood of requests may delay the neighbour.
     assert not neighbour.failures or 503 in statuses, neighbour.failures
     assert neighbour.longest_s < PAGE_MAX_S
     assert "Traceback" not in text, text[:3_000]
