@@ -93,7 +93,7 @@ _TEMPLATES_SPARE = 1_000
 _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
-#: A request of the gRPC protocol, or the records that another protocol made of one.
+#: A request of the gRPC protocol, or of another protocol: its records, or its undecoded frame.
 _Request: TypeAlias = "v2.SendMessageRequest | SendRequest | Prepared | LateSend"
 _Pending: TypeAlias = "tuple[_Request, RequestContext, ReplyFuture]"
 

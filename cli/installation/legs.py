@@ -12,8 +12,8 @@
     send         a message is stored
     receive      it is received and acknowledged
 
-The first broken leg explains the symptom; the ones behind it are not tried. If a node does not tell
-its replicas, only the topic is compared; with --topic the row says so.
+The first broken leg explains the symptom; the ones behind it are not tried. A node may refuse to
+list its replicas: then only the topic is compared. With --topic, the row `addresses` states this.
 """
 
 import asyncio
