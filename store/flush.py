@@ -29,7 +29,7 @@ from .format.disk import NO_DESCRIPTORS, shortage
 from .group_commit import FlushRequest, GroupCommit
 from .index.service import IndexService
 from .log.commit_log import CommitLog
-from .log.write_gate import WriteGate
+from .log.write_gate import WriteGate, suppress_no_space
 from .queue.table import QueueTable
 
 _PAGE_BYTES: Final = 4096
@@ -272,7 +272,11 @@ class QueueFlusher:
             checkpoint.queued_offset = offset
             both = min((offset, store_timestamp_ms), self._index.durable)
             checkpoint.logics_physical_offset, checkpoint.logics_msg_timestamp_ms = both
-        self._file.save(self._checkpoint)
+        written = False
+        with suppress_no_space():  # the next round tries again
+            written = self._file.write(self._checkpoint)
+        if written:
+            self._file.flush()
 
     def _note_names(self) -> None:
         """Save the names of the queues: recovery does not read the log before the checkpoint."""

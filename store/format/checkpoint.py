@@ -110,6 +110,7 @@ class CheckpointFile:
         self._descriptor = -1
         self._named = True  # the file's name is durable
         self._on_disk = b""
+        self._written = b""
 
     def load(self) -> Checkpoint:
         """Return the values; all 0 without a file. Changes nothing.
@@ -155,16 +156,27 @@ class CheckpointFile:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Make the values durable, if they changed. Raises OSError."""
+        if self.write(checkpoint):
+            self.flush()
+
+    def write(self, checkpoint: Checkpoint) -> bool:
+        """Write the values, if they differ from the durable ones; return whether `flush` must
+        follow. Raises OSError; a disk without space leaves the previous values."""
         data = checkpoint.encode()
         if data == self._on_disk:
-            return
+            return False
         self.allocate()
         self._disk.pwrite(self._descriptor, data, 0)
+        self._written = data
+        return True
+
+    def flush(self) -> None:
+        """Make the written values durable. Raises OSError."""
         self._disk.fdatasync(self._descriptor)
         if not self._named:
             self._disk.sync_directory(os.path.dirname(self._path))
             self._named = True
-        self._on_disk = data
+        self._on_disk = self._written
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.format.checkpoint import Checkpoint
+from cometmq.store.format.disk import Disk
 from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 
@@ -190,15 +191,58 @@ def test_a_checkpoint_that_cannot_be_written_makes_the_store_read_only(tmp_path:
 
     def fault(name: str) -> None:
         if name == "pwrite":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     kit.disk.fault = fault
-    kit.write_many(3)
+    kit.write()
     until(lambda: not kit.store.writable)
+    assert "Repair the disk" in kit.store.refusal
     kit.close()
     assert not kit.open().clean
     kit.dispatch()
-    assert len(kit.queue_bodies()) == 3
+    assert len(kit.queue_bodies()) == 1
+    kit.close()
+
+
+class FullForCheckpoint(Disk):
+    """A disk without space for the checkpoint, while `full`."""
+
+    full = False
+    refused = 0
+
+    def pwrite(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
+        if self.full and os.readlink(f"/proc/self/fd/{descriptor}").endswith("/checkpoint"):
+            self.refused += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwrite(descriptor, data, position)
+
+
+class FullKit(Kit):
+    make_disk = FullForCheckpoint
+
+
+def test_a_checkpoint_without_disk_space_is_written_once_there_is_some(tmp_path: Path) -> None:
+    """Without a newer checkpoint a start only reads more of the log."""
+    kit = FullKit(tmp_path, flush_interval_consume_queue=5, flush_consume_queue_thorough_interval=5)
+    kit.open()
+    assert isinstance(kit.disk, FullForCheckpoint)
+    disk = kit.disk
+
+    def saved_end() -> int:
+        return Checkpoint.decode((tmp_path / "checkpoint").read_bytes()).flushed_end
+
+    until((tmp_path / "checkpoint").exists)
+    before = saved_end()
+    disk.full = True
+    end = kit.write_many(3)[-1].end
+    kit.store.flush_soon()
+    until(lambda: disk.refused > 2)
+    assert kit.store.writable
+    assert saved_end() == before
+    disk.full = False
+    until(lambda: saved_end() == end)
+    kit.close()
+    assert kit.open().clean
     kit.close()
 
 

@@ -122,9 +122,11 @@ def test_garbage_behind_the_end_is_zeroed_in_all_segments(kit: Kit) -> None:
     kit.change(ends[-1], b"garbage \xda\xa3\x20\xa7 garbage")
     path = kit.root / "commitlog" / f"{(ends[-1] // SEGMENT + 1) * SEGMENT:020d}"
     path.write_bytes(b"more".ljust(SEGMENT, b"\0"))
+    behind = [later for later in path.parent.iterdir() if later.name >= path.name]
     report = kit.open()
-    assert (report.segments_removed, report.torn_bytes) == (1, 20 + 4)
-    assert not path.exists()
+    # The allocator may have prepared a second segment before the kill.
+    assert (report.segments_removed, report.torn_bytes) == (len(behind), 20 + 4)
+    assert not any(later.exists() for later in behind)
     assert_whole(kit, 38)
 
 
