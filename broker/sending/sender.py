@@ -1,26 +1,23 @@
-"""SendMessage: checks, choice of the queue, and one append for all requests of a turn.
+"""SendMessage: checks, choice of the queue, and the append of a turn's requests.
 
 Promises: `send` never waits; accepted requests are appended in the order of arrival, by one
-`append_many` per turn of the loop, or per one to two milliseconds while many clients send at once
-through a front door that delivers requests one by one. An append is bounded, so that no turn of the
-loop takes more than some tens of milliseconds. Several messages of a request get one entry
+`append_many` per slice of the queue (`send_queue.py`). Several messages of a request get one entry
 each, in their order; an answer that fails as a whole has no entries (docs/formats/grpc-api.md,
-sections 5.5 and 10.2). An OK answer means what the durability policy promises
-(docs/design/delivery-guarantees.md). Records of the broker itself are appended after the requests
-that are already collected. The number, the bytes and the age of collected requests are bounded;
-above a bound, and at a quota, the answer is TOO_MANY_REQUESTS with the name of the guard.
+sections 5.5 and 10.2). Records of the broker itself are appended after the requests that are
+already collected. The age of collected requests is bounded; above the bound, and at a quota, the
+answer is TOO_MANY_REQUESTS with the name of the guard.
 
 `native_path.py` appends common requests with the native crate, if it is installed and neither
 deduplication nor tracing nor a quota needs the decoded messages. Otherwise `fast_path.py` and
-`checked_path.py` make the records of a request, and `answer.py` makes its answer.
-`dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
+`checked_path.py` make the records of a request. `settlement.py` counts the requests and answers
+them. `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...front.reply_future import ReplyFuture
@@ -30,24 +27,16 @@ from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
 from ..messages.validation import check_messages, check_topic, check_total, require_client_id
-from .answer import (
-    BYTES_FULL,
-    FAILURES,
-    QUEUE_FULL,
-    TOO_OLD,
-    answer_to,
-    cause_of,
-    failed_answer,
-    failure_status,
-    refused_answer,
-)
+from .answer import FAILURES, TOO_OLD, failed_answer, failure_status, refused_answer
 from .checked_path import SendContext, TypeHandler, prepare_checked, writable_topic
 from .dedup import SendDedup
 from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
 from .held_sends import HeldSends
 from .late_send import LateSend
 from .native_path import ClassicFormat, NativePath
+from .send_queue import Pending, Request, SendQueue
 from .send_request import SendRequest
+from .settlement import Batch, Settlement, resolve
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -64,28 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Bytes of collected requests; the configuration bounds their number.
-PENDING_BYTES_MAX = 256 << 20
-# With many senders an append lingers for a moment instead of one loop turn. A request alone costs
-# three times as much as one of five (code and data of the interpreter have left the caches in
-# between), and while requests queue for the processor the delay is not noticeable. Lingering starts
-# when a turn brings three sends at once, which one or two senders never do, and ends when a
-# millisecond brings fewer than two.
-LINGER_FROM = 3
-LINGER_WHILE = 2
-LINGER_S = 0.001
-# From this many per linger on, enough requests are in flight for a longer one; with four senders
-# all of them would only wait.
-LINGER_LONG_FROM = 5
-LINGER_LONG_S = 0.002
-# From this many on, requests are appended before the turn ends: all requests held for a new leader
-# arrive in one turn, and the first of them must not grow too old in it.
-APPEND_AT = 1_000
-# An append of one turn of the loop has at most this many messages and bytes, about 30 ms; the rest
-# follows in the next turns. One request is never split. Below _SLICE_FROM bytes there are fewer.
-SLICE_MESSAGES = 1_000
-SLICE_BYTES = 16 << 20
-_SLICE_FROM = 64 << 10
 # After a promotion held requests arrive while other parts are still starting: for this long the age
 # of a collected request does not count.
 _SETTLING_NS = 5_000_000_000
@@ -93,14 +60,8 @@ _TEMPLATES_SPARE = 1_000
 _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
-#: A request of the gRPC protocol, or of another protocol: its records, or its undecoded frame.
-_Request: TypeAlias = "v2.SendMessageRequest | SendRequest | Prepared | LateSend"
-_Pending: TypeAlias = "tuple[_Request, RequestContext, ReplyFuture]"
 
 Hold: TypeAlias = "Callable[[str, Any, RequestContext], Coroutine[Any, Any, Any]]"
-
-#: One request whose messages are ready for the log.
-_Batch: TypeAlias = "tuple[ReplyFuture, Prepared]"
 
 
 class Sender:
@@ -124,18 +85,15 @@ class Sender:
         """`codec` is that part of the native crate, if it is available."""
         config = runtime.config
         self._clock = runtime.clock
-        self._loop = runtime.loop
         self._counters = runtime.counters
         self._store = store
         self._metadata = metadata
         self._leadership = leadership
         self._pump = pump
-        self._durability = durability
         self._auto_topics = auto_topics
         self._quotas = quotas
         self._trace = trace
         self._spans = spans
-        self._capacity = config.send_thread_pool_queue_capacity
         self._max_delay_ms = config.max_delay_time_mills
         self._origin = Origin(
             config.region_id,
@@ -143,28 +101,34 @@ class Sender:
             store.config.max_message_size,
             _packed(f"{config.broker_ip1}:{config.grpc_server_port}"),
         )
-        #: Whether appends linger under load; False if the front door delivers requests in batches.
-        self.lingers = True
-        self._pending: list[_Pending] = []
-        self._pending_bytes = 0
-        self._linger_s = 0.0
         self._busy_ns = store.config.os_page_cache_busy_time_out_mills * 1_000_000
         #: The last append was too slow: requests collected meanwhile are refused.
         self._busy = False
         self._templates: dict[str, TopicTemplate] = {}
         self._hold: Hold | None = None
-        self._held = HeldSends(self._loop)
+        self._held = HeldSends(runtime.loop)
         #: Steady time from which the age of collected requests counts.
         self._settled_ns = 0
         self._handlers: dict[int, TypeHandler] = {}
-        #: Arrival of the oldest collected request.
-        self._since_ns = 0
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
         self._dedup = (
             SendDedup(config, self._clock, store) if config.message_deduplication_enable else None
         )
-
+        self._settlement = Settlement(
+            store=store,
+            counters=runtime.counters,
+            durability=durability,
+            dedup=self._dedup,
+            trace=trace,
+        )
+        self._queue = SendQueue(
+            runtime=runtime,
+            durability=durability,
+            append=self._append_slice,
+            count=self._count,
+            counted=self._settlement.counted,
+        )
         self._native = self._native_path(codec)
 
     def set_wait(self, limit_ms: int) -> None:
@@ -200,7 +164,7 @@ class Sender:
         `linger` is False if the door delivers requests in batches.
         """
         self._hold = hold
-        self.lingers = linger
+        self._queue.lingers = linger
 
     @property
     def takes_bytes(self) -> bool:
@@ -231,7 +195,7 @@ class Sender:
     ) -> ReplyFuture:
         """Handle SendMessage. Raises WireError; later errors are in the answer."""
         require_client_id(ctx)
-        return self._collect(request, ctx)
+        return self._queue.add(request, ctx)
 
     def send_prepared(self, ready: Prepared, ctx: RequestContext) -> ReplyFuture:
         """Append the records that another protocol made of a client's request, as `send` does.
@@ -240,7 +204,7 @@ class Sender:
         Not for messages that another replica may accept: they are refused, not held. Duplicates
         are not removed. Raises WireError.
         """
-        return self._collect(ready, ctx)
+        return self._queue.add(ready, ctx)
 
     def accept_frames(self, classic: ClassicFormat) -> None:
         """Let the native path append the frames of classic clients."""
@@ -257,7 +221,7 @@ class Sender:
     def send_late(self, request: LateSend, ctx: RequestContext) -> None:
         """Append a message as `send_prepared` does, by the native path if that is possible. The
         request gets its answer. Raises WireError."""
-        self._collect(request, ctx, request)
+        self._queue.add(request, ctx, request)
 
     def topic_to_send(self, name: str) -> Topic:
         """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
@@ -266,32 +230,15 @@ class Sender:
         """
         return writable_topic(self._auto_topics.topic_or_new(name), name)
 
-    def _collect(
-        self, request: _Request, ctx: RequestContext, answer: ReplyFuture | None = None
-    ) -> ReplyFuture:
-        if len(self._pending) >= APPEND_AT:
-            self.append_pending()
-        pending = self._pending
-        if len(pending) + len(self._durability) >= self._capacity:
-            raise self._counted(WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL))
-        if self._pending_bytes >= PENDING_BYTES_MAX:
-            raise self._counted(WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL))
-        if answer is None:
-            answer = ReplyFuture()
-        if not pending:
-            self._since_ns = self._clock.steady_ns()
-            if self._linger_s:
-                self._loop.call_later(self._linger_s, self._append_turn)
-            else:
-                self._loop.call_soon(self._append_turn)
-        pending.append((request, ctx, answer))
-        self._pending_bytes += ctx.request_bytes
-        return answer
-
     @property
     def waiting(self) -> int:
         """Number of requests that wait for the next append."""
-        return len(self._pending)
+        return len(self._queue)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether appends linger under load."""
+        return self._queue.lingers
 
     def append(self, message: Message) -> AppendResult:
         """Append one record of the broker itself; see `InternalAppender`."""
@@ -299,7 +246,7 @@ class Sender:
 
     def append_internal(self, messages: list[Message]) -> list[AppendResult]:
         """Append records of the broker itself; see `InternalAppender`."""
-        self.append_pending()
+        self._queue.append_all()
         if not messages:
             return []
         refusal = self._append_refusal()
@@ -316,41 +263,14 @@ class Sender:
 
     def append_pending(self) -> None:
         """Check and append the collected requests, and answer them or wait for durability."""
-        while self._pending:
-            self._append_slice()
+        self._queue.append_all()
 
-    def _append_turn(self) -> None:
-        """Append the part of the collected requests that one turn of the loop has time for."""
-        if self._pending:
-            self._append_slice()
-        if self._pending:
-            self._loop.call_soon(self._append_turn)
-
-    def _take_slice(self) -> list[_Pending]:
-        """Remove and return the first collected requests, up to the bounds of one append."""
-        pending = self._pending
-        if self._pending_bytes > _SLICE_FROM:
-            messages = size = 0
-            for index, (request, ctx, _) in enumerate(pending):
-                messages += self._count(request)
-                if index and (messages > SLICE_MESSAGES or size + ctx.request_bytes > SLICE_BYTES):
-                    self._pending = pending[index:]
-                    self._pending_bytes -= size
-                    return pending[:index]
-                size += ctx.request_bytes
-        self._pending = []
-        self._pending_bytes = 0
-        return pending
-
-    def _count(self, request: _Request) -> int:
+    def _count(self, request: Request) -> int:
         if self._native is not None and isinstance(request, SendRequest):
             return self._native.count_messages(request)
         return _number_of(request)
 
-    def _append_slice(self) -> None:
-        pending = self._take_slice()
-        if self.lingers:
-            self._linger_s = next_linger_s(self._linger_s, len(pending))
+    def _append_slice(self, pending: list[Pending]) -> None:
         begin_ns = self._clock.steady_ns()
         refusal = self._send_refusal(begin_ns)
         self._busy = False
@@ -361,7 +281,7 @@ class Sender:
         if appended:
             self._pump.appended()
 
-    def _append_native(self, native: NativePath, pending: list[_Pending], begin_ns: int) -> bool:
+    def _append_native(self, native: NativePath, pending: list[Pending], begin_ns: int) -> bool:
         """Append the requests that the native path accepts there, the others in between; return
         whether anything was tried."""
         requests = [
@@ -371,6 +291,7 @@ class Sender:
             )
             for request, ctx, _ in pending
         ]
+        settle = self._settlement.settle_native
         appended = False
         at = 0
         while at < len(pending):
@@ -383,31 +304,18 @@ class Sender:
                 for (_, _, answer), content, end in zip(
                     pending[at:], plan.answers, plan.ends, strict=False
                 ):
-                    self._settle_native(answer, content, end)
+                    settle(answer, content, end)
             at += len(plan.ends)
             if at < plan.resume:
                 appended |= self._append_checked(pending[at : plan.resume], None, begin_ns)
                 at = plan.resume
         return appended
 
-    def _settle_native(self, answer: ReplyFuture, content: bytes, end: int) -> None:
-        if self._durability.immediate:
-            _resolve(answer, content)
-        else:
-            self._durability.wait(end, partial(self._durable_native, answer, content))
-
-    def _durable_native(self, answer: ReplyFuture, content: bytes, outcome: PutStatus) -> None:
-        if outcome is not _PUT_OK:
-            if isinstance(answer, LateSend):
-                answer.stored(content)
-            content = refused_answer(self._counted(WireError(*FAILURES[outcome])))
-        _resolve(answer, content)
-
     def _note_busy(self, begin_ns: int) -> None:
         self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns
 
     def _append_checked(
-        self, pending: list[_Pending], refusal: WireError | None, begin_ns: int
+        self, pending: list[Pending], refusal: WireError | None, begin_ns: int
     ) -> bool:
         """Check and append requests in Python; return whether anything was tried.
 
@@ -421,34 +329,19 @@ class Sender:
             results = self._store.append_many(everything)
         except (StoreError, OSError) as error:
             logger.error("send.append_failed messages=%d error=%s", len(everything), error)
-            self._fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
+            self._settlement.fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
             return False
         self._note_busy(begin_ns)
-        at = 0
-        with_duplicates = []
-        for answer, ready in batches:
-            count = len(ready.messages)
-            own = results[at : at + count]
-            at += count
-            if ready.reservation is not None and self._dedup is not None:
-                self._dedup.settle(ready.reservation, own)
-            if ready.extras is not None and not _notify_stored(answer, ready, own):
-                continue
-            if ready.reservation is not None and ready.reservation.duplicates:
-                with_duplicates.append((answer, ready))
-                continue
-            self._settle(answer, ready, own)
-        for answer, ready in with_duplicates:
-            self._settle_duplicates(answer, ready)
+        self._settlement.settle(batches, results)
         return True
 
-    def _checked(self, pending: list[_Pending], refusal: WireError | None) -> list[_Batch]:
+    def _checked(self, pending: list[Pending], refusal: WireError | None) -> list[Batch]:
         """Return the requests that may be appended; answer or hold the others."""
         if refusal is not None and self._hold is not None and self._leadership.writes_elsewhere():
             self._leadership.pause()
             for request, ctx, answer in pending:
                 if isinstance(request, (Prepared, LateSend)):
-                    _resolve(answer, refused_answer(refusal))
+                    resolve(answer, refused_answer(refusal))
                 else:
                     self._held.add(self._hold(paths.SEND_MESSAGE, request, ctx), answer)
             return []
@@ -462,9 +355,7 @@ class Sender:
             try:
                 ready = self._ready(request, ctx, now_ms, counted=counted)
             except WireError as error:
-                # Bytes, not the exception: it references this frame, and through it every request
-                # of the turn, in a cycle with the answer until the next garbage collection.
-                _resolve(answer, refused_answer(self._counted(error)))
+                self._settlement.refuse(answer, error)
             except Exception as error:  # a bug: the front door logs its position
                 if not answer.done():
                     answer.set_exception(error)
@@ -476,11 +367,11 @@ class Sender:
                         self._dedup.reserve(ready, now_ms)
                     batches.append((answer, ready))
                 else:
-                    _resolve(answer, refused_answer(self._counted(refusal)))
+                    self._settlement.refuse(answer, refusal)
         return batches
 
     def _ready(
-        self, request: _Request, ctx: RequestContext, now_ms: int, *, counted: bool
+        self, request: Request, ctx: RequestContext, now_ms: int, *, counted: bool
     ) -> Prepared:
         """Return the records of one request; `counted`: it takes from the quotas. Raises
         WireError."""
@@ -491,15 +382,6 @@ class Sender:
         if isinstance(request, LateSend):
             return request.prepared()
         return self._prepared(request.messages, ctx, now_ms)
-
-    def _fail(self, batches: list[_Batch], content: bytes) -> None:
-        """Answer requests of which nothing was stored."""
-        for answer, ready in batches:
-            if ready.reservation is not None and self._dedup is not None:
-                self._dedup.release(ready.reservation)
-            if ready.spans is not None:
-                ready.spans.answered("not stored")
-            _resolve(answer, content)
 
     def _prepared(self, sent: Sequence[v2.Message], ctx: RequestContext, now_ms: int) -> Prepared:
         """Return the records of one request. Raises WireError."""
@@ -533,17 +415,12 @@ class Sender:
             self._templates[topic.name] = template
         return template
 
-    def _counted(self, error: WireError) -> WireError:
-        """Count a refused request by its cause; return the error."""
-        self._counters.refused_sends[cause_of(error.code, error.message)] += 1
-        return error
-
     def _send_refusal(self, now_ns: int) -> WireError | None:
         """Return the error for all requests of this turn, or None if they may be appended."""
         if self._fast_failure and now_ns >= self._settled_ns:
             if self._busy:
                 return WireError(*FAILURES[PutStatus.OS_PAGE_CACHE_BUSY])
-            if now_ns - self._since_ns > self._wait_ns:
+            if now_ns - self._queue.since_ns > self._wait_ns:
                 return WireError(v2.TOO_MANY_REQUESTS, TOO_OLD)
         return self._append_refusal()
 
@@ -557,66 +434,13 @@ class Sender:
         refusal = self._leadership.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
 
-    def _settle(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
-        end = -1
-        for result in results:
-            if result.status is _PUT_OK:
-                end = result.physical_offset + result.size
-        if end >= 0:
-            self._counters.add_sent(ready.topic, ready.message_type, len(results), ready.size)
-            if self._trace is not None:
-                self._trace.sent(ready, results)
-            if ready.spans is not None:
-                ready.spans.stored()
-        elif ready.spans is not None:
-            ready.spans.answered("not stored")
-        if end < 0 or self._durability.immediate:
-            self._answer(answer, ready, results)
-        else:
-            self._durability.wait(end, partial(self._durable, answer, ready, results))
 
-    def _settle_duplicates(self, answer: ReplyFuture, ready: Prepared) -> None:
-        """Answer a request with duplicates: each of them gets its first result again.
-
-        The answer waits for the log end, after all other requests of the turn, because waits must
-        be added in log order.
-        """
-        reservation = ready.reservation
-        assert reservation is not None
-        if reservation.fresh:
-            self._counters.add_sent(
-                ready.topic, ready.message_type, len(reservation.fresh), ready.size
-            )
-        self._counters.repeated += reservation.duplicates
-        ready.extras = [sent.extras for sent in reservation.sent]
-        results = [sent.result for sent in reservation.sent if sent.result is not None]
-        self._durability.wait(self._store.log_end, partial(self._durable, answer, ready, results))
-        # If nothing was appended, no flush and no acknowledgement of a replica will follow.
-        self._durability.advance()
-
-    def _durable(
-        self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult], outcome: PutStatus
-    ) -> None:
-        if outcome is _PUT_OK:
-            self._answer(answer, ready, results)
-        else:
-            if ready.spans is not None:
-                ready.spans.answered(outcome.value)
-            _resolve(answer, refused_answer(self._counted(WireError(*FAILURES[outcome]))))
-
-    def _answer(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
-        if ready.spans is not None:
-            ready.spans.answered()
-        if not answer.done():
-            answer.set_result(answer_to(self._store, ready.ids, results, ready.extras))
-
-
-def _number_of(request: _Request) -> int:
+def _number_of(request: Request) -> int:
     """Return the number of messages."""
     return 1 if isinstance(request, LateSend) else len(request.messages)
 
 
-def _topic_of(request: _Request) -> str:
+def _topic_of(request: Request) -> str:
     """Return the topic that quotas count; empty for a request without messages."""
     if isinstance(request, (Prepared, LateSend)):
         return request.topic
@@ -633,32 +457,6 @@ def _is_decoded(request: SendRequest, answer: ReplyFuture) -> bool:
             answer.set_exception(error.with_traceback(None))
         return False
     return True
-
-
-def next_linger_s(linger_s: float, count: int) -> float:
-    """Return how long the next append lingers if the last one, of `linger_s`, brought `count`.
-
-    0 means one turn of the loop.
-    """
-    if count >= LINGER_LONG_FROM:
-        return LINGER_LONG_S
-    return LINGER_S if count >= (LINGER_WHILE if linger_s else LINGER_FROM) else 0.0
-
-
-def _notify_stored(answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> bool:
-    """Call the handlers' callbacks; an exception fails this request only."""
-    try:
-        ready.notify_stored(results)
-    except Exception as error:  # a bug: the front door logs its position
-        if not answer.done():
-            answer.set_exception(error)
-        return False
-    return True
-
-
-def _resolve(answer: ReplyFuture, content: bytes) -> None:
-    if not answer.done():
-        answer.set_result(content)
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,7 @@ from cometmq.broker.messages.decompress import DECOMPRESSED_BYTES_MAX
 from cometmq.broker.pop import turn
 from cometmq.broker.pop.turn import ANSWER_BYTES_MAX
 from cometmq.broker.proxy.telemetry import ProxySession
-from cometmq.broker.sending.sender import SLICE_MESSAGES
+from cometmq.broker.sending.send_queue import SLICE_MESSAGES
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext

@@ -296,7 +296,8 @@ def test_a_quota_counts_sends_in_python(pair: Pair) -> None:
 def test_a_message_that_is_not_safe_in_time_is_answered_with_its_position(
     pair: Pair, outcome: PutStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = pair.native.live.node.sender, pair.python.live.node.sender
+    one = pair.native.live.node.sender._settlement
+    other = pair.python.live.node.sender._settlement
 
     def settle_native(answer: Any, content: bytes, end: int) -> None:
         one._durable_native(answer, content, outcome)
@@ -305,7 +306,7 @@ def test_a_message_that_is_not_safe_in_time_is_answered_with_its_position(
         other._counters.add_sent(ready.topic, ready.message_type, len(results), ready.size)
         other._durable(answer, ready, results, outcome)
 
-    monkeypatch.setattr(one, "_settle_native", settle_native)
+    monkeypatch.setattr(one, "settle_native", settle_native)
     monkeypatch.setattr(other, "_settle", settle)
     accepted, (answer,) = pair.compare([message()])
     assert accepted == 1

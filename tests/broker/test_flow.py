@@ -60,7 +60,7 @@ async def test_released_sends_are_appended_in_several_batches(
 ) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
-        monkeypatch.setattr("cometmq.broker.sending.sender.APPEND_AT", 2)
+        monkeypatch.setattr("cometmq.broker.sending.send_queue.APPEND_AT", 2)
         sender = one.node.sender
         request = v2.SendMessageRequest(messages=[message("t", b"x")])
         answers = []

@@ -13,7 +13,7 @@ import pytest
 
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.sending.fast_path import fifo_queue
-from cometmq.broker.sending.sender import LINGER_LONG_S, LINGER_S, next_linger_s
+from cometmq.broker.sending.send_queue import LINGER_LONG_S, LINGER_S, next_linger_s
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
