@@ -69,10 +69,8 @@ def test_the_fast_path_stores_the_same_record_as_the_checked_path(
     assert (ready.topic, ready.message_type) == ("t", drafts[0].message_type)
     assert ready.ids == [draft.message_id.encode() for draft in drafts]
     assert ready.size == sum(len(draft.body) for draft in drafts)
-    queue_id = 1
     for draft, found in zip(drafts, ready.messages, strict=True):
-        if draft.message_group:
-            queue_id = fifo_queue(draft.message_group, 4)
+        queue_id = fifo_queue(draft.message_group, 4) if draft.message_group else 1
         host = draft.born_host or PEER[0]
         assert found.properties == encode_sent(draft, "t", "region", "cluster", host)
         assert (found.topic, found.queue_id, found.body) == ("t", queue_id, draft.body)
