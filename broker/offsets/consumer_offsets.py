@@ -20,6 +20,7 @@ repeated deliveries, because pop state is not replicated.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ from ...proto import v1
 from ..metadata import json_file
 from .entries import Position, encode, gone, offsets_of, tables
 from .recent import Log, RecentOffsets
+
+logger = logging.getLogger(__name__)
 
 _SEPARATOR = "@"
 # As in RocketMQ, whose brokers compare versions: a version per commit would be meaningless.
@@ -91,9 +94,19 @@ class ConsumerOffsets:
         self._removal_listeners.append(listener)
 
     def load(self) -> None:
-        """Read the file or its backup; no file is an empty table."""
+        """Read the file or its backup; no file is an empty table.
+
+        A broker writes the file in its first seconds and at each stop. A store that has messages
+        but no file has lost it.
+        """
         found = json_file.load(self._path, offsets_of)
         if found is None:
+            if self._log is not None and self._log.log_end:
+                logger.warning(
+                    "consumer_offsets.missing path=%s: the store has messages but no file of "
+                    "offsets; without newer progress, groups receive messages again.",
+                    self._path,
+                )
             return
         self._rest = {
             key: value

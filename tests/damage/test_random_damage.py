@@ -17,6 +17,7 @@ from cometmq.tests.damage.world import VARIANTS
 #: One seed costs a fifth of a second of CPU time.
 SEEDS = 200
 SLOW_SEEDS = 5000
+CLEAN = next(variant for variant in VARIANTS if variant.clean)
 KILLED = next(variant for variant in VARIANTS if not variant.clean)
 
 
@@ -43,6 +44,16 @@ async def test_the_first_file_of_a_killed_store_is_rebuilt_when_it_is_lost(
     assert verdict.verdict in ("correct", "counted"), verdict
     assert "missing" not in verdict.detail.replace("begin_missing", ""), verdict
     assert any(name.endswith(".begin_missing") for name in verdict.events), verdict
+
+
+async def test_a_lost_file_of_consumer_offsets_is_reported(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.mkdir()
+    await world.build(template, CLEAN)
+    injury = Injury("config/consumerOffset.json", "config", "gone")
+    verdict = await judge(0, template, tmp_path / "store", CLEAN, injury)
+    assert verdict.verdict == "counted", verdict
+    assert "consumer_offsets.missing" in verdict.events, verdict
 
 
 @pytest.mark.timeout(900)
