@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from ..cli.errors import CliError
 from .archives import Archives
+from .body_types import BodyTypes
 from .cluster import Cluster
-from .descriptors import Descriptors
 from .live import OverviewPages, Watch
 from .pages.clients import ClientPages
 from .pages.configuration import ConfigurationPages
@@ -58,7 +58,7 @@ def make_app(
     *,
     hosts: Iterable[str],
     archives: Archives,
-    descriptors: Descriptors,
+    body_types: BodyTypes,
     lag_alert: int,
 ) -> tuple[Starlette, list[Watch]]:
     """Return the application and a watch of each cluster; `hosts` are further names of the
@@ -84,7 +84,7 @@ def make_app(
         pages = _pages(
             *(cluster, views, watch),
             archives=archives,
-            descriptors=descriptors,
+            body_types=body_types,
             lag_alert=lag_alert,
         )
         routes.append(Mount(base, routes=pages))
@@ -162,7 +162,7 @@ def _pages(
     watch: Watch,
     *,
     archives: Archives,
-    descriptors: Descriptors,
+    body_types: BodyTypes,
     lag_alert: int,
 ) -> list[BaseRoute]:
     """Return the pages of one cluster."""
@@ -172,7 +172,7 @@ def _pages(
         *OverviewPages(watch, views, lag_alert).routes(),
         *TopicPages(cluster, views).routes(),
         *GroupPages(cluster, views, wall_ms).routes(),
-        *MessagePages(cluster, views, search, descriptors).routes(),
+        *MessagePages(cluster, views, search, body_types).routes(),
         *DeadLetterPages(cluster, views, search, wall_ms).routes(),
         *TimerPages(cluster, views, wall_ms).routes(),
         *HighAvailabilityPages(cluster, watch, views).routes(),

@@ -3,7 +3,7 @@
 * The Host header must name this console, so that a foreign name that resolves to 127.0.0.1 cannot
   read it (DNS rebinding).
 * A change must come from a page of this console: it carries the token of the process, and neither
-  `Origin` nor `Sec-Fetch-Site` may contradict.
+  `Origin` nor `Sec-Fetch-Site` may contradict. This holds for uploads too.
 * The content security policy allows scripts and styles from files of the console only.
 """
 
@@ -19,9 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOCAL_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 #: Name of the form field with the token.
 TOKEN_FIELD = "token"
-#: Bytes of a form: a test message that a person types, and its properties.
+#: Bytes of a form: a test message that a person types and its properties, or a small file.
 FORM_BYTES_MAX = 1 << 20
 FORM_FIELDS_MAX = 200
+#: Bytes of a form that is too large which are read before the refusal.
+UNREAD_BYTES_MAX = 32 << 20
 
 _METHODS = ("GET", "HEAD", "POST")
 #: Headers of every answer.

@@ -18,6 +18,7 @@ from ..cli.private_file import replace
 from ..front.clock import Clock
 from .app import make_app
 from .archives import Archives
+from .body_types import BodyTypes
 from .descriptors import Descriptors
 from .live import VIEWERS_MAX, Watch
 from .protocol import TimedProtocol
@@ -49,12 +50,13 @@ def serve(
 ) -> None:
     """Serve until a signal. Raises CliError if the port or the ready file cannot be used."""
     token = secrets.token_urlsafe(32)
+    clock = Clock()
     app, watches = make_app(
         *(targets, templates(token, allow_changes=allow_changes, trace_url=trace_url)),
-        Clock().wall_ms,
+        clock.wall_ms,
         hosts=hosts,
         archives=Archives(archives),
-        descriptors=descriptors,
+        body_types=BodyTypes(descriptors, clock.steady_ns),
         lag_alert=lag_alert,
     )
     with _listener(host, port) as listener:

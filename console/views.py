@@ -18,8 +18,15 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..cli.errors import CliError, Exit
-from . import words
-from .security import FORM_BYTES_MAX, FORM_FIELDS_MAX, TOKEN_FIELD, is_own_page, is_token
+from . import multipart, words
+from .security import (
+    FORM_BYTES_MAX,
+    FORM_FIELDS_MAX,
+    TOKEN_FIELD,
+    UNREAD_BYTES_MAX,
+    is_own_page,
+    is_token,
+)
 
 #: The navigation: path and title of each section.
 SECTIONS = (
@@ -43,6 +50,7 @@ _TITLES = {
     400: "Not a valid request",
     403: "Not allowed",
     404: "Not found",
+    413: "Too large",
     500: "The console failed",
 }
 
@@ -50,9 +58,12 @@ _TITLES = {
 class Form(dict[str, str]):
     """The fields of a form; of a field that occurs several times, the last."""
 
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+    def __init__(
+        self, pairs: list[tuple[str, str]], files: Mapping[str, multipart.File] | None = None
+    ) -> None:
         super().__init__(pairs)
         self._pairs = pairs
+        self.files = files or {}
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
@@ -192,14 +203,18 @@ class Views:
         """Return the route of a page that reads."""
         return Route(path, handler, methods=["GET"])
 
-    def act(self, path: str, handler: Act) -> Route:
-        """Return the route of a change: refused if the console is read-only or the form foreign."""
+    def act(self, path: str, handler: Act, *, is_own: bool = False, too_large: str = "") -> Route:
+        """Return the route of a change: refused if the console is read-only or the form foreign.
+
+        `is_own`: it changes only what this browser shows, so a read-only console has it too.
+        `too_large`: the form has a file, and this is the sentence about one that is too large.
+        """
 
         async def endpoint(request: Request) -> Response:
-            if not self.allow_changes:
+            if not (self.allow_changes or is_own):
                 text = "This console is read-only. To allow changes, start it with --allow-changes."
                 raise HTTPException(403, text)
-            form = await read_form(request)
+            form = await (read_file_form(request, too_large) if too_large else read_form(request))
             if not is_own_page(request.headers) or not is_token(self._token, form.text("token")):
                 text = "The form is from another page, or the console has restarted. Reload it."
                 raise HTTPException(403, text)
@@ -213,14 +228,7 @@ class Views:
 
 async def read_form(request: Request) -> Form:
     """Read a form of bounded size. Raises HTTPException."""
-    data = bytearray()
-    try:
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > FORM_BYTES_MAX:
-                raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX} bytes.")
-    except ClientDisconnect:
-        raise HTTPException(400, "The form is incomplete.") from None
+    data = await _body(request, FORM_BYTES_MAX, f"A form has at most {FORM_BYTES_MAX} bytes.")
     try:
         pairs = parse_qsl(
             data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
@@ -228,6 +236,33 @@ async def read_form(request: Request) -> Form:
     except ValueError:
         raise HTTPException(400, "The form is malformed.") from None
     return Form(pairs)
+
+
+async def read_file_form(request: Request, too_large: str) -> Form:
+    """Read a form with a file; `too_large` tells the limit. Raises HTTPException."""
+    data = await _body(request, FORM_BYTES_MAX, too_large)
+    try:
+        return Form(*multipart.parse(request.headers.get("content-type", ""), bytes(data)))
+    except ValueError:
+        raise HTTPException(400, "The form is malformed.") from None
+
+
+async def _body(request: Request, bytes_max: int, too_large: str) -> bytearray:
+    """Read the body of a request. Raises HTTPException."""
+    data, size = bytearray(), 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            # Browsers show no answer to a form that they cannot send to its end.
+            if size > UNREAD_BYTES_MAX:
+                break
+            if size <= bytes_max:
+                data += chunk
+    except ClientDisconnect:
+        raise HTTPException(400, "The form is incomplete.") from None
+    if size > bytes_max:
+        raise HTTPException(413, too_large)
+    return data
 
 
 def link(path: str, **query: object) -> str:

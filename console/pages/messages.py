@@ -1,30 +1,33 @@
 """Pages of messages: search with export, one message with its body, sending a copy."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.errors import CliError
+from ...cli.errors import CliError, Exit
 from ...cli.message.sending import Draft, send_over
 from ...cli.message.story import Found as StoredMessage
 from ...client.message import read_message
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
 from .. import bodies, browse, words
+from ..body_types import KEPT_S, TOO_LARGE, UPLOAD_BYTES_MAX, BodyTypes, Offered
 from ..browse import Queue
 from ..cluster import Cluster
-from ..descriptors import Descriptors
 from ..inputs import bad
+from ..multipart import File
 from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
 from ..story import Stories, Story, trace_id
-from ..views import Form, Views, link
+from ..views import Form, Views, link, moved
 from .topics import consumers_of, draft_of, kind_of, lines
 
 _PROTOBUF = "protobuf"
+# Names the descriptor set of a browser; the same for all clusters of the console.
+_COOKIE = "cometmq-console-types"
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
 
@@ -73,14 +76,25 @@ def user_properties(message: v2.Message) -> dict[str, str]:
     return {name: value for name, value in given if name not in FORBIDDEN_PROPERTIES}
 
 
+@dataclass(frozen=True, slots=True)
+class BodyAs:
+    """A body in one form; as protobuf, with the types that are offered."""
+
+    shown: bodies.Shown
+    #: What is not shown, and why.
+    note: str = ""
+    type_name: str = ""
+    offered: Offered | None = None
+
+
 class MessagePages:
     """The section of messages."""
 
     def __init__(
-        self, cluster: Cluster, views: Views, search: MessageSearch, descriptors: Descriptors
+        self, cluster: Cluster, views: Views, search: MessageSearch, body_types: BodyTypes
     ) -> None:
-        """`descriptors` has the message types as which a body can be shown."""
-        self._descriptors = descriptors
+        """`body_types` has the message types as which a body can be shown."""
+        self._body_types = body_types
         self._cluster = cluster
         self._views = views
         self._search = search
@@ -95,6 +109,8 @@ class MessagePages:
             views.show("/message/body", self.body),
             views.show("/message/copy", self.edit),
             views.act("/message/copy", self.send),
+            views.act("/message/types", self.upload, is_own=True, too_large=TOO_LARGE),
+            views.act("/message/types/forget", self.forget, is_own=True),
         ]
 
     def messages(self, request: Request) -> Response:
@@ -149,15 +165,48 @@ class MessagePages:
 
     def message(self, request: Request) -> Response:
         """Show one message."""
-        query = request.query_params
+        return self._message(request, request.query_params)
+
+    def upload(self, request: Request, form: Form) -> Response:
+        """Keep a descriptor set for this browser, and show the message with the list of types."""
+        file = form.files.get("file", File("", b""))
+        try:
+            key = self._body_types.keep(request.cookies.get(_COOKIE, ""), file.name, file.data)
+        except CliError as refused:
+            return self._message(request, {**form, "as": _PROTOBUF}, refused)
+        found = self._to_types(form)
+        # Not Secure: the console serves HTTP, also behind a proxy with TLS.
+        found.set_cookie(_COOKIE, key, httponly=True, samesite="lax")
+        return found
+
+    def forget(self, request: Request, form: Form) -> Response:
+        """Forget the descriptor set of this browser."""
+        self._body_types.forget(request.cookies.get(_COOKIE, ""))
+        found = self._to_types(form)
+        found.delete_cookie(_COOKIE, httponly=True, samesite="lax")
+        return found
+
+    def _to_types(self, form: Form) -> Response:
+        place = {name: form.text(name) for name in ("topic", "broker", "queue", "offset")}
+        return moved("/message", **place, **{"as": _PROTOBUF})
+
+    def _message(
+        self, request: Request, query: Mapping[str, str], refused: CliError | None = None
+    ) -> Response:
+        """Show one message; `refused` tells why an uploaded descriptor set is not used."""
         queue, offset, message = self._read(query)
         body = bodies.plain(message)
-        more = (_PROTOBUF,) if self._descriptors.names else ()
-        shown, refusal = self._shown(body, query.get("as", ""), query.get("type", ""))
+        if query.get("as") == _PROTOBUF:
+            key = request.cookies.get(_COOKIE, "")
+            body_as = self._as_protobuf(key, query.get("type", ""), body)
+        else:
+            body_as = BodyAs(bodies.shown(body, query.get("as", "")))
+        status = 200 if refused is None else 400 if refused.code == Exit.USAGE else 503
         located = self._located(queue, offset, message.system_properties.message_id)
         origin = message.system_properties.dead_letter_queue
         return self._views.page(
             *(request, "message.html"),
+            status=status,
             title=f"Message {offset} of {queue.topic}",
             queue=queue,
             offset=offset,
@@ -169,13 +218,14 @@ class MessagePages:
             origin=origin if origin.topic else None,
             size=len(message.body),
             is_compressed=len(body) != len(message.body),
-            shown=shown,
-            refusal=refusal,
-            type_names=self._descriptors.names if shown.kind == _PROTOBUF else (),
-            type_name=query.get("type", ""),
+            body_as=body_as,
+            upload_refusal=str(refused or ""),
+            upload_bytes_max=UPLOAD_BYTES_MAX,
+            too_large=TOO_LARGE,
+            kept_ms=KEPT_S * 1_000,
             forms=[
                 (form, message_link("/message", queue, offset, **{"as": form}))
-                for form in (*bodies.forms(body), *more)
+                for form in (*bodies.forms(body), _PROTOBUF)
             ],
             body_href=message_link("/message/body", queue, offset),
             copy_href=message_link("/message/copy", queue, offset),
@@ -192,20 +242,16 @@ class MessagePages:
             trace_id=trace_id(message.user_properties.items()),
         )
 
-    def _shown(self, body: bytes, form: str, name: str) -> tuple[bodies.Shown, str]:
-        """Return a body in a form, and why it cannot be shown as the protobuf type `name`."""
-        if form != _PROTOBUF or not self._descriptors.names:
-            return bodies.shown(body, form), ""
-        if not name:
-            return bodies.Shown(_PROTOBUF, ""), ""
-        try:
-            found = self._descriptors.decode(name, body)
-        except CliError as refused:
-            return bodies.Shown(_PROTOBUF, ""), str(refused)
-        text = found.text[: bodies.SHOWN_MAX]
-        left = words.counted(found.unknown_fields, "field")
-        note = f"The type does not have {left} of the body." if found.unknown_fields else ""
-        return bodies.Shown(_PROTOBUF, text, len(found.text) > len(text)), note
+    def _as_protobuf(self, key: str, name: str, body: bytes) -> BodyAs:
+        """Return a body as the protobuf type `name`, for the browser with this cookie."""
+        offered = self._body_types.offered(key, name, body)
+        shown, note = bodies.Shown(_PROTOBUF, ""), offered.refusal
+        if found := offered.decoded:
+            shown = bodies.Shown(_PROTOBUF, found.text, found.is_cut)
+            if found.unknown_fields:
+                left = words.counted(found.unknown_fields, "field")
+                note = f"The type does not have {left} of the body."
+        return BodyAs(shown, note, name, offered)
 
     def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
         """Return the place in the log; None without the right to ask, or without an id."""

@@ -163,6 +163,12 @@
       const button = event.target.querySelector("button[type=submit][data-once]");
       if (button) setTimeout(() => { button.disabled = true; }, 0);
     });
+    // A file that is too large is not sent.
+    document.addEventListener("change", ({ target }) => {
+      if (!target.dataset.bytesMax) return;
+      target.setCustomValidity(target.files[0]?.size > +target.dataset.bytesMax ? target.dataset.tooLarge : "");
+      target.reportValidity();
+    });
     document.addEventListener("click", (event) => {
       const all = event.target.closest("[data-check-all]");
       if (!all) return;

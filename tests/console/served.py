@@ -39,12 +39,17 @@ class Served:
         self.url = f"http://127.0.0.1:{port}"
 
     def ask(
-        self, method: str, path: str, body: str = "", headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: str | bytes = "",
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Make one request; redirects are not followed."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_S)
         try:
-            connection.request(method, path, body.encode(), dict(headers or {}))
+            data = body.encode() if isinstance(body, str) else body
+            connection.request(method, path, data, dict(headers or {}))
             found = connection.getresponse()
             text = found.read().decode("utf-8", "replace")
             return Answer(found.status, {k.lower(): v for k, v in found.getheaders()}, text)

@@ -95,7 +95,7 @@ def test_a_file_that_is_no_descriptor_set_is_refused(
         read([tmp_path / "nothing"])
     lacking = order_file()
     lacking.dependency.append("other.proto")
-    with pytest.raises(CliError, match=r"lack other\.proto"):
+    with pytest.raises(CliError, match=r"No descriptor set has other\.proto"):
         read([written(tmp_path, lacking)])
     monkeypatch.setattr(descriptors, "SET_BYTES_MAX", 10)
     with pytest.raises(CliError, match="larger than"):

@@ -10,6 +10,8 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urlencode
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
 from cometmq.tests.console.served import Served
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -242,6 +244,68 @@ async def form_floods(served: Served) -> list[int]:
             for body in bodies
         ),
     )
+
+
+def _upload(token: str, data: bytes) -> bytes:
+    fields = (("topic", "neighbour"), ("queue", "0"), ("offset", "0"), ("token", token))
+    part = "--b\r\nContent-Disposition: form-data; name="
+    text = "".join(f'{part}"{name}"\r\n\r\n{value}\r\n' for name, value in fields)
+    head = f'{text}{part}"file"; filename="x.desc"\r\n\r\n'
+    return head.encode() + data + b"\r\n--b--\r\n"
+
+
+def _sets() -> Iterable[bytes]:
+    """Yield descriptor sets that would take much memory or time."""
+    wide = FileDescriptorProto(name="wide.proto", package="p" * 500, syntax="proto3")
+    wide.message_type.add(name="M")
+    values = wide.enum_type.add(name="E")
+    for n in range(38_000):
+        values.value.add(name=f"v{n:x}", number=n)
+    deep = FileDescriptorProto(name="deep.proto", package="p")
+    inner = deep.message_type.add(name="N" * 8_000)
+    for _ in range(60):
+        inner = inner.nested_type.add(name="N" * 8_000)
+    for n in range(1_000):
+        inner.nested_type.add(name=f"a{n:x}")
+    calls = FileDescriptorProto(name="calls.proto")
+    calls.message_type.add(name="M")
+    service = calls.service.add(name="S" * 200_000)
+    for n in range(15_000):
+        service.method.add(name=f"m{n:x}", input_type=".M", output_type=".M")
+    chain = [FileDescriptorProto(name=f"{n}", dependency=[f"{n + 1}"]) for n in range(9_000)]
+    chain[0].message_type.add(name="M")
+    for files in ([wide], [deep], [calls], chain):
+        yield FileDescriptorSet(file=files).SerializeToString()
+    yield b"\x0a\x00" * (MIB // 4 - 1)
+    yield b"\x0a\x80\x80\x80\x80\x04"
+    yield b"x" * (2 * MIB)
+
+
+@attack(303, 400, 403, 404, 413)  # 404: the place has no message
+async def hostile_descriptor_sets(served: Served) -> list[int]:
+    """Uploads with huge names, 9,000 imports, 38,000 values, and malformed forms."""
+    token = await asyncio.to_thread(served.token)
+    kind = ("Content-Type", "multipart/form-data; boundary=b")
+    requests = [
+        request("POST", "/message/types", kind, body=_upload(token, data))
+        for data in _sets()
+        for _ in range(4)
+    ]
+    forms = (
+        b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx\r\n" * 20_000,
+        b"\r\n--b" * 200_000,
+        b"--b\r\n" + b"A: b\r\n" * 100_000 + b"\r\n--b--",
+        _upload("x", b""),
+        _upload(token, b"").replace(b"x.desc", b"\xff" * 1_000),
+        _upload(token, b"").replace(b"x.desc", b"y" * 100_000),
+    )
+    requests += [request("POST", "/message/types", kind, body=one) for one in forms]
+    boundaries = ("", "; boundary=", "; boundary=" + "b" * 10_000, "; boundary*=utf-8''%ff")
+    requests += [
+        request("POST", "/message/types", ("Content-Type", f"multipart/form-data{one}"), body=b"x")
+        for one in boundaries
+    ]
+    return await ask_all(served, requests)
 
 
 @attack(200, 303, 400, 403, 404, 405)
