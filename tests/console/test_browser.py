@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import cometmq
 from cometmq.console.pages.dead_letters import REDRIVEN_MAX
 from cometmq.tests.console.browser import SIZES, chromium, opened, violations
@@ -34,6 +36,7 @@ PAGES = (
 )
 
 
+@pytest.mark.timeout(600)  # every page in two widths and two colour schemes
 def test_pages_have_no_errors_fit_every_width_and_pass_axe(
     shared_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -30,7 +30,9 @@ def test_the_extras_of_the_page_exist_and_are_complete() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("section", ["From the wheel", "From a clone"])
+@pytest.mark.parametrize(
+    "section", ["From the wheel", pytest.param("From a clone", marks=pytest.mark.slow)]
+)
 def test_the_lines_of_an_install_work_in_a_clone(section: str, tmp_path: Path) -> None:
     clone, target = tmp_path / "clone", tmp_path / "opt"
     subprocess.run(["git", "clone", "-q", str(_ROOT), str(clone)], check=True)

@@ -54,6 +54,7 @@ def test_spark_submit_with_a_packed_environment(
     assert len(logs) >= 2, "only one of the workers had something to do"
 
 
+@pytest.mark.slow
 def test_the_command_itself_with_a_master(
     cluster: SparkCluster, packed: Path, tmp_path: Path
 ) -> None:
