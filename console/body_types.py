@@ -73,7 +73,7 @@ class BodyTypes:
     def keep(self, previous: str, file_name: str, data: bytes) -> str:
         """Keep a set in place of the browser's previous one; return its id. Raises CliError.
 
-        The id is new each time, so that nobody else can choose it for a browser.
+        The id is new each time: another client cannot choose the id of a browser.
         """
         shown = file_name[:_FILE_NAME_SHOWN]
         if not data:
