@@ -30,7 +30,7 @@ PORTABLE_LANE = os.environ.get(SWITCH, "").lower() == "off"
 #: Files that occupy a worker for a minute or more, longest first, so that none runs alone at the
 #: end.
 LONG_FILES = (
-    "docker/test_compose.py",
+    "containers/test_compose.py",
     "pipeline/test_cluster.py",
     "front/test_native_soak.py",
     "drills/test_table_network.py",

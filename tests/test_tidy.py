@@ -202,6 +202,13 @@ def test_no_folder_is_a_top_level_module(tmp_path: Path) -> None:
     assert "No module named 'store'" in done.stderr
 
 
+def test_no_folder_of_the_tests_hides_an_installed_module() -> None:
+    """Pytest puts `tests` on the path: `import docker` would find a folder of this name."""
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    hidden = folders & (set(packages_distributions()) | sys.stdlib_module_names) - PACKAGE_FOLDERS
+    assert not hidden, hidden
+
+
 def test_tests_and_scripts_import_by_the_name_of_the_package() -> None:
     wrong = [
         f"{name}:{line} imports {target}"

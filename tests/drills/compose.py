@@ -4,7 +4,7 @@ Each nameserver and broker in turn is killed, stopped, paused and disconnected t
 SDK, while raw senders and the official client use the published port of the proxy. Directed
 disconnections (drills 7-10) are packet filter rules in the network namespaces of the containers.
 Finally the logs are copied out of the stopped containers and compared by the usual checker. Uses a
-running container engine or starts one (`tests/docker/engine.py`).
+running container engine or starts one (`tests/containers/engine.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..docker.engine import Engine, NoEngine, engine
+from ..containers.engine import Engine, NoEngine, engine
 from ..harness.cluster import wait_until
 from . import report, verdict
 from .containers import BROKERS, GROUPS, NAMESERVERS, SETTLE_S, Containers, build

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from ..docker.engine import Engine
+from ..containers.engine import Engine
 from ..harness.cluster import wait_until
 from . import history, verdict
 from .stage import READERS, TOPIC

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.tests.docker.engine import Engine, NoEngine, engine
+from cometmq.tests.containers.engine import Engine, NoEngine, engine
 from cometmq.tests.drills import containers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +92,9 @@ def test_every_container_in_turn(docker: Engine) -> None:
 def test_a_broker_of_testcontainers(docker: Engine) -> None:
     env = {**docker.env, "TESTCONTAINERS_RYUK_DISABLED": "true"}  # its reaper is a remote image
     beside = Engine(env, docker.inside)
-    printed = beside.beside(sys.executable, "-P", "-m", "cometmq.tests.docker.container_program")
+    printed = beside.beside(
+        sys.executable, "-P", "-m", "cometmq.tests.containers.container_program"
+    )
     assert "too large: refused" in printed
     assert "nowhere" in printed
     assert "all of it worked" in printed
