@@ -6,20 +6,27 @@ reason. `scripts/base_image` builds the base if no registry is reachable.
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from cometmq.tests.containers.engine import Engine, NoEngine, engine
 from cometmq.tests.drills import containers
+from cometmq.tests.harness.cluster import cometmq_command, wait_until
+from cometmq.tests.harness.official_program import OfficialProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, "proxy")
+#: Runs `cometmq WORDS` at one node; returns the exit code and the output.
+Door = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +105,116 @@ def test_a_broker_of_testcontainers(docker: Engine) -> None:
     assert "too large: refused" in printed
     assert "nowhere" in printed
     assert "all of it worked" in printed
+
+
+@pytest.fixture(scope="module")
+def composed(
+    docker: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[containers.Containers]:
+    """Provide the running cluster. Its tests are last: the drills use the same port."""
+    with containers.Containers(docker, tmp_path_factory.mktemp("composed")) as found:
+        yield found.up()
+
+
+def doors(composed: containers.Containers) -> dict[str, Door]:
+    """The node a1, by a command in its container, and the proxy, by its port on the host."""
+
+    def node(*words: str) -> tuple[int, str]:
+        done = composed.container("a1").exec_run(["cometmq", *words])
+        return int(done.exit_code), done.output.decode()
+
+    def proxy(*words: str) -> tuple[int, str]:
+        command = [*composed.engine.inside, *cometmq_command(), *words]
+        done = subprocess.run(
+            command if "--endpoint" in words else [*command, "--endpoint", containers.ENDPOINT],
+            env=composed.engine.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    return {"node": node, "proxy": proxy}
+
+
+def wait_used(composed: containers.Containers, topic: str) -> None:
+    """Return when both groups have messages of a topic."""
+
+    def used() -> bool:
+        code, text = doors(composed)["proxy"]("topic", "describe", topic, "-o", "json")
+        queues = json.loads(text)["queues"] if code == 0 else []
+        return {one["broker"] for one in queues if one["messages"]} == set(containers.GROUPS)
+
+    wait_until(f"both groups have messages of {topic}", used, containers.SETTLE_S)
+
+
+@pytest.mark.timeout(900)
+def test_a_topic_created_at_one_place_is_used_in_both_groups(
+    composed: containers.Containers, tmp_path: Path
+) -> None:
+    for door, cometmq in doors(composed).items():
+        topic = f"created-by-{door}"
+        assert cometmq("topic", "create", topic, "--queues", "2") == (
+            0,
+            "".join(
+                f"{name}  Created topic {topic}: normal, 2 queues.\n" for name in containers.GROUPS
+            ),
+        )
+        inside = composed.engine.inside
+        with ExitStack() as stack:
+            producer, consumer = (
+                stack.enter_context(
+                    OfficialProgram(tmp_path / f"{door}-{role}", role, *words, inside=inside)
+                )
+                for role, *words in (
+                    ("producer", containers.ENDPOINT, topic, "0", "1000000"),
+                    ("consumer", containers.ENDPOINT, topic, f"readers-{door}"),
+                )
+            )
+            wait_used(composed, topic)
+            producer.close()
+            wait_until(
+                "the consumer has every acknowledged message",
+                lambda sent=producer, got=consumer: (
+                    got.seen("received") >= sent.seen("acknowledged")
+                ),
+                containers.SETTLE_S,
+            )
+
+
+@pytest.mark.timeout(900)
+def test_a_create_without_one_group_is_completed_by_the_printed_command(
+    composed: containers.Containers, tmp_path: Path
+) -> None:
+    printed = {}
+    for service in containers.GROUPS["broker-b"]:
+        composed.kill(service)
+    for door, cometmq in doors(composed).items():
+        topic = f"without-b-{door}"
+        code, text = cometmq("topic", "create", topic, "--queues", "2")
+        assert code == 1, text
+        assert f"broker-a  Created topic {topic}: normal, 2 queues.\n" in text
+        assert "broker-b  Failed: " in text
+        assert "1 of 2 broker groups failed." in text
+        printed[door] = text.split("To finish, run: ")[1].splitlines()[0]
+    for service in containers.GROUPS["broker-b"]:
+        composed.start(service)
+    wait_until("both groups are whole", composed.whole, containers.SETTLE_S)
+    for door, cometmq in doors(composed).items():
+        topic = f"without-b-{door}"
+        wait_until(
+            f"the {door} reaches broker-b",
+            lambda run=cometmq: run("topic", "list", "--broker", "broker-b")[0] == 0,
+            containers.SETTLE_S,
+        )
+        program, *words = shlex.split(printed[door])
+        assert (program, words[-2:]) == ("cometmq", ["--broker", "broker-b"])
+        assert cometmq(*words) == (0, f"Created topic {topic}: normal, 2 queues.\n")
+        with OfficialProgram(
+            tmp_path / door,
+            *("producer", containers.ENDPOINT, topic, "0", "1000000"),
+            inside=composed.engine.inside,
+        ):
+            wait_used(composed, topic)
