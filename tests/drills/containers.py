@@ -54,6 +54,8 @@ class Containers:
             "COMETMQ_CLUSTER_TOKEN": "the-token-of-the-drills",
             # An engine that was started without CAP_SYS_RESOURCE cannot raise its own limit.
             "COMETMQ_NOFILE": str(min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
+            # docker-compose 1 gives up on an engine that has not answered within 60 s.
+            "COMPOSE_HTTP_TIMEOUT": "300",
         }
         host = docker_engine.env.get("DOCKER_HOST", "unix:///var/run/docker.sock")
         self._client = docker.DockerClient(base_url=host, timeout=120)
