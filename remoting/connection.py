@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 REQUESTS_MAX = 10_000
 #: Bytes of requests in progress; the connection is not read while there are more.
 REQUEST_BYTES_MAX = 64 << 20
-#: Requests to the peer that wait for its response.
+#: Requests to the peer that wait for its response, of a server to its client.
 CALLS_MAX = 1_000
 #: Bytes of answers in the buffer from which on the connection is not read.
 _UNREAD_BYTES_PAUSE = 1 << 20
@@ -111,6 +111,8 @@ class Shared:
         self.statistics = Statistics()
         self.connections: dict[Connection, None] = {}
         self.connections_max = 0
+        #: Requests to one peer that wait for its response.
+        self.calls_max = CALLS_MAX
         #: Bytes of unfinished frames of all connections.
         self.unfinished = 0
         self.draining = False
@@ -175,7 +177,7 @@ class Connection(asyncio.Protocol):
                 if self._transport.is_closing():
                     return
                 if shared.steady_ns() >= stop_ns:
-                    self._pause(_LONG_TURN)
+                    self.pause(_LONG_TURN)
                     asyncio.get_running_loop().call_soon(self._serve, frames)
                     return
         except FrameError as error:
@@ -183,7 +185,7 @@ class Connection(asyncio.Protocol):
             logger.info("remoting.malformed peer=%s reason=%s", self.peer, error)
             self._transport.close()
             return
-        self._resume(_LONG_TURN)
+        self.resume(_LONG_TURN)
         self._note_unfinished(self._reader.unfinished)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -201,18 +203,20 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.stalled_since_ns = self._shared.steady_ns()
-        self._pause("unread answers")
+        self.pause("unread answers")
 
     def resume_writing(self) -> None:
         self.stalled_since_ns = 0
-        self._resume("unread answers")
+        self.resume("unread answers")
 
-    def _pause(self, reason: str) -> None:
+    def pause(self, reason: str) -> None:
+        """Read nothing from the peer until `resume` with the same reason."""
         self._reasons_to_pause.add(reason)
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def _resume(self, reason: str) -> None:
+    def resume(self, reason: str) -> None:
+        """Read again, unless there is another reason to pause."""
         if reason not in self._reasons_to_pause:
             return
         self._reasons_to_pause.remove(reason)
@@ -251,8 +255,8 @@ class Connection(asyncio.Protocol):
 
         Raises FrameError, RemotingError. The future raises PeerGoneError.
         """
-        if len(self._calls) >= CALLS_MAX:
-            raise RemotingError(Reply.SYSTEM_BUSY, f"{CALLS_MAX} calls to the peer wait")
+        if len(self._calls) >= self._shared.calls_max:
+            raise RemotingError(Reply.SYSTEM_BUSY, f"{len(self._calls)} calls to the peer wait")
         if self.closed:
             raise RemotingError(Reply.SYSTEM_ERROR, "the peer has left")
         command.flag = flag
@@ -271,6 +275,12 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection when the answers in the buffer are sent."""
         self._transport.close()
+
+    @property
+    def local(self) -> str:
+        """HOST:PORT at which the peer has reached this end."""
+        name = self._transport.get_extra_info("sockname")
+        return host_port(name[0].removeprefix("::ffff:"), name[1])
 
     @property
     def in_progress(self) -> int:
@@ -315,12 +325,12 @@ class Connection(asyncio.Protocol):
         self._in_progress[answer] = size
         self._bytes += size
         if self._bytes > REQUEST_BYTES_MAX:
-            self._pause(_IN_PROGRESS)
+            self.pause(_IN_PROGRESS)
 
     def _end(self, answer: Any) -> None:
         self._bytes -= self._in_progress.pop(answer)
         if _IN_PROGRESS in self._reasons_to_pause and self._bytes <= REQUEST_BYTES_MAX // 2:
-            self._resume(_IN_PROGRESS)
+            self.resume(_IN_PROGRESS)
 
     def _take(self, take: Take, frame: bytes) -> bool:
         """Let `take` serve a frame; False if it has to be decoded."""

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Share of the process's client connections: the gRPC door may take all of them, and the reserve of
 # descriptors has room for a quarter more.
-_CONNECTIONS_SHARE = 4
+CONNECTIONS_SHARE = 4
 _CHECK_S = 1.0
 _DRAIN_LOOK_S = 0.01
 _PORT_MAX = 65_535
@@ -62,10 +62,14 @@ class RemotingServer:
         clock: Clock,
         links: NodeLinks | None = None,
         take: Take | None = None,
+        *,
+        share: int = CONNECTIONS_SHARE,
     ) -> None:
         """With certificates in `links` the port speaks TLS, and plaintext if that is allowed.
-        `take` gets every frame before it is decoded."""
+        `take` gets every frame before it is decoded; `share` is the port's part of the process's
+        client connections: 4 is a quarter."""
         self._shared = Shared(handlers, config, clock, take)
+        self._share = share
         self._links = links if links is not None and links.files is not None else None
         self._accepting: FirstBytes | HandedOver | None = None
         self._server: asyncio.Server | None = None
@@ -87,7 +91,7 @@ class RemotingServer:
         Raises PortInUseError, AddressError.
         """
         shared = self._shared
-        shared.connections_max = _connections_max(shared.config)
+        shared.connections_max = remoting_connections(shared.config, self._share)
         loop = asyncio.get_running_loop()
         links = self._links
         try:
@@ -107,7 +111,7 @@ class RemotingServer:
     def share(self, handover: Handover) -> None:
         """Serve what a door hands over, instead of a port of its own."""
         shared = self._shared
-        shared.connections_max = _connections_max(shared.config)
+        shared.connections_max = remoting_connections(shared.config, self._share)
         self._accepting = HandedOver(handover, shared)
         self._checks = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
 
@@ -157,8 +161,9 @@ class RemotingServer:
                 each.abort(reason)
 
 
-def _connections_max(config: DoorConfig) -> int:
-    return max(1, client_connections(config) // _CONNECTIONS_SHARE)
+def remoting_connections(config: DoorConfig, share: int = CONNECTIONS_SHARE) -> int:
+    """Return a part of the number of client connections of this process."""
+    return max(1, client_connections(config) // share)
 
 
 def _is_over(since_ns: int, now_ns: int, limit_ms: int) -> bool:

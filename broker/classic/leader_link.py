@@ -1,20 +1,17 @@
 """The connection of a follower to its leader's remoting port, over which it passes requests on.
 
-It is opened for the first request, and again after it ended or the leader changed. A request is
-passed on with its fields and its body, so the signature of a client stays valid: the leader checks
-it again. The leader sees the follower as the peer.
+It is opened for the first request, and again after it ended or the leader changed. The leader
+checks the signature of a request again, and sees the follower as the peer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...proto.addresses import host_of
-from ...remoting.codes import Reply
-from ...remoting.command import PASSED_ON, Command
-from ...remoting.connection import Connection, PeerGoneError, RemotingError, Shared
+from ...remoting.command import PASSED_ON
+from ...remoting.connection import Connection, Shared
+from ...remoting.passing import dial, pass_on, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,13 +19,13 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...proto.node_links import NodeLinks
+    from ...remoting.command import Command
 
-#: A client gives up before: the longest polls take half a minute.
-_ANSWER_S = 35.0
-_CONNECT_S = 2.0
 #: How long a request waits for a leader, within the 3 s that clients give a send.
 _LEADER_S = 2.0
 _LOOK_S = 0.05
+#: Why the outcome of a request is the leader's.
+_FOLLOWS = "this replica follows, and"
 
 
 class LeaderLink:
@@ -54,17 +51,7 @@ class LeaderLink:
     async def pass_on(self, command: Command) -> Command | None:
         """Return the leader's response; None to a oneway request. Raises RemotingError."""
         connection = await self._connection_in_time()
-        asked = replace(command)
-        if command.is_oneway:
-            connection.notify(asked, PASSED_ON)
-            return None
-        try:
-            answer = await asyncio.wait_for(connection.call(asked, PASSED_ON), _ANSWER_S)
-        except TimeoutError:
-            raise _unavailable("the leader did not answer in time") from None
-        except PeerGoneError:
-            raise _unavailable("the leader has gone; the outcome is unknown") from None
-        return Command(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
+        return await pass_on(connection, command, f"{_FOLLOWS} the leader", flag=PASSED_ON)
 
     async def _connection_in_time(self) -> Connection:
         """Return the connection; wait a moment for a leader. Raises RemotingError."""
@@ -76,7 +63,7 @@ class LeaderLink:
                     except OSError:
                         await asyncio.sleep(_LOOK_S)
         except TimeoutError:
-            raise _unavailable("no leader of this group can be reached") from None
+            raise unavailable(f"{_FOLLOWS} no leader of this group can be reached") from None
 
     async def _connection_now(self) -> Connection:
         """Return the connection to the present leader. Raises OSError."""
@@ -90,21 +77,6 @@ class LeaderLink:
                 self._connection = None
             if not address:
                 raise ConnectionError("no leader")
-            port = int(address.rpartition(":")[2])
-            context = self._links.client_context()
-            name = self._links.tls.tls_node_name if context is not None else None
-            async with asyncio.timeout(_CONNECT_S):
-                _, made = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self._shared),
-                    *(host_of(address), port),
-                    ssl=context,
-                    server_hostname=name,
-                )
+            made = await dial(address, lambda: Connection(self._shared), self._links)
             self._connection, self._connected_to = made, address
             return made
-
-
-def _unavailable(reason: str) -> RemotingError:
-    return RemotingError(
-        Reply.SERVICE_NOT_AVAILABLE, f"this replica follows, and {reason}: look for its leader"
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...proto.addresses import check_host
+from ...proto.addresses import check_host, host_port
 from ..config import split_addresses
 
 _MAX_PORT = 65_535
@@ -22,6 +22,23 @@ class ProxyConfig:
     """Settings of `proxy.conf`."""
 
     grpc_server_port: int = _setting(8081, "Port for clients; 0: chosen by the OS.")
+    remoting_listen_port: int = _setting(
+        0,
+        "Port of the remoting protocol for classic clients (4.x), which use it as nameserver and "
+        "as broker; 0: off; -1: chosen by the OS; the value of grpcServerPort: one port for both "
+        "protocols. With tlsCertificate it speaks TLS, and plaintext unless tlsMode=enforcing.",
+    )
+    remoting_advertise: str = _setting(
+        "",
+        "HOST:PORT that routes of classic clients name for every broker, if NAT or a container "
+        "maps remotingListenPort, or several proxies share a name. Empty: the address at which the "
+        "client's connection has reached this proxy.",
+    )
+    remoting_namesrv_addr: str = _setting(
+        "",
+        "Remoting ports of the nameservers, HOST:PORT separated by semicolons; they answer classic "
+        "clients' requests for routes. Empty: those of namesrvAddr (one port for both protocols).",
+    )
     bind_address: str = _setting("0.0.0.0", "Address that the proxy listens on.")
     metrics_prom_exporter_port: int = _setting(
         5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
@@ -73,6 +90,7 @@ class ProxyConfig:
             raise ValueError(
                 f"grpcServerPort and metricsPromExporterPort are both {self.grpc_server_port}."
             )
+        self._check_remoting()
         if not self.namesrv_addresses():
             raise ValueError("A proxy must find its brokers: set namesrvAddr to the nameservers.")
         if self.advertise != "echo" and not self.advertise_list():
@@ -84,6 +102,31 @@ class ProxyConfig:
         ):
             if value <= 0:
                 raise ValueError(f"{name}={value} must be above 0.")
+
+    def _check_remoting(self) -> None:
+        """Raise ValueError for invalid settings of classic clients."""
+        if 0 < self.remoting_listen_port == self.metrics_prom_exporter_port:
+            raise ValueError(
+                "remotingListenPort and metricsPromExporterPort are both "
+                f"{self.remoting_listen_port}."
+            )
+        split_addresses(self.remoting_namesrv_addr)
+        if len(split_addresses(self.remoting_advertise)) > 1:
+            raise ValueError(
+                "remotingAdvertise names several addresses, but classic clients take one for each "
+                "broker: use HOST:PORT."
+            )
+
+    def remoting_advertised(self) -> str:
+        """Return the address in routes of classic clients; empty: that of the connection."""
+        if not self.remoting_advertise:
+            return ""
+        return host_port(*split_addresses(self.remoting_advertise)[0])
+
+    def remoting_namesrv_addresses(self) -> list[str]:
+        """Return the addresses of the nameservers for classic clients, as HOST:PORT."""
+        listed = split_addresses(self.remoting_namesrv_addr) or self.namesrv_addresses()
+        return [host_port(host, port) for host, port in listed]
 
     def namesrv_addresses(self) -> list[tuple[str, int]]:
         """Return the nameserver addresses."""

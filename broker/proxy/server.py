@@ -25,13 +25,16 @@ from ...front.metrics.families import Families, page_of
 from ...front.metrics.http import MetricsServer
 from ...front.metrics.probes import OK, Check
 from ...front.metrics.process import LoopWatch
+from ...front.shared.handover import Handover
 from ...proto.addresses import bracketed, host_port
 from ...proto.node_links import NodeLinks
+from ...remoting.server import check_remoting, shares_port
 from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry
 from ..routing.cluster_view import ClusterView
 from ..services import AROUND_BODY_BYTES
 from .broker_queries import BrokerQueries
+from .classic.port import ClassicCounts, ClassicPort
 from .owners import Owners
 from .table import table
 from .telemetry import ProxyTelemetry
@@ -57,6 +60,8 @@ class ProxyBound:
     client: str
     metrics: str
     door: str
+    #: Of classic clients; empty if they are not served.
+    remoting: str = ""
 
 
 class ProxyServer:
@@ -72,6 +77,7 @@ class ProxyServer:
     ) -> None:
         """Raises ValueError for contradictory settings."""
         self._config = config
+        check_remoting(config.remoting_listen_port)
         self._links = links or NodeLinks(config.cluster_token)
         self._links.check_addresses(
             host_port(host, port) for host, port in config.namesrv_addresses()
@@ -83,6 +89,7 @@ class ProxyServer:
         self._clients: ClientRegistry | None = None
         self._watch: ClusterWatch | None = None
         self._access: AccessPoint | None = None
+        self._classic: ClassicPort | None = None
         self._leaders: dict[str, str] = {}
         self._stopping = False
         self._loop_watch = LoopWatch(self._clock.steady_ns)
@@ -102,7 +109,10 @@ class ProxyServer:
         """Finish requests in flight and close."""
         self._stopping = True
         if self._door is not None:
-            await self._door.drain(grace_s)
+            draining = [self._door.drain(grace_s)]
+            if self._classic is not None:
+                draining.append(self._classic.drain(grace_s))
+            await asyncio.gather(*draining)
         await self._stack.aclose()
         logger.info("proxy.stopped")
 
@@ -118,8 +128,12 @@ class ProxyServer:
         access = self._access = self._open(clients, view, watch)
         view.watchers.append(self._cluster_changed)
         await watch.start(_FIRST_ANSWERS_S)
-        self._door = choose_door(self._door_config, self._links)(access.services, clock)
+        shared = shares_port(config.remoting_listen_port, config.grpc_server_port)
+        handover = Handover() if shared else None
+        make_door = choose_door(self._door_config, self._links, handover)
+        self._door = make_door(access.services, clock)
         port = await self._door.start(config.bind_address, config.grpc_server_port)
+        remoting = await self._open_classic(watch, handover)
         self._families = Families("", "proxy", f"{socket.gethostname()}:{port}")
         self._loop_watch.start()
         self._stack.callback(self._loop_watch.stop)
@@ -133,11 +147,32 @@ class ProxyServer:
         self._stack.callback(asyncio.create_task(expiry).cancel)
         host = "127.0.0.1" if config.bind_address in ("0.0.0.0", "") else config.bind_address
         name = bracketed(host)
-        bound = ProxyBound(f"{name}:{port}", f"{name}:{metrics}", self._door.name)
+        bound = ProxyBound(
+            f"{name}:{port}",
+            f"{name}:{metrics}",
+            self._door.name,
+            f"{name}:{remoting}" if remoting else "",
+        )
         logger.info(
-            "proxy.started client=%s metrics=%s door=%s", bound.client, bound.metrics, bound.door
+            "proxy.started client=%s metrics=%s door=%s remoting=%s",
+            *(bound.client, bound.metrics, bound.door, bound.remoting or "off"),
         )
         return bound
+
+    async def _open_classic(self, watch: ClusterWatch, handover: Handover | None) -> int:
+        """Open the port of classic clients; return it, 0 without one. Raises DoorError."""
+        config = self._config
+        if not config.remoting_listen_port:
+            return 0
+        self._classic = ClassicPort(
+            owners=self._owners,
+            watch=watch,
+            config=config,
+            door=self._door_config,
+            clock=self._clock,
+            links=self._links,
+        )
+        return await self._classic.open(self._stack, handover)
 
     def _open(self, clients: ClientRegistry, view: ClusterView, watch: ClusterWatch) -> AccessPoint:
         """Create the access point, which the proxy's own handlers use to call brokers."""
@@ -196,6 +231,8 @@ class ProxyServer:
                 self._access.owner_gone(address)
         self._leaders = leaders
         self._telemetry.cluster_changed()
+        if self._classic is not None:
+            self._classic.cluster_changed()
         self._access.retry_held()
 
     def checks(self) -> dict[str, Check]:
@@ -221,15 +258,37 @@ class ProxyServer:
         forwards = self._access.statistics
         times = self._door.statistics().times
         assert times is not None
+        classic = self._classic
+        counts = classic.counts if classic is not None else ClassicCounts()
         totals = (
             ("forwarded", "Calls passed on to a broker.", forwards.forwarded),
             ("held", "Sends that waited for a leader.", forwards.held),
             ("held_in_vain", "Sends refused before their deadline.", forwards.held_in_vain),
+            (
+                "remoting_forwarded",
+                "Requests of classic clients passed on to a broker or a nameserver.",
+                counts.forwarded,
+            ),
+            (
+                "remoting_unreachable",
+                "Requests of classic clients refused because no replica could be reached.",
+                counts.unreachable,
+            ),
         )
         now = (
             ("holding_bytes", "Bytes of the sends that wait.", forwards.holding_bytes),
             ("clients", "Clients.", len(self._clients)),
             ("telemetry_links", "Telemetry streams to brokers.", len(self._telemetry)),
+            (
+                "remoting_connections",
+                "Connections of classic clients.",
+                classic.connections if classic is not None else 0,
+            ),
+            (
+                "remoting_upstreams",
+                "Connections to brokers on behalf of classic clients.",
+                classic.upstreams if classic is not None else 0,
+            ),
             ("groups", "Broker groups.", len(self._owners.groups())),
             ("nameservers", "Nameservers that answered.", len(self._watch.answered)),
         )

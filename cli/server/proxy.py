@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from ..config.sources import broker_owners, proxy_owners
 from ..errors import CliError
 from .command import Process, process_options, settings_options
 from .console_config import ConsoleConfig
+
+if TYPE_CHECKING:
+    from ...broker.proxy.server import ProxyBound
 
 
 @click.command()
@@ -60,8 +63,9 @@ class _Proxy:
         bound = await self._server.start()
         self._console.start(bound.client)
         if self._ready_file is not None:
-            _write_ready(self._ready_file, bound.client, bound.metrics)
-        return {"client": bound.client, "metrics": bound.metrics, "door": bound.door}
+            _write_ready(self._ready_file, bound)
+        classic = {"remoting": bound.remoting} if bound.remoting else {}
+        return {"client": bound.client, "metrics": bound.metrics, "door": bound.door, **classic}
 
     async def stop(self, grace_s: float) -> None:
         await self._console.stop()
@@ -71,11 +75,16 @@ class _Proxy:
         return None
 
 
-def _write_ready(file: Path, client: str, metrics: str) -> None:
+def _write_ready(file: Path, bound: "ProxyBound") -> None:
     """Replace the file atomically. Raises CliError."""
     ports = {
         name: int(text.rpartition(":")[2])
-        for name, text in (("client", client), ("metrics", metrics))
+        for name, text in (
+            ("client", bound.client),
+            ("metrics", bound.metrics),
+            ("remoting", bound.remoting),
+        )
+        if text
     }
     one = {
         "name": "proxy",
@@ -85,7 +94,7 @@ def _write_ready(file: Path, client: str, metrics: str) -> None:
         "data": "",
         "command": [sys.executable, "-P", "-m", "cometmq.cli.main", *sys.argv[1:]],
     }
-    document = {"endpoints": client, "processes": [one]}
+    document = {"endpoints": bound.client, "processes": [one]}
     try:
         private_file.replace(file, json.dumps(document, indent=2) + "\n")
     except OSError as error:

@@ -28,22 +28,32 @@ class Run:
         self._command = command
         self.lines: list[str] = []
         self.sending = asyncio.Event()
+        self.killed = asyncio.Event()
 
     async def run(self, nameserver: str, home: Path) -> None:
         arguments = [each.format(nameserver) for each in self._command]
         process = await asyncio.create_subprocess_exec(
             *arguments,
             env={**os.environ, "HOME": str(home), "JAVA_TOOL_OPTIONS": f"-Duser.home={home}"},
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
+        telling = asyncio.create_task(self._tell(process))
         assert process.stdout is not None
         async for line in process.stdout:
             self.lines.append(line.decode().rstrip())
             if self.lines[-1] == "SENDING":
                 self.sending.set()
         self.sending.set()
+        telling.cancel()
         await process.wait()
+
+    async def _tell(self, process: asyncio.subprocess.Process) -> None:
+        """Tell the program of the kill by a line."""
+        await self.killed.wait()
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
 
 
 def java_runs(name: str) -> list[Run]:
@@ -61,15 +71,17 @@ def client_runs() -> list[Run]:
     return [*java_runs("Failover"), go]
 
 
-async def killing(cluster: Cluster, runs: list[Run], home: Path) -> None:
-    """Run the clients; kill the leader when all of them send."""
-    nameserver = f"127.0.0.1:{cluster.node('namesrv').ports['namesrv_remoting']}"
+async def killing(cluster: Cluster, runs: list[Run], home: Path, nameserver: str = "") -> None:
+    """Run the clients; kill the leader when all of them send. `nameserver`: not the cluster's."""
+    nameserver = nameserver or f"127.0.0.1:{cluster.node('namesrv').ports['namesrv_remoting']}"
     async with asyncio.timeout(RUN_S), asyncio.TaskGroup() as group:
         for run in runs:
             group.create_task(run.run(nameserver, home / run.mark))
         for run in runs:
             await run.sending.wait()
         await asyncio.to_thread(cluster.kill9, "master")
+        for run in runs:
+            run.killed.set()
 
 
 def run_on_cluster(runs: list[Run], kind: str, folder: Path) -> None:

@@ -32,6 +32,7 @@ public class Classic {
     static final int TIMEOUT_MS = 30_000;
 
     public static void main(String[] arguments) throws Exception {
+        More.endOnError();
         String nameserver = arguments[0];
         String mark = arguments[1];
         DefaultMQProducer producer = new DefaultMQProducer(mark + "-producers");

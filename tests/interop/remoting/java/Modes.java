@@ -40,6 +40,7 @@ public class Modes {
     static String mark;
 
     public static void main(String[] arguments) throws Exception {
+        More.endOnError();
         nameserver = arguments[0];
         mark = arguments[1];
         Map<String, Step> steps = new LinkedHashMap<>();
@@ -105,6 +106,7 @@ public class Modes {
         send(producer, topic, "p");
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(More.TIMEOUT_MS);
         consumer.setInstanceName(group);
         consumer.start();
         Set<String> got = ConcurrentHashMap.newKeySet();
@@ -140,6 +142,7 @@ public class Modes {
             send(producer, topic, part);
             DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
             consumer.setNamesrvAddr(nameserver);
+            consumer.setMqClientApiTimeout(More.TIMEOUT_MS);
             consumer.setInstanceName(group + part);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setAutoCommit(false);
@@ -244,6 +247,7 @@ public class Modes {
         More.until(() -> attempts.contains(1), "dead letters: the second attempt");
         DefaultMQPullConsumer reader = new DefaultMQPullConsumer(group + "-reader");
         reader.setNamesrvAddr(nameserver);
+        reader.setMqClientApiTimeout(More.TIMEOUT_MS);
         reader.setInstanceName(group + "-reader");
         reader.start();
         List<MessageExt> found = Collections.synchronizedList(new ArrayList<>());

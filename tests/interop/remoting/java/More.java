@@ -34,6 +34,7 @@ public class More {
     static RPCHook hook;
 
     public static void main(String[] arguments) throws Exception {
+        endOnError();
         if (arguments.length > 2) {
             hook = new AclClientRPCHook(new SessionCredentials(arguments[2], arguments[3]));
         }
@@ -51,6 +52,7 @@ public class More {
         Set<String> checked = ConcurrentHashMap.newKeySet();
         TransactionMQProducer producer = new TransactionMQProducer(mark + "-transactions", hook);
         producer.setNamesrvAddr(nameserver);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -87,6 +89,7 @@ public class More {
     static void requests(String nameserver, String mark) throws Exception {
         DefaultMQProducer asker = new DefaultMQProducer(mark + "-askers", hook);
         asker.setNamesrvAddr(nameserver);
+        asker.setMqClientApiTimeout(TIMEOUT_MS);
         asker.setSendMsgTimeout(TIMEOUT_MS);
         asker.setInstanceName("asker");
         // Its fields are signed, too.
@@ -94,6 +97,7 @@ public class More {
         asker.start();
         DefaultMQProducer replier = new DefaultMQProducer(mark + "-repliers", hook);
         replier.setNamesrvAddr(nameserver);
+        replier.setMqClientApiTimeout(TIMEOUT_MS);
         replier.setSendMsgTimeout(TIMEOUT_MS);
         replier.setInstanceName("replier");
         replier.start();
@@ -152,6 +156,7 @@ public class More {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             group, hook, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setInstanceName(group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         return consumer;
@@ -171,6 +176,14 @@ public class More {
             check(System.nanoTime() < end, what);
             Thread.sleep(20);
         }
+    }
+
+    /** End with the error of the main thread, for which the clients' threads would wait forever. */
+    static void endOnError() {
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            System.exit(1);
+        });
     }
 
     static void check(boolean holds, String what) {

@@ -16,6 +16,7 @@ public class Pop {
     static final int COUNT = 40;
 
     public static void main(String[] arguments) throws Exception {
+        More.endOnError();
         String nameserver = arguments[0];
         String mark = arguments[1];
         Set<String> done = ConcurrentHashMap.newKeySet();
@@ -40,6 +41,7 @@ public class Pop {
         });
         DefaultMQProducer producer = new DefaultMQProducer(mark + "-pop-producers");
         producer.setNamesrvAddr(nameserver);
+        producer.setMqClientApiTimeout(More.TIMEOUT_MS);
         producer.setSendMsgTimeout(More.TIMEOUT_MS);
         producer.start();
         consumer.start();

@@ -1,0 +1,1 @@
+"""Classic clients at a proxy: requests, passed on to the brokers that they name."""
