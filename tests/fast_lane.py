@@ -26,7 +26,8 @@ LEFT_OUT = {
         cold_records dedup delay_levels descriptors differential extreme_values
         full_disk_broker gaps lite lite_core lite_ends lite_replicas lite_subscribe message_queries
         meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts
-        pop_handover pop_restart proxy pull read_log recall receive redelivery registration replicas
+        pop_handover pop_restart proxy proxy_classic pull read_log recall receive
+        redelivery registration replicas
         retention_broker revive_codec reviver role role_state send send_native server spans stand_in
         telemetry_forward
         timer_core timer_failover timer_kill timer_service timer_stamp timer_trouble
@@ -43,7 +44,7 @@ LEFT_OUT = {
     """,
     "console": """
         access_pages acts beside_a_server browser contexts figures lag many_objects node_death
-        operating_pages pages protobuf replication_page
+        operating_pages pages protobuf replication_page uploads
     """,
     "docs": "first_hour help install production_guide site skips",
     "front": """
