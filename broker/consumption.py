@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..proto import v2
+from ..proto import native, v2
 from .journal.service import JournalService
 from .lite.ack import LiteAcks
 from .lite.core import LiteTable
@@ -271,6 +271,7 @@ def _acks(
         pop=pop,
         lite=lite,
         trace=sending.delivery_traces,
+        codec=native.part("codec"),
     )
 
 

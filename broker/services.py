@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from ..front.service import Method, methods_of
 from ..proto import paths, v2
 from ..proto.request_limits import RequestLimits
-from .sending.send_request import decoded_late
+from .late_request import LateRequest, decoded_late
+from .pop.ack_request import AckRequest
+from .sending.send_request import SendRequest
 
 if TYPE_CHECKING:
     from .access.quota_admin import QuotaAdmin
@@ -82,9 +84,12 @@ def messaging(
         )
         for row in rows
     ]
-    if not broker.sender.takes_bytes:
-        return methods
-    return [decoded_late(row) if row.path == paths.SEND_MESSAGE else row for row in methods]
+    late: dict[str, type[LateRequest]] = {}
+    if broker.sender.takes_bytes:
+        late[paths.SEND_MESSAGE] = SendRequest
+    if acks.takes_bytes:
+        late[paths.ACK_MESSAGE] = AckRequest
+    return [decoded_late(row, late[row.path]) if row.path in late else row for row in methods]
 
 
 def administration(

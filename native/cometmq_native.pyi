@@ -129,6 +129,19 @@ class WireMessages:
 class codec:
     """Byte work of frequent messages."""
 
+    class AckReader:
+        """Reads AckMessage requests for one broker."""
+
+        def __init__(self, broker: str, status: bytes, entries_max: int) -> None:
+            """`broker`: the name in its handles; `status`: the encoded status OK; `entries_max`:
+            the most entries of a request."""
+
+        def read(
+            self, raw: bytes
+        ) -> tuple[str, str, list[tuple[int, int, list[int], list[int]]], bytes] | None:
+            """Return group, topic, the deliveries by queue (kind, queue id, queue offsets, pop
+            times), and the answer that acknowledges all; None if the request is not common."""
+
     class SendTemplate:
         """What all records of a topic share."""
 

@@ -38,8 +38,8 @@ class Journal(Protocol):
     ) -> None:
         """Record a delivery at `terms.now_ms` (the pop time), hidden for `terms.invisible_ms`."""
 
-    def settled(self, core: PopGroup, queue: PopQueue, offset: int) -> None:
-        """Record the end of a delivery: acknowledged, copied, moved or no longer wanted."""
+    def settled(self, core: PopGroup, queue: PopQueue, *offsets: int) -> None:
+        """Record the end of deliveries: acknowledged, copied, moved or no longer wanted."""
 
     def flush_soon(self) -> None:
         """Write in the next turn of the loop.

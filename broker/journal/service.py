@@ -117,13 +117,15 @@ class JournalService:
         if self.writer.armed is None:
             self.writer.arm()
 
-    def settled(self, core: PopGroup, queue: PopQueue, offset: int) -> None:
+    def settled(self, core: PopGroup, queue: PopQueue, *offsets: int) -> None:
         """See `Journal`."""
         if self.leading:
             book = self._books.get(id(queue))
             if book is None or book.holder[1] is not queue:
                 book = self._hold(core, queue)
-            self.core.settled(book, offset)
+            settled = self.core.settled
+            for offset in offsets:
+                settled(book, offset)
             if self.writer.armed is None:
                 self.writer.arm()
 

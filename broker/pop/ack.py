@@ -12,7 +12,7 @@ to a change always has a usable handle.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -27,6 +27,7 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status
+from .ack_request import AckRequest, common_acks
 from .dead_letter import Origin
 from .delivery import Delivery, DeliveryRef, Key, Outcome
 from .group import PopGroup
@@ -107,7 +108,9 @@ class AckService:
         pop: PopService,
         lite: LiteHandlers,
         trace: DeliveryTraces | None,
+        codec: Any = None,
     ) -> None:
+        """`codec` is that part of the native crate, if it is available."""
         self._clock = runtime.clock
         self._counters = runtime.counters
         self._broker_name = runtime.config.broker_name
@@ -121,12 +124,24 @@ class AckService:
         self._pop = pop
         self._lite = lite
         self._trace = trace
+        # Spans need the id of each message.
+        self._read_common = None if trace is not None else common_acks(codec, self._broker_name)
 
-    def ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> bytes:
+    @property
+    def takes_bytes(self) -> bool:
+        """Return whether AckMessage requests are best passed undecoded (`AckRequest`)."""
+        return self._read_common is not None
+
+    def ack(self, request: v2.AckMessageRequest | AckRequest, ctx: RequestContext) -> bytes:
         """Handler of AckMessage."""
+        if isinstance(request, AckRequest):
+            return self._ack_common(request.raw, ctx) or self._ack(request.decoded(), ctx)
+        return self._ack(request, ctx)
+
+    def _ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> bytes:
         if self._lite.takes(request.group.name):
             return self._lite.ack(request, ctx).SerializeToString()
-        core, topic = self._find_core(request, ctx)
+        core, topic = self._find_core(request.topic.name, request.group.name, ctx)
         entries = request.entries
         if not entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
@@ -163,6 +178,32 @@ class AckService:
         elif failed:
             parts[0] = field(b"\x0a", status(v2.MULTIPLE_RESULTS, "the entries' results differ"))
         return b"".join(parts)
+
+    def _ack_common(self, raw: bytes, ctx: RequestContext) -> bytes | None:
+        """Acknowledge all messages of a common request if all are in flight here; else change
+        nothing and return None."""
+        common = None if self._read_common is None else self._read_common(raw)
+        if common is None:
+            return None
+        group, topic, deliveries, answer = common
+        if self._lite.takes(group):
+            return None
+        core, _ = self._find_core(topic, group, ctx)
+        if not isinstance(core, PopGroup):
+            return None
+        taken = []
+        for kind, queue_id, offsets, pop_times_ms in deliveries:
+            queue = core.queues.get((kind, queue_id))
+            if queue is None or not queue.holds(offsets, pop_times_ms):
+                return None
+            taken.append((queue, offsets))
+        for queue, offsets in taken:
+            queue.ack_all(offsets)
+            self._counters.acked += len(offsets)
+            self._journal.settled(core, queue, *offsets)
+        for queue, _ in taken:
+            self._pop.changed(core, queue.key)
+        return answer
 
     def change_invisible(
         self, request: v2.ChangeInvisibleDurationRequest, ctx: RequestContext
@@ -230,7 +271,7 @@ class AckService:
 
     def _core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core, Topic]:
         """Return the group's state and the topic. Raises WireError."""
-        core, topic = self._find_core(request, ctx)
+        core, topic = self._find_core(request.topic.name, request.group.name, ctx)
         if core is None:
             raise WireError(
                 v2.INVALID_RECEIPT_HANDLE,
@@ -238,15 +279,15 @@ class AckService:
             )
         return core, topic
 
-    def _find_core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core | None, Topic]:
+    def _find_core(
+        self, topic_name: str, group_name: str, ctx: RequestContext
+    ) -> tuple[Core | None, Topic]:
         """Return the group's state, None for an unknown group, and the topic. Raises WireError.
 
         Creates no group. A group whose record the log refused has a state but no metadata.
         """
         require_client_id(ctx)
-        topic_name = request.topic.name
         check_topic(topic_name)
-        group_name = request.group.name
         check_group(group_name)
         topic = readable_topic(self._metadata, topic_name)
         group = self._metadata.group(group_name)

@@ -7,6 +7,7 @@ consumed (docs/formats/broker-semantics.md, sections 1.7 and 1.11).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .delivery import Delivery, Key
@@ -92,6 +93,26 @@ class PopQueue:
         del self.unacked[offset]
         self.forget(offset)
         return True
+
+    def holds(self, offsets: Sequence[int], pop_times_ms: Sequence[int]) -> bool:
+        """Return whether `ack` would accept each of these."""
+        unacked = self.unacked
+        for offset, pop_ms in zip(offsets, pop_times_ms, strict=True):
+            delivery = unacked.get(offset)
+            if delivery is None or not 0 < delivery.since_ms <= pop_ms <= delivery.pop_ms:
+                return False
+        return True
+
+    def ack_all(self, offsets: Sequence[int]) -> None:
+        """Acknowledge different messages that `holds` accepted; as `ack` does for each."""
+        unacked, end = self.unacked, self.next_read
+        advances = self.committed < end and self.committed in offsets
+        for offset in offsets:
+            del unacked[offset]
+            if offset >= end:
+                self.skips.add(offset)
+        if advances:
+            self.settle()
 
     def forget(self, offset: int) -> None:
         """Account for a message that was removed from `unacked` or `moving`."""

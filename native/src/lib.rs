@@ -26,7 +26,9 @@
 //! | `protobuf` | protobuf's wire format |
 //! | `classic_send` | sends of classic clients from their frames |
 //! | `sent`, `send_plan`, `send_codec` | SendMessage requests to records, queue units and answers |
+//! | `ack` | AckMessage requests to deliveries and answers |
 
+mod ack;
 mod authority;
 mod body;
 mod budget;
@@ -73,6 +75,8 @@ mod cometmq_native {
     /// Byte work of frequent messages.
     #[pymodule]
     mod codec {
+        #[pymodule_export]
+        use crate::ack::AckReader;
         #[pymodule_export]
         use crate::send_codec::{count_messages, SendPlan, SendPlanner, SendTemplate};
     }

@@ -18,7 +18,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import message, resource
 from cometmq.tests.broker.live import Live, follower_of, nameserver, running, settings, until
-from cometmq.tests.harness.wire import Wire
+from cometmq.tests.harness.wire import Wire, receive_request
 
 SECRET, TIME = "orders-secret", "20261123T060428Z"
 OPTIONS = {
@@ -139,6 +139,25 @@ async def test_every_node_decides_alike(tmp_path: Path) -> None:
             async with signed(Wire(address, f"bad@{address}"), "orders", "wrong-secret") as bad:
                 assert set((await codes(bad)).values()) == {v2.UNAUTHORIZED}, address
                 assert await telemetry_status(bad, "orders") == (v2.UNAUTHORIZED, True)
+
+
+async def test_an_acknowledgement_needs_the_rights_at_every_node(tmp_path: Path) -> None:
+    async with (
+        cluster(tmp_path) as (leader, follower, proxy),
+        signed(leader.client("tool@2"), "admin", "admin-secret") as admin,
+    ):
+        for address in (leader.bound.client, follower.bound.client, proxy):
+            await admin.send([message(topic="orders")])
+            _, (got,) = await admin.receive(receive_request("orders", "orders"))
+            queue_id = got.system_properties.queue_id
+            async with signed(Wire(address, f"good@{address}"), "orders", SECRET) as other:
+                refused = await other.ack("orders", "orders", [got])
+                assert refused.status.code == v2.UNAUTHORIZED, address
+            assert leader.node.pop.in_flight("orders", "orders", queue_id) == 1
+            async with signed(Wire(address, f"tool@{address}"), "admin", "admin-secret") as wire:
+                accepted = await wire.ack("orders", "orders", [got])
+                assert accepted.status.code == v2.OK, address
+            assert leader.node.pop.in_flight("orders", "orders", queue_id) == 0
 
 
 async def test_a_changed_user_counts_on_every_node_within_a_second(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
     python -m cometmq.tests.bench.handlers [--seconds 2] [--profile send1]
 
 Prints one JSON line with CPU microseconds per message: one 1 KiB message per request with 64
-requests per loop turn, 32 messages per request, and receiving and acknowledging 32 at a time. Uses
-a real store (page cache, asynchronous flush), including dispatch to the consume queues. Budgets:
-45 us per message above an empty call, 16 us in batches of 32, 80 us for receive and acknowledge.
+requests per loop turn, 32 messages per request, receiving 32 at a time, and acknowledging one or 32
+per request. Uses a real store (page cache, asynchronous flush), including dispatch to the consume
+queues. Budgets: 45 us per message above an empty call, 16 us in batches of 32, 80 us for receive
+and acknowledge.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from functools import partial
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.late_request import decoded_late
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.parts import Broker
-from cometmq.broker.sending.send_request import decoded_late
+from cometmq.broker.pop.ack_request import AckRequest
+from cometmq.broker.sending.send_request import SendRequest
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
@@ -81,7 +84,7 @@ async def sends(node: Broker, requests: list[bytes]) -> None:
     """Run one loop turn of sends until all are answered."""
     (method,) = methods_of(SERVICE, {"SendMessage": node.sender.send})
     if node.sender.takes_bytes:
-        method = decoded_late(method)
+        method = decoded_late(method, SendRequest)
     parse, send, ctx = method.parse, method.handler, context()
     answers = [send(parse(raw), ctx) for raw in requests]
     for answer in answers:
@@ -130,6 +133,9 @@ async def bench(node: Broker, seconds: float, profiler: cProfile.Profile | None,
 
     totals: dict[str, list[float]] = {}
     acks = node.acks
+    (method,) = methods_of(SERVICE, {"AckMessage": acks.ack})
+    if acks.takes_bytes:
+        method = decoded_late(method, AckRequest)
     until = time.monotonic() + seconds
     made = 0
     while time.monotonic() < until:
@@ -144,13 +150,14 @@ async def bench(node: Broker, seconds: float, profiler: cProfile.Profile | None,
             batches.extend(receive(node) for _ in range(8))
 
         await measured("receive32", 8 * BATCH, take)
-        requests = ack_requests(batches)
 
-        def give(requests: list[bytes] = requests) -> None:
+        def give(requests: list[bytes]) -> None:
             for raw in requests:
-                acks.ack(v2.AckMessageRequest.FromString(raw), context())
+                acks.ack(method.parse(raw), context())
 
-        await measured("ack32", 8 * BATCH, give)
+        one_each = ack_requests([[item] for batch in batches[:2] for item in batch])
+        await measured("ack1", 2 * BATCH, partial(give, one_each))
+        await measured("ack32", 6 * BATCH, partial(give, ack_requests(batches[2:])))
     for name, values in totals.items():
         values.sort()
         figures[name] = round(values[len(values) // 2], 2)
@@ -180,7 +187,7 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description="CPU of the handlers without a door")
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--profile", default="", help="send1, send32, receive32 or ack32")
+    parser.add_argument("--profile", default="", help="send1, send32, receive32, ack1 or ack32")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(run(options, directory))

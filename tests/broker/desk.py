@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cometmq.broker.late_request import decoded_late
 from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.broker.parts import Broker
 from cometmq.broker.pop.ack import AckService
+from cometmq.broker.pop.ack_request import AckRequest
 from cometmq.broker.pull.service import PullService
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
+from cometmq.front.service import methods_of
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.live import Live, Settings, running, settings
@@ -181,8 +184,12 @@ class Desk:
         request = v2.AckMessageRequest(topic=resource(topic), group=resource(group))
         for handle in handles:
             request.entries.add(message_id="m", receipt_handle=handle)
+        (method,) = methods_of("apache.rocketmq.v2.MessagingService", {"AckMessage": self.acks.ack})
+        if self.acks.takes_bytes:
+            method = decoded_late(method, AckRequest)
         try:
-            return v2.AckMessageResponse.FromString(self.acks.ack(request, self.context()))
+            answer = method.handler(method.parse(request.SerializeToString()), self.context())
+            return v2.AckMessageResponse.FromString(answer)
         except WireError as error:
             return v2.AckMessageResponse(status=error.status())
 

@@ -1,6 +1,6 @@
 """200,000 generated requests and records have the same bytes on the native and the Python path.
 
-`send_cases.py` and `receive_cases.py` compare ten million by command.
+`send_cases.py`, `receive_cases.py` and `ack_cases.py` compare ten million by command.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.proto import native
 
-from . import receive_cases, send_cases
+from . import ack_cases, receive_cases, send_cases
 
 GENERATED = 200_000
 SEED = 7
@@ -25,3 +25,7 @@ def test_generated_requests_are_planned_as_by_the_python_path() -> None:
 
 def test_generated_records_are_converted_as_by_the_python_path() -> None:
     assert receive_cases.run(GENERATED, SEED).equal > GENERATED / 2
+
+
+def test_generated_acknowledgements_are_read_as_by_the_python_path() -> None:
+    assert ack_cases.run(GENERATED, SEED).equal > GENERATED / 2

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.auth.quota import Quota
+from cometmq.broker.late_request import decoded_late
 from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.sending.send_request import decoded_late
+from cometmq.broker.sending.send_request import SendRequest
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.front.service import Method, methods_of, read_request
@@ -181,7 +182,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         (row,) = methods_of(
             "apache.rocketmq.v2.MessagingService", {"SendMessage": node.sender.send}
         )
-        method = decoded_late(row) if node.sender.takes_bytes else row
+        method = decoded_late(row, SendRequest) if node.sender.takes_bytes else row
         return Side(opened, method, node.store.log_end)
 
     async def both() -> Pair:

@@ -11,6 +11,7 @@ from cometmq.broker.journal import revive_codec
 from cometmq.broker.messages.convert import Receipt, delivery_of, message_item, topic_field
 from cometmq.broker.messages.decompress import decompressed
 from cometmq.broker.messages.runs import RUNS, Room
+from cometmq.broker.pop.ack_request import common_acks
 from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
@@ -29,6 +30,8 @@ from cometmq.store.format.properties import (
 from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import decode, decode_delivery, encode_record
 from cometmq.store.format.results import StoredRecord
+from cometmq.tests.broker.ack_cases import BROKER
+from cometmq.tests.broker.ack_cases import check as check_acks
 from cometmq.tests.fuzz.target import Check, target
 
 NOW_MS = 1_700_000_000_000
@@ -198,6 +201,18 @@ def bare_json_documents(_directory: Path) -> Iterator[Check]:
         except bare_json.BareJsonError:
             return
         assert repr(bare_json.loads(bare_json.dumps(found))) == repr(found)
+
+    yield check
+
+
+@target
+def acks(_directory: Path) -> Iterator[Check]:
+    """The native crate reads in an AckMessage request what Python decodes, and answers the same."""
+    read = common_acks(native.part("codec"), BROKER)
+
+    def check(data: bytes) -> None:
+        if read is not None:
+            check_acks(read, data)
 
     yield check
 
