@@ -1,9 +1,9 @@
 """The broker group that a classic client's request belongs to. Pure.
 
-At a broker the connection tells; at a proxy the request must. Java clients from 4.9 on name the
-broker in almost every request (`bname`, `n` in the short layout). Others are told by the queues or
-the handle that they name, or by their topic, if only one group has it. With one group in the
-cluster every request belongs to it.
+A proxy serves all groups, so it takes the group from the request. Java clients from 4.9 on name the
+broker in almost every request (`bname`, `n` in the short layout). For other requests the queues or
+the handle that they name determine the group, or their topic, if only one group has it. With one
+group in the cluster every request belongs to it.
 """
 
 from __future__ import annotations
