@@ -1,6 +1,7 @@
 """The remoting port of a proxy: classic clients use its address as nameserver and as broker.
 
-Requests for routes go to a nameserver, and the answer names the proxy's address for every broker. Every other request is passed on, unchanged, to the leader of the group that it belongs to
+Requests for routes go to a nameserver, and the answer names the proxy's address for every broker.
+Every other request is passed on, unchanged, to the leader of the group that it belongs to
 (`targets.py`), or to another live replica while that one cannot be reached: a follower serves it,
 passes it on, or waits for the next leader. Heartbeats go to all replicas, so that a follower knows
 its members when it leads. A request to a broker that has gone is answered with
