@@ -22,7 +22,7 @@ UNREACHABLE = "127.0.0.1:1"
 
 
 def hidden(directory: Path, namesrv: str, **broker: Any) -> Settings:
-    """Return settings of a broker whose routes name an address that nobody serves."""
+    """Return settings of a broker whose routes name an address without a server."""
     return settings(
         directory,
         namesrv_addr=namesrv,

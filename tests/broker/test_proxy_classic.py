@@ -332,7 +332,7 @@ async def test_bad_frames_close_their_connection_and_hurt_no_other(tmp_path: Pat
             assert await asyncio.wait_for(reader.read(), WAIT_S) == b"", bad
             writer.close()
         strange = Command(1, flag=1, opaque=77)
-        client.writer.write(encode(strange))  # a response that nobody asked for
+        client.writer.write(encode(strange))  # a response without a request
         for code in (-1, 9_999, (1 << 31) - 1, Request.CHECK_TRANSACTION_STATE):
             assert (await client.call(code)).code == Reply.REQUEST_CODE_NOT_SUPPORTED
         for body in (b"", b"[" * 100_000, b"\xff", b'{"mqSet":7}'):

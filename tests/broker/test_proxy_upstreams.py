@@ -216,8 +216,8 @@ async def test_the_next_nameserver_is_asked_after_one_that_does_not_answer(
         answers = await asyncio.gather(*(asked.ask(Command(ECHO)) for _ in range(3)))
         assert [answer is not None and answer.code for answer in answers] == [0, 0, 0]
     asked.close()
-    nobody = Nameservers([gone], NodeLinks(), DoorConfig(), Clock())
+    unreachable = Nameservers([gone], NodeLinks(), DoorConfig(), Clock())
     with pytest.raises(RemotingError, match="no nameserver has answered"):
-        await nobody.ask(Command(ECHO))
+        await unreachable.ask(Command(ECHO))
     await server.drain(0)
     mute.close()

@@ -1,6 +1,6 @@
 """Unmodified Java and Go clients that reach only a proxy, which is their nameserver and broker.
 
-The brokers advertise an address that nobody serves, so a request that goes around the proxy fails.
+The brokers advertise an address without a server, so a request that bypasses the proxy fails.
 """
 
 from __future__ import annotations
