@@ -29,6 +29,8 @@ POLL_S = 0.02
 # A node allocates three segments at once; with 1 GiB each many clusters would fill a disk.
 SEGMENT_SIZE = 64 << 20
 _SEGMENT_KEY = "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG"
+# A loaded machine lets a request wait for longer than the default of 200 ms; it is not refused.
+_PATIENCE = {"COMETMQ_WAIT_TIME_MILLS_IN_SEND_QUEUE": "10000"}
 
 
 class ClusterError(AssertionError):
@@ -86,7 +88,7 @@ class Cluster:
         self._nofile = nofile
         self.data = data
         segments = {} if segment_size is None else {_SEGMENT_KEY: str(segment_size)}
-        self._env = {**os.environ, **segments, **(env or {})}
+        self._env = {**os.environ, **_PATIENCE, **segments, **(env or {})}
         self.ready_file = data / "ready.json"
         self.log_file = data / "up.log"
         roles = "--controller" if controller else "--no-controller"

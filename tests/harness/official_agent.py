@@ -34,6 +34,8 @@ from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 from cometmq.tests.harness.agent_pipe import serve
 
 SETTINGS_S = 30.0
+#: Of one request; the client's default of 3 s is too short for a machine that runs many tests.
+REQUEST_S = 30
 
 
 def shown(message: Message) -> dict[str, Any]:
@@ -115,7 +117,9 @@ class Agent:
     """The clients of this process by name."""
 
     def __init__(self, endpoints: str) -> None:
-        self.configuration = ClientConfiguration(endpoints, Credentials())
+        self.configuration = ClientConfiguration(
+            endpoints, Credentials(), request_timeout=REQUEST_S
+        )
         self.tls = {"tls_enable": bool(os.environ.get("OFFICIAL_TLS"))}
         self.clients: dict[str, Any] = {}
         self.listeners: dict[str, Listener] = {}

@@ -23,7 +23,8 @@ TLS = os.environ["rocketmq.client.enableSsl"] == "true"  # noqa: SIM112 - the Go
 
 
 def run(endpoint: str, access_key: str, secret_key: str, topic: str, group: str) -> str:
-    configuration = ClientConfiguration(endpoint, Credentials(access_key, secret_key))
+    credentials = Credentials(access_key, secret_key)
+    configuration = ClientConfiguration(endpoint, credentials, request_timeout=30)
     producer = Producer(configuration, (topic,), tls_enable=TLS)
     producer.startup()
     message = Message()

@@ -45,6 +45,7 @@ public class Acl {
         ClientConfiguration configuration = ClientConfiguration.newBuilder()
             .setEndpoints(arguments[at])
             .enableSsl(tls)
+            .setRequestTimeout(Duration.ofSeconds(30))
             .setCredentialProvider(new StaticSessionCredentialsProvider(arguments[at + 1], arguments[at + 2]))
             .build();
         String topic = arguments[at + 3];

@@ -11,7 +11,8 @@ const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 
 async function run([endpoints, accessKey, accessSecret, topic, consumerGroup]) {
   const options = {
-    endpoints, sslEnabled, namespace: '', logger: quiet, sessionCredentials: { accessKey, accessSecret },
+    endpoints, sslEnabled, namespace: '', logger: quiet, requestTimeout: 30000,
+    sessionCredentials: { accessKey, accessSecret },
   };
   const producer = new Producer({ ...options, topics: [topic], maxAttempts: 1 });
   await producer.startup();
