@@ -356,7 +356,14 @@ def _open_store(
             disk = PowerLossDisk(store_config.root)
         disk.fault = faults.disk_fault
     records = native.part("QueueRecords")
-    store = MessageStore(store_config, clock.wall_ms, disk, records and records(StoredRecord))
+    store = MessageStore(
+        store_config,
+        clock.wall_ms,
+        disk,
+        records and records(StoredRecord),
+        # None also with a crate that is older than the function.
+        getattr(native.part("codec"), "index_entries", None),
+    )
     for line in store.open().lines():
         logger.info("store.report %s", line)
     stack.callback(store.close)

@@ -20,7 +20,7 @@ Parts: `log` (commit log), `queue_table` (consume queues), `index` (index files)
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from threading import Event
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .append import Appender, Encoded, Encoder, refused, unflushed
 from .blocks import BlockAccess
@@ -29,7 +29,7 @@ from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatched, Dispatcher
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
-from .format.disk import NO_DESCRIPTORS, Disk, descriptor_share, shortage
+from .format.disk import NO_DESCRIPTORS, Disk, shortage
 from .format.errors import (
     CorruptLogError,
     DiskFullError,
@@ -60,6 +60,9 @@ from .retention.service import RetentionService
 from .stats import Meter, StoreStats
 from .store_lock import StoreLock
 
+if TYPE_CHECKING:
+    from .index.native_entries import NativeEntries
+
 __all__ = [
     "AppendResult",
     "Arrival",
@@ -85,8 +88,9 @@ class MessageStore:
         wall_ms: Callable[[], int],
         disk: Disk | None = None,
         records: NativeRecords | None = None,
+        index_entries: "NativeEntries | None" = None,
     ) -> None:
-        """`records`: the native reader of records, if there is one."""
+        """`records` and `index_entries`: what the native crate does for the store."""
         self.config = config
         self.disk = disk or Disk()
         #: Called on the flush thread with the new flushed offset.
@@ -98,14 +102,7 @@ class MessageStore:
         self._close_listeners: list[Callable[[], None]] = []
         self.meter = Meter()
         self.log = CommitLog.of(config, self.disk)
-        self.queue_table = QueueTable(
-            str(config.consume_queue_directory),
-            config.consume_queue_file_bytes,
-            min(config.open_queue_files_max, descriptor_share()),
-            self.disk,
-            ext_file_bytes=config.mapped_file_size_consume_queue_ext,
-            write_ext=config.enable_consume_queue_ext,
-        )
+        self.queue_table = QueueTable.of(config, self.disk)
         self._gate = WriteGate()
         self._opened = False
         self._sync = config.sync_flush
@@ -135,6 +132,7 @@ class MessageStore:
             wall_ms=wall_ms,
             gate=self._gate,
             digests=self._digests,
+            native=index_entries,
         )
         self.queries = MessageQueries(
             config, self.log, self._dispatcher, index=self.index, reader=self._reader

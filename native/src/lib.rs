@@ -26,6 +26,7 @@
 //! | `protobuf` | protobuf's wire format |
 //! | `classic_send` | sends of classic clients from their frames |
 //! | `sent`, `send_plan`, `send_codec` | SendMessage requests to records, queue units and answers |
+//! | `index_entries` | records to entries of the message index |
 //! | `ack` | AckMessage requests to deliveries and answers |
 
 mod ack;
@@ -39,6 +40,7 @@ mod classic_send;
 mod client;
 mod frame;
 mod inbox;
+mod index_entries;
 mod md5;
 mod metadata;
 mod options;
@@ -77,6 +79,8 @@ mod cometmq_native {
     mod codec {
         #[pymodule_export]
         use crate::ack::AckReader;
+        #[pymodule_export]
+        use crate::index_entries::index_entries;
         #[pymodule_export]
         use crate::send_codec::{count_messages, SendPlan, SendPlanner, SendTemplate};
     }

@@ -53,6 +53,7 @@ from .digest import read_digest, read_entries
 if TYPE_CHECKING:
     from ..format.index_keys import Entries
     from ..format.index_writer import IndexWriter
+    from .native_entries import NativeEntries
 
 logger = logging.getLogger(__name__)
 #: Records of one batch: larger ones are not cheaper per record, and the event loop waits for one.
@@ -107,7 +108,10 @@ class Index:
         log: CommitLog,
         disk: Disk,
         wall_ms: Callable[[], int],
+        *,
+        native: "NativeEntries | None" = None,
     ) -> None:
+        """`native`: reads the entries of common records."""
         self.offset = 0
         #: Why indexing is suspended (the disk is full), or "".
         self.stall_reason = ""
@@ -116,6 +120,7 @@ class Index:
         self._log = log
         self._disk = disk
         self._wall_ms = wall_ms
+        self._native = native
         self._files: list[_File] = []
         self._writer: IndexWriter | None = None
         #: Last record (offset, store time) in files that are durable.
@@ -361,11 +366,19 @@ class Index:
         records."""
         from ..format.index_keys import entries_of
         from .columns import next_columns
+        from .native_entries import next_entries
 
         segment = self._log.segment_at(self.offset)
         position = self.offset - segment.start
         limit = min(up_to - segment.start, segment.size)
         with segment.hold() as data:
+            if self._native is not None:
+                found = next_entries(
+                    self._native, data, segment.start, (position, limit), records_max
+                )
+                if found is not None:
+                    entries, end, records = found
+                    return entries, segment.start + end, records
             columns, end = next_columns(data, segment.start, position, limit, records_max)
             if columns is None:
                 return None, segment.start + end, 0

@@ -12,7 +12,7 @@ makes the store read-only, as a failed queue write does (docs/formats/store-form
 import importlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..config.store_config import StoreConfig
 from ..digests import StoreDigests
@@ -25,13 +25,16 @@ from ..log.commit_log import CommitLog
 from ..log.write_gate import WriteGate, suppress_no_space
 from .index import BATCH_RECORDS, Filling, Index
 
+if TYPE_CHECKING:
+    from .native_entries import NativeEntries
+
 logger = logging.getLogger(__name__)
 #: Maximum number of batches that a query waits for, about 50 ms; its result may then be incomplete.
 QUERY_BATCHES: Final = 16
 #: Maximum number of batches that a stop waits for; the next start continues there.
 STOP_BATCHES: Final = 64
 _ALL: Final = (1 << 63) - 1, (1 << 63) - 1
-_NUMPY_MODULES: Final = (".columns", "..format.index_writer")
+_NUMPY_MODULES: Final = (".columns", ".native_entries", "..format.index_writer")
 
 
 class IndexService:
@@ -47,12 +50,14 @@ class IndexService:
         wall_ms: Callable[[], int],
         gate: WriteGate,
         digests: StoreDigests,
+        native: "NativeEntries | None" = None,
     ) -> None:
         self.enabled = config.message_index_enable
         self.damaged = 0  #: files that did not match their digest
         self._digests = digests
         self._log = log
-        self._index = Index(str(config.index_directory), config, log, disk, wall_ms)
+        directory = str(config.index_directory)
+        self._index = Index(directory, config, log, disk, wall_ms, native=native)
         self._dispatcher = dispatcher
         self._gate = gate
         self._waiting = 0  # records dispatched since the last batch

@@ -22,9 +22,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
-from ..format.disk import Disk
+from ..config.store_config import StoreConfig
+from ..format.disk import Disk, descriptor_share
 from ..format.errors import UnsupportedLayoutError
 from ..format.layout import NAME_DIGITS, list_files
 from ..format.queue_files import QueueFiles, salvage
@@ -123,6 +124,18 @@ class QueueTable:
         self._passed: set[ConsumeQueue] = set()  # queues for which `_note_passed` has logged
         self._trim_target = 0  # the log start that `_trim_rest` is for
         self._trim_rest: list[ConsumeQueue] = []  # queues that are not trimmed yet
+
+    @classmethod
+    def of(cls, config: StoreConfig, disk: Disk) -> Self:
+        """Create the table of this configuration."""
+        return cls(
+            str(config.consume_queue_directory),
+            config.consume_queue_file_bytes,
+            min(config.open_queue_files_max, descriptor_share()),
+            disk,
+            ext_file_bytes=config.mapped_file_size_consume_queue_ext,
+            write_ext=config.enable_consume_queue_ext,
+        )
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue, created (in memory only) if it is new. Raises ValueError for an illegal
