@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Time for the answer of a client, as in RocketMQ.
 CALL_S = 10.0
+#: Fields that a broker adds to the request for one message: there are no flags of units.
+_OF_MESSAGE = {"topicSysFlag": "0", "groupSysFlag": "0"}
 _FORWARDED = (Request.GET_CONSUMER_RUNNING_INFO, Request.CONSUME_MESSAGE_DIRECTLY)
 
 
@@ -61,10 +63,11 @@ class ClientCalls:
     def forward(self, command: Command, _: Connection) -> Any:
         """Answer a request for a consumer with a future of its response. Raises RemotingError."""
         header = read(ConsumerOfGroup, command.fields)
-        body = command.body
+        fields, body = command.fields, command.body
         if command.code == Request.CONSUME_MESSAGE_DIRECTLY:
+            fields = {**fields, **_OF_MESSAGE, "brokerName": self._broker_name}
             body = self._record(header.message_id or "")
-        asked = Command(command.code, {**command.fields, "brokerName": self._broker_name}, body)
+        asked = Command(command.code, fields, body)
         peer = self._members.channel(header.consumer_group, header.client_id)
         if peer is None:
             raise RemotingError(

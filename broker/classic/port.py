@@ -69,6 +69,7 @@ class ClassicPort:
     ) -> None:
         """`guard`: with authentication."""
         self._config = config
+        self._port = config.remoting_listen_port
         expiry_ns = config.channel_expired_timeout * _NS_PER_MS
         members = Members[Connection](expiry_ns, config.max_clients)
         producers = Members[Connection](expiry_ns, config.max_clients)
@@ -77,7 +78,9 @@ class ClassicPort:
         handlers, self._parts = _handlers(
             broker, config, sends, locks=locks, members=members, producers=producers
         )
-        handlers |= admin_handlers(broker, admin, members=members, producers=producers)
+        handlers |= admin_handlers(
+            broker, admin, members=members, producers=producers, advertised=self._advertised
+        )
         clock, leadership = broker.runtime.clock, broker.leadership
         self._link = LeaderLink(leadership.leader_remoting, links, door, clock)
         following = Following(leadership, broker.replication, self._link)
@@ -109,16 +112,18 @@ class ClassicPort:
         """
         config = self._config
         if handover is None:
-            port = await self._server.start(config.bind_address, config.remoting_listen_port)
+            self._port = await self._server.start(config.bind_address, self._port)
         else:
-            port = config.remoting_listen_port
             self._server.share(handover)
         for part in self._parts:
             part.start()
             stack.callback(part.close)
         stack.callback(self._link.close)
         stack.push_async_callback(self._server.drain, 0)
-        return host_port(config.broker_ip1, port)
+        return host_port(config.broker_ip1, self._port)
+
+    def _advertised(self) -> str:
+        return self._config.remoting_advertised(self._port)
 
     async def drain(self, grace_s: float) -> None:
         """Finish requests in progress within `grace_s`, and close."""

@@ -50,12 +50,12 @@ async def test_a_call_is_forwarded_to_the_consumer_and_its_answer_returned(tmp_p
 
 
 async def test_a_message_is_consumed_directly_by_its_offset_id(tmp_path: Path) -> None:
-    bodies: list[bytes] = []
+    seen: list[Command] = []
 
     def answer(command: Command) -> Command | None:
         if command.is_oneway:
             return None
-        bodies.append(decode(command.body).body)
+        seen.append(command)
         return reply(Reply.SUCCESS, body=b'{"consumeResult":"CR_SUCCESS"}')
 
     async with classic(tmp_path) as (_, client):
@@ -67,7 +67,9 @@ async def test_a_message_is_consumed_directly_by_its_offset_id(tmp_path: Path) -
             Request.CONSUME_MESSAGE_DIRECTLY, **asked, msgId=sent.fields["msgId"]
         )
         assert found.body == b'{"consumeResult":"CR_SUCCESS"}'
-        assert bodies == [b"direct"]
+        assert [decode(each.body).body for each in seen] == [b"direct"]
+        added = {"brokerName": "broker-a", "topicSysFlag": "0", "groupSysFlag": "0"}
+        assert seen[0].fields.items() >= added.items()
         for wrong in ("", "x", "0" * 32):
             found = await client.call(Request.CONSUME_MESSAGE_DIRECTLY, **asked, msgId=wrong)
             assert (found.code, "no message" in (found.remark or "")) == (1, True)

@@ -14,6 +14,8 @@ from .status import ToolStatus
 from .topics import ToolTopics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ....remoting.connection import Connection, Handler
     from ...admin.service import Admin
     from ...parts import Broker
@@ -39,8 +41,9 @@ def admin_handlers(
     *,
     members: Members[Connection],
     producers: Members[Connection],
+    advertised: Callable[[], str],
 ) -> dict[int, Handler]:
-    """Return the table of request codes."""
+    """Return the table of request codes; `advertised`: the address of this broker in routes."""
     config = broker.runtime.config
     clock, metadata, store = broker.runtime.clock, broker.metadata, broker.store
     rates = StoreRates(
@@ -64,7 +67,7 @@ def admin_handlers(
     progress = ToolProgress(
         clock=clock,
         broker_name=config.broker_name,
-        address=config.remoting_advertised(config.remoting_listen_port),
+        advertised=advertised,
         store=store,
         metadata=metadata,
         offsets=broker.offsets,

@@ -6,7 +6,7 @@ administration, which also reaches connected consumers of both protocols.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....front.context import RequestContext
@@ -44,7 +44,7 @@ class ToolProgress:
         *,
         clock: Clock,
         broker_name: str,
-        address: str,
+        advertised: Callable[[], str],
         store: MessageStore,
         metadata: Metadata,
         offsets: ConsumerOffsets,
@@ -53,10 +53,10 @@ class ToolProgress:
         members: Members[Connection],
         rates: StoreRates,
     ) -> None:
-        """`address` is that of this broker for clients, HOST:PORT."""
+        """`advertised` returns the address of this broker in routes, HOST:PORT."""
         self._clock = clock
         self._broker_name = broker_name
-        self._address = address
+        self._advertised = advertised
         self._store = store
         self._metadata = metadata
         self._offsets = offsets
@@ -137,15 +137,13 @@ class ToolProgress:
             rows += sum(map(len, tables))
             if rows > ROWS_MAX:
                 raise too_many_rows(ROWS_MAX)
-            behind += sum(
-                max(row["brokerOffset"] - row["consumerOffset"], 0)
-                for table in tables
-                for row in table
-            )
+            for row in (row for table in tables for row in table):
+                behind += max(row["brokerOffset"] - row["consumerOffset"], 0)
+                row["pullOffset"] = 0  # as RocketMQ's in this answer
             found.append({name: each})
         return document(
             {
-                "brokerAddr": self._address,
+                "brokerAddr": self._advertised(),
                 "consumeStatsList": found,
                 "totalDiff": behind,
                 "totalInflightDiff": 0,

@@ -1,10 +1,11 @@
 """Recorded requests of real clients, replayed: the answers equal those of Apache RocketMQ 5.5.0.
 
-Requests are sent in the recorded order, on connections that end where they ended. What differs is
-listed here: `VARIES` (addresses, positions, times) and `is_expected_difference` (deliberate
-differences, docs/compatibility.md). A pull that found nothing in its time waits for 20 ms only.
-Positions and handles in requests are replaced by those of this run; a delivery time is as far in
-the future as it was.
+Requests are sent one after another, in the recorded order but for those that the server took in
+another one (`recorded_order.py`), on connections that end where they ended. What differs is listed
+here: `VARIES` and the sets after it (addresses, positions, times), and `is_expected_difference`
+(deliberate differences, docs/compatibility.md). A pull that found nothing in its time waits for
+20 ms only. Positions and handles in requests are replaced by those of this run; a delivery time is
+as far in the future as it was.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +25,24 @@ import pytest
 
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
+from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
-from cometmq.remoting.command import Command, reply
+from cometmq.remoting.command import Command
 from cometmq.store.format.properties import decode_properties, encode_properties
 from cometmq.store.format.record import Record, decode
 from cometmq.tests.broker.live import create_group, create_topic, running, settings
+from cometmq.tests.interop.remoting.recorded_order import (
+    PULLS,
+    SENDS,
+    Event,
+    as_answered,
+    event_key,
+    is_ordinary,
+    is_request,
+    properties_field,
+    topic_of,
+)
 from cometmq.tests.remoting.client import WAIT_S, RemotingClient, wait_for_routes
 from cometmq.tests.remoting.recordings import Closed, Recorded, events, frames, scenarios
 
@@ -34,6 +50,16 @@ from cometmq.tests.remoting.recordings import Closed, Recorded, events, frames, 
 VARIES = {
     *("timestamp", "recallHandle", "popTime", "startOffsetInfo", "msgOffsetInfo", "reviveQid"),
     *("indexLastUpdatePhyoffset", "indexLastUpdateTimestamp"),
+    # Numbers of all topics and groups; the version of the settings.
+    *("wipeTopicCount", "addTopicCount", "totalGroupNum", "version"),
+}
+#: Names of values in JSON bodies that are positions, times, addresses or rates of this run.
+VARIES_IN_BODIES = {
+    *("lastUpdateTimestamp", "lastTimestamp", "physicOffset", "masterCommitLogMaxOffset"),
+    *("clientAddr", "remoteIP", "consumeTps", "topicPutTps", "avgpt", "sum", "tps"),
+    *("dataVersion", "totalDiff", "totalInflightDiff"),
+    # Not used here: always the default (docs/mqadmin.md).
+    *("consumeBroadcastEnable", "consumeFromMinEnable"),
 }
 #: Asynchronous sends of one client are stored in the order in which the server's threads take them.
 VARIES_IN_SENDS = VARIES | {"msgId", "queueOffset"}
@@ -44,12 +70,14 @@ VARIES_IN_NOTICES = {
 }
 #: The default of Apache's answers that set no remark.
 NO_REMARK = "not set any response code"
-SENDS = (Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE)
-PULLS = (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE)
 WAITING = (*PULLS, Request.POP_MESSAGE)
 #: The answers have records.
 READS = (*WAITING, Request.QUERY_MESSAGE, Request.VIEW_MESSAGE_BY_ID)
 TEMPLATE = "TBW102"
+#: Retries and delayed messages come after a second, not after five or ten.
+DELAY_LEVELS = "1s 1s 1s"
+#: Flags of half messages and of committed ones.
+PREPARED, COMMIT = 4, 8
 #: Address of the recorded broker.
 RECORDED_BROKER = "127.0.0.2:10911"
 #: Recordings whose requests are all repeated.
@@ -66,31 +94,45 @@ REPLAYED = (
     *("client-4.9.8-delay-level", "client-4.9.8-transaction-commit"),
     *("client-4.9.8-transaction-rollback", "client-4.9.8-transaction-check"),
     *("client-4.9.8-request-reply", "client-4.9.8-unknown-topic"),
+    *("rebalance", "client-4.9.8-rebalance", "client-4.9.8-broadcast"),
+    *("dead-letter", "client-4.9.8-dead-letter", "retry-count", "client-4.9.8-retry-count"),
+    *("filter-sql", "client-4.9.8-filter-sql"),
 )
 #: Recordings that continue what earlier ones left in their topics: as many messages, and the same
 #: offsets of groups, are there before they are repeated.
 CONTINUED = (
     *("query-by-key", "view-by-id", "client-4.9.8-query-by-key", "client-4.9.8-view-by-id"),
     *("client-4.9.8-compressed-body", "heartbeat-v2"),
-    *("delay-any-time", "client-4.9.8-delay-any-time"),
+    *("delay-any-time", "client-4.9.8-delay-any-time", "client-go"),
 )
+#: Names of topics and groups that the recording with mqadmin creates.
+MADE_BY_MQADMIN = "SmokeAdmin"
+#: Answers with what earlier recordings left, too; only what this one made is compared.
+COLLECTIONS: dict[int, str] = {
+    Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "topicList",
+    Admin.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
+    Admin.GET_BROKER_CONSUME_STATS: "consumeStatsList",
+    Admin.GET_ALL_PRODUCER_INFO: "data",
+}
+#: Settings and figures under the server's own names; `docs/mqadmin.md` and its tests have them.
+OWN_NAMES = (Admin.GET_BROKER_CONFIG, Admin.GET_BROKER_RUNTIME_INFO, Admin.GET_NAMESRV_CONFIG)
+
+
+def is_of_recall(command: Command) -> bool:
+    return command.code in (Request.SEND_MESSAGE_V2, Request.RECALL_MESSAGE)
+
+
+def is_of_mqadmin(command: Command) -> bool:
+    if command.code in (Request.HEART_BEAT, Request.UNREGISTER_CLIENT):
+        return True
+    names = ("topic", "b", "consumerGroup", "producerGroup", "group", "groupName")
+    named = next((command.fields[name] for name in names if name in command.fields), None)
+    return named is None or MADE_BY_MQADMIN in named
+
+
 #: Recordings of which only these requests are repeated: others read what earlier recordings left in
 #: the topics.
-PARTS = {"recall": {Request.SEND_MESSAGE_V2, Request.RECALL_MESSAGE}}
-#: Recordings that are not repeated, and why.
-NOT_REPLAYED = {
-    "one client asks for an offset or pulls while another one commits or sends": (
-        *("rebalance", "client-4.9.8-rebalance", "client-4.9.8-broadcast"),
-    ),
-    "a retry topic existed before, and its messages come after ten seconds and more": (
-        *("dead-letter", "retry-count", "client-4.9.8-dead-letter", "client-4.9.8-retry-count"),
-    ),
-    "the order of parallel pulls decides which of them skips messages": (
-        *("filter-sql", "client-4.9.8-filter-sql"),
-    ),
-    "the client itself runs in test_go_client.py": ("client-go",),
-    "the tool itself runs in test_mqadmin.py": ("mqadmin",),
-}
+PARTS = {"recall": is_of_recall, "mqadmin": is_of_mqadmin}
 
 
 class Replay:
@@ -107,12 +149,17 @@ class Replay:
         #: Handles of popped messages, by queue id and offset.
         self._handles: dict[tuple[str, str], str] = {}
         self._recall_handle = ""
+        #: Offset ids of messages, by the recorded ones.
+        self._offset_ids: dict[str, str] = {}
         #: Recorded position of a half message to its queue offset here.
         self._halves: dict[str, str] = {}
         self.compared = 0
 
     async def run(self, scenario: str) -> None:
-        recorded = chosen(list(events(scenario)), PARTS.get(scenario))
+        recorded = as_answered(chosen(list(events(scenario)), PARTS.get(scenario)))
+        self._answers = answers_in(recorded)
+        self._given = given_by_clients(recorded)
+        self._requests = {event_key(event) for event in recorded if is_request(event)}
         quiet = quiet_pulls(recorded)
         for event in recorded:
             if isinstance(event, Closed):
@@ -134,9 +181,10 @@ class Replay:
         client = self._clients.get(event.connection)
         if client is None:
             client = self._clients[event.connection] = RemotingClient(self._ports[event.server])
-            client.on_request = confirm
+            client.on_request = partial(self._answer_as_recorded, event.connection)
             await client.__aenter__()
         sent = event.command
+        await self._wait_before(client, sent, self._answers.get(event_key(event)))
         fields = self._translated(dict(sent.fields))
         command = Command(sent.code, fields, sent.body, sent.flag, binary=sent.binary)
         command.version = sent.version
@@ -157,6 +205,57 @@ class Replay:
         if sent.code not in WAITING:  # one after another, whatever the order of the answers was
             await asyncio.wait([future], timeout=WAIT_S)
 
+    def _answer_as_recorded(self, connection: int, command: Command) -> Command | None:
+        given = self._given.get((connection, command.code))
+        return replace(given.popleft()) if given else None
+
+    async def _wait_before(
+        self, client: RemotingClient, sent: Command, wanted: Command | None
+    ) -> None:
+        """Wait for what the recorded answers tell was done before this request."""
+        fields = sent.fields
+        if wanted is None:
+            return
+        if sent.code in SENDS and "queueOffset" in wanted.fields and is_ordinary(sent):
+            queue = topic_of(fields), wanted.fields["queueId"]
+            await self._wait_for_pulls(queue, int(wanted.fields["queueOffset"]))
+        topic = fields.get("topic", "")
+        if sent.code == Request.GET_ROUTEINFO_BY_TOPIC:
+            if wanted.body and topic != TEMPLATE:
+                await wait_for_routes(self._ports["namesrv"], [topic])
+        elif sent.code == Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            await self._wait_for_topics(client, only_made(loads(wanted.body), "topicList"))
+        elif topic.startswith("%"):
+            await self._wait_for_delayed(client, fields, stored_at(sent, wanted))
+
+    async def _wait_for_pulls(self, queue: tuple[str, str], end: int) -> None:
+        """Wait for the answers to pulls that have not seen messages from this offset on."""
+        for key, (sent, future) in self._posted.items():
+            pulled = sent.fields.get("topic"), sent.fields.get("queueId")
+            seen = self._answers[key].fields.get("maxOffset") if key in self._answers else None
+            if sent.code in PULLS and pulled == queue and seen is not None and int(seen) <= end:
+                await asyncio.wait([future], timeout=WAIT_S)
+
+    async def _wait_for_topics(self, client: RemotingClient, made: dict[str, Any]) -> None:
+        """Wait until the nameserver knows the topics."""
+        found: set[str] = set()
+        async with asyncio.timeout(WAIT_S):
+            while not found.issuperset(made["topicList"]):
+                answer = await client.call(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+                found = set(loads(answer.body)["topicList"])
+
+    async def _wait_for_delayed(
+        self, client: RemotingClient, fields: dict[str, str], end: int
+    ) -> None:
+        """Wait until a retry or dead-letter queue has as many messages as it had."""
+        queue = {name: fields[name] for name in ("topic", "queueId") if name in fields}
+        found = -1
+        async with asyncio.timeout(WAIT_S):
+            while end and found < end:
+                answer = await client.call(Request.GET_MAX_OFFSET, **queue)
+                found = int(answer.fields["offset"])
+                await asyncio.sleep(0.01 if found < end else 0)
+
     def _translated(self, fields: dict[str, str]) -> dict[str, str]:
         """Replace positions, handles and times of the recording."""
         if "tranStateTableOffset" in fields:
@@ -167,6 +266,8 @@ class Replay:
                 fields[name] = str(known)
         if "extraInfo" in fields:
             fields["extraInfo"] = self._handles[fields["queueId"], fields["offset"]]
+        if fields.get("msgId") in self._offset_ids:
+            fields["msgId"] = self._offset_ids[fields["msgId"]]
         if "recallHandle" in fields:
             fields["recallHandle"] = self._recall_handle
         if fields.keys() >= {"key", "endTimestamp"}:
@@ -184,8 +285,9 @@ class Replay:
         if sent.code in SENDS:
             pairs = zip(ids(wanted), ids(answer), strict=True)
             self._positions.update((offset_of(one), offset_of(other)) for one, other in pairs)
+            self._offset_ids.update(zip(ids(wanted), ids(answer), strict=True))
             self._recall_handle = answer.fields.get("recallHandle", "")
-            if "TRAN_MSG" in sent.fields.get("i", ""):
+            if "TRAN_MSG" in sent.fields[properties_field(sent)]:
                 self._halves[str(offset_of(*ids(wanted)))] = answer.fields["queueOffset"]
         if sent.code == Request.POP_MESSAGE:
             for record in records(answer.body):
@@ -195,6 +297,7 @@ class Replay:
     async def _compare(self, event: Recorded) -> None:
         found = self._posted.pop(event_key(event), None)
         if found is None:  # the request came on a connection that was open before the recording
+            assert event_key(event) not in self._requests
             return
         sent, future = found
         answer = await asyncio.wait_for(future, WAIT_S)
@@ -204,8 +307,7 @@ class Replay:
             return
         where = f"request {sent.code} {sent.fields}"
         assert answer.code == wanted.code, f"{where}: {answer.remark}"
-        remark = None if wanted.remark == NO_REMARK else wanted.remark
-        assert (answer.remark or None) == (remark or None), where
+        assert remark_of(answer) == remark_of(wanted), where
         assert answer.fields.keys() == wanted.fields.keys(), where
         varies = VARIES_IN_SENDS if sent.code in SENDS else VARIES
         for name in wanted.fields.keys() - varies:
@@ -222,9 +324,15 @@ class Replay:
             assert list(map(visible, found_records)) == list(map(visible, wanted_records))
             for one, other in zip(wanted_records, found_records, strict=True):
                 self._positions[one.physical_offset] = other.physical_offset
+        elif sent.code in OWN_NAMES:
+            assert found
         elif wanted:
             text = found.replace(self._address.encode(), RECORDED_BROKER.encode())
-            assert in_any_order(loads(text)) == in_any_order(loads(wanted))
+            document, wanted_document = loads(text), loads(wanted)
+            if name := COLLECTIONS.get(sent.code):
+                document = only_made(document, name)
+                wanted_document = only_made(wanted_document, name)
+            assert in_any_order(document) == in_any_order(wanted_document), sent
         else:
             assert not found
 
@@ -247,24 +355,65 @@ class Replay:
             self._positions[int(place)] = int(found.fields["commitLogOffset"])
             self._halves[place] = found.fields["tranStateTableOffset"]
             assert decode(found.body).body == decode(wanted.body).body
+        elif code == Request.CONSUME_MESSAGE_DIRECTLY:
+            assert visible(decode(found.body)) == visible(decode(wanted.body))
         else:
             assert found.body == wanted.body
 
 
-def chosen(
-    recorded: list[Recorded | Closed], codes: set[Request] | None
-) -> list[Recorded | Closed]:
-    """Return the requests with these codes, if they are given, and their answers."""
-    if codes is None:
+def chosen(recorded: list[Event], is_chosen: Callable[[Command], bool] | None) -> list[Event]:
+    """Return the chosen requests, of both ends, with their answers, and the ends of connections."""
+    if is_chosen is None:
         return recorded
-    asked = {
-        event_key(event)
+    left_out = {
+        (event_key(event), event.from_client)
         for event in recorded
-        if isinstance(event, Recorded) and event.from_client and event.command.code in codes
+        if isinstance(event, Recorded)
+        and not event.command.is_response
+        and not is_chosen(event.command)
     }
     return [
-        event for event in recorded if isinstance(event, Recorded) and event_key(event) in asked
+        event
+        for event in recorded
+        if not isinstance(event, Recorded)
+        or (event_key(event), event.from_client != event.command.is_response) not in left_out
     ]
+
+
+def given_by_clients(recorded: list[Event]) -> dict[tuple[int, int], deque[Command]]:
+    """Return the answers of clients to requests of the server, by connection and code."""
+    asked = {
+        event_key(event): event.command.code
+        for event in recorded
+        if isinstance(event, Recorded) and not event.from_client and not event.command.is_response
+    }
+    given: dict[tuple[int, int], deque[Command]] = defaultdict(deque)
+    for event in recorded:
+        if isinstance(event, Recorded) and event.from_client and event.command.is_response:
+            given[event.connection, asked[event_key(event)]].append(event.command)
+    return given
+
+
+def answers_in(recorded: list[Event]) -> dict[tuple[int, int], Command]:
+    return {
+        event_key(event): event.command
+        for event in recorded
+        if isinstance(event, Recorded) and not event.from_client and event.command.is_response
+    }
+
+
+def stored_at(read: Command, wanted: Command) -> int:
+    """Return how many messages a queue had at least, as the answer of a read tells; a pull may wait
+    for one."""
+    if read.code in PULLS and not wanted.code:
+        return int(wanted.fields["maxOffset"]) - 1
+    if read.code == Request.QUERY_CONSUMER_OFFSET and not wanted.code:
+        return 1
+    return 0
+
+
+def remark_of(answer: Command) -> str:
+    return "" if answer.remark in (None, NO_REMARK) else answer.remark
 
 
 def ids(answer: Command) -> list[str]:
@@ -279,20 +428,16 @@ def offset_of(offset_id: str) -> int:
 
 def is_left_out(code: int) -> set[str]:
     """Return fields of a request of the server that are left out on purpose."""
-    # The name of a half message is its own, not that of the queue of half messages.
-    return {"topic"} if code == Request.CHECK_TRANSACTION_STATE else set()
+    left_out: dict[int, set[str]] = {
+        # The name of a half message is its own, not that of the queue of half messages.
+        Request.CHECK_TRANSACTION_STATE: {"topic"},
+        # An offset id.
+        Request.CONSUME_MESSAGE_DIRECTLY: {"msgId"},
+    }
+    return left_out.get(code, set())
 
 
-def confirm(command: Command) -> Command | None:
-    """Answer a reply that is pushed to the client."""
-    return reply(Reply.SUCCESS) if command.code == Request.PUSH_REPLY_MESSAGE_TO_CLIENT else None
-
-
-def event_key(event: Recorded) -> tuple[int, int]:
-    return event.connection, event.command.opaque
-
-
-def quiet_pulls(recorded: list[Recorded | Closed]) -> set[tuple[int, int]]:
+def quiet_pulls(recorded: list[Event]) -> set[tuple[int, int]]:
     """Return the pulls that found nothing until their time was over."""
     return {
         event_key(event)
@@ -302,7 +447,8 @@ def quiet_pulls(recorded: list[Recorded | Closed]) -> set[tuple[int, int]]:
         and event.command.is_response
         and event.command.code
         in (
-            *(Reply.PULL_NOT_FOUND, Reply.PULL_RETRY_IMMEDIATELY, Reply.POLLING_TIMEOUT),
+            *(Reply.PULL_NOT_FOUND, Reply.PULL_RETRY_IMMEDIATELY, Reply.PULL_OFFSET_MOVED),
+            Reply.POLLING_TIMEOUT,
             *(Reply.SUBSCRIPTION_NOT_EXIST, Reply.SUBSCRIPTION_NOT_LATEST),
         )
     }
@@ -319,6 +465,21 @@ def is_expected_difference(sent: Command, wanted: Command, answer: Command) -> b
     if sent.code == Request.GET_ROUTEINFO_BY_TOPIC and wanted.code == Reply.TOPIC_NOT_EXIST:
         # A retry topic has a route before it exists.
         return sent.fields["topic"].startswith("%RETRY%") and answer.code == Reply.SUCCESS
+    if wanted.code == Reply.PULL_OFFSET_MOVED and wanted.remark == "OFFSET_RESET":
+        # The broker tells connected consumers of a reset.
+        return answer.code == Reply.PULL_NOT_FOUND
+    if answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST != wanted.code:
+        # The mode belongs to a group.
+        return sent.code == Request.SET_MESSAGE_REQUEST_MODE
+    if sent.code == Admin.UPDATE_BROKER_CONFIG:
+        # A setting that is read at start.
+        return answer.code == Reply.INVALID_PARAMETER
+    if sent.code == Request.UPDATE_CONSUMER_OFFSET and sent.fields["commitOffset"] == "-1":
+        # An offset outside of the queue is refused. The Go client commits it if it has none.
+        return answer.code == Reply.INVALID_PARAMETER
+    if wanted.code == Reply.SUBSCRIPTION_PARSE_FAILED:
+        # The remark is that of another parser.
+        return answer.code == wanted.code and bool(answer.remark)
     if sent.fields.get("topic") == TEMPLATE and sent.code == Request.GET_ROUTEINFO_BY_TOPIC:
         # No topic is created by a send (autoCreateTopicEnable=false): there is no template.
         return answer.code == Reply.TOPIC_NOT_EXIST
@@ -355,6 +516,8 @@ def visible(record: Record) -> tuple[Any, ...]:
     varies = (
         *("ORIGIN_MESSAGE_ID", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "POP_CK", "1ST_POP_TIME"),
         *("TRANSACTION_CHECK_TIMES", "TIMER_DELIVER_MS", "TIMER_OUT_MS"),
+        # Written here, not there.
+        *("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
     )
     for name in varies:
         properties.pop(name, None)
@@ -364,10 +527,23 @@ def visible(record: Record) -> tuple[Any, ...]:
     )
 
 
+def only_made(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Keep those items of a collection that the recording has made."""
+    items = document[name]
+    kept = [item for item in items if MADE_BY_MQADMIN in str(item)]
+    return {
+        **document,
+        name: {key: items[key] for key in kept} if isinstance(items, dict) else kept,
+    }
+
+
 def in_any_order(document: Any) -> Any:
-    """Sort lists: members of groups and queues of locks have no order."""
+    """Sort lists: members of groups and queues of locks have no order. Leave out what varies."""
     if isinstance(document, dict):
-        return {key: in_any_order(value) for key, value in document.items()}
+        return {
+            key: None if key in VARIES_IN_BODIES else in_any_order(value)
+            for key, value in document.items()
+        }
     if isinstance(document, list):
         return sorted(map(in_any_order, document), key=repr)
     return document
@@ -384,7 +560,7 @@ def topics_of(scenario: str) -> dict[str, int]:
             asked[event_key(event)] = event.command.fields["topic"]
         elif not event.from_client and event.command.body:
             topic = asked.get(event_key(event), "%")
-            document = json.loads(event.command.body) if not topic.startswith("%") else {}
+            document = loads(event.command.body) if not topic.startswith("%") else {}
             for queues in document.get("queueDatas", ()):
                 found[topic] = queues["writeQueueNums"]
     found.pop(TEMPLATE, None)
@@ -404,17 +580,12 @@ def left_by_others(scenario: str) -> dict[tuple[str, int], int]:
     for asked, answer in exchanges(scenario):
         fields = answer.fields
         if asked.code in SENDS and fields and is_ordinary(asked):
-            queue = asked.fields["b"], int(fields["queueId"])
+            queue = topic_of(asked.fields), int(fields["queueId"])
             found.setdefault(queue, int(fields["queueOffset"]))
         elif asked.code in PULLS and answer.code and "maxOffset" in fields:
             queue = asked.fields["topic"], int(asked.fields["queueId"])
             found.setdefault(queue, int(fields["maxOffset"]))
     return found
-
-
-def is_ordinary(sent: Command) -> bool:
-    """Return whether a message goes to its queue at once."""
-    return "TIMER_DELIVER_MS" not in sent.fields.get("i", "")
 
 
 def committed_by_others(scenario: str) -> list[dict[str, str]]:
@@ -428,6 +599,45 @@ def committed_by_others(scenario: str) -> list[dict[str, str]]:
             queue = {name: asked.fields[name] for name in ("consumerGroup", "topic", "queueId")}
             found.append({**queue, "commitOffset": answer.fields["offset"]})
     return [each for each in found if each["commitOffset"] != "0"]
+
+
+def transactions_of_others(scenario: str) -> list[Record]:
+    """Return the messages of transactions in the answers that had been committed before."""
+    sent = {unique_id(asked) for asked, _ in exchanges(scenario) if asked.code in SENDS}
+    return [
+        record
+        for asked, answer in exchanges(scenario)
+        if asked.code in PULLS
+        for record in records(answer.body)
+        if record.sys_flag == COMMIT and record.properties_dict["UNIQ_KEY"] not in sent
+    ]
+
+
+def unique_id(sent: Command) -> str:
+    properties = decode_properties(sent.fields[properties_field(sent)].encode())
+    return properties.get("UNIQ_KEY", "")
+
+
+async def commit(client: RemotingClient, record: Record) -> None:
+    """Store the message of a transaction."""
+    properties = record.properties_dict
+    group, name = properties["PGROUP"], properties["UNIQ_KEY"]
+    fields: dict[str, Any] = {
+        **{"a": group, "b": record.topic, "c": TEMPLATE, "d": 4, "e": record.queue_id},
+        **{"f": PREPARED, "g": record.born_timestamp_ms, "h": record.flag},
+        "i": encode_properties(properties).decode(),
+    }
+    sent = await client.call(Request.SEND_MESSAGE_V2, record.body, **fields)
+    ended = await client.call(
+        Request.END_TRANSACTION,
+        producerGroup=group,
+        commitLogOffset=offset_of(*ids(sent)),
+        tranStateTableOffset=sent.fields["queueOffset"],
+        commitOrRollback=COMMIT,
+        msgId=name,
+        transactionId=name,
+    )
+    assert ended.code == Reply.SUCCESS, ended
 
 
 def exchanges(scenario: str) -> Iterator[tuple[Command, Command]]:
@@ -456,6 +666,8 @@ async def prepare(port: int, scenario: str) -> None:
                 }
                 sent = await client.call(Request.SEND_MESSAGE_V2, b"earlier", **fields)
                 assert sent.code == Reply.SUCCESS, sent
+        for record in transactions_of_others(scenario):
+            await commit(client, record)
         for offset in committed_by_others(scenario):
             done = await client.call(Request.UPDATE_CONSUMER_OFFSET, **offset)
             assert done.code == Reply.SUCCESS, (done, offset)
@@ -469,12 +681,11 @@ async def pop_mode(port: int, topic: str, group: str) -> None:
     assert done.code == Reply.SUCCESS, done
 
 
-def test_every_recording_is_repeated_or_listed_with_the_reason() -> None:
+def test_every_recording_is_repeated() -> None:
     listed = [
         *REPLAYED,
         *CONTINUED,
         *PARTS,
-        *(name for names in NOT_REPLAYED.values() for name in names),
     ]
     assert sorted(listed) == scenarios()
 
@@ -497,14 +708,18 @@ async def test_the_answers_equal_the_recorded_ones(scenario: str, tmp_path: Path
             # Only these groups' checks were recorded: others commit with the first answer.
             transaction_check_max=15,
         )
-        live = await stack.enter_async_context(running(configured))
+        topics, groups = topics_of(scenario), groups_of(scenario)
+        if scenario == "mqadmin":  # it creates them itself
+            topics, groups = {}, set()
+        store = replace(configured.store, message_delay_level=DELAY_LEVELS)
+        live = await stack.enter_async_context(running(replace(configured, store=store)))
         async with live.client() as wire:
-            for topic, queues in topics_of(scenario).items():
+            for topic, queues in topics.items():
                 await create_topic(wire, topic, queues=queues)
-            for group in groups_of(scenario):
+            for group in groups:
                 await create_group(wire, group)
         port = int(live.bound.remoting.rpartition(":")[2])
-        await wait_for_routes(nameserver.remoting_port, topics_of(scenario))
+        await wait_for_routes(nameserver.remoting_port, topics)
         if scenario in CONTINUED:
             await prepare(port, scenario)
         if scenario == "pop-mode":
