@@ -71,11 +71,12 @@ def _fields() -> dict[str, str]:
     return found
 
 
-def _hostile(code: int) -> Iterator[Command]:
+def hostile(code: int, chosen: int = CHOSEN) -> Iterator[Command]:
+    """Yield requests with an extreme value in one field, or with a hostile body."""
     base = _fields()
     values = (*map(str, EXTREMES), str(-(1 << 63) - 1), *_TEXTS)
     pairs = [(name, value) for name in base for value in values]
-    for name, value in random.Random(code).sample(pairs, CHOSEN):
+    for name, value in random.Random(code).sample(pairs, chosen):
         yield Command(code, {**base, name: value}, b"body")
     for body in _BODIES:
         yield Command(code, dict(base), body)
@@ -90,7 +91,7 @@ async def every_remoting_request(one: Attacker) -> str:
             for code in (*Request, *Admin, -1, (1 << 31) - 1):
                 await _create(one, CLASSIC)
                 if code not in EXCLUDED:
-                    commands = list(_hostile(code))
+                    commands = list(hostile(code))
                     for begin in range(0, len(commands), AT_ONCE):
                         some = map(client.post, commands[begin : begin + AT_ONCE])
                         words |= {Reply(answer.code).name for answer in await asyncio.gather(*some)}
@@ -101,30 +102,37 @@ async def _create(one: Attacker, topic: str) -> None:
     await one.outcome(paths.CREATE_TOPIC, v1.CreateTopicRequest(name=topic, queues=4))
 
 
-def _frame(header: bytes, body: bytes = b"", layout: int = 0, length: int | None = None) -> bytes:
+def frame(header: bytes, body: bytes = b"", layout: int = 0, length: int | None = None) -> bytes:
     size = 4 + len(header) + len(body) if length is None else length
     return struct.pack(">iI", size, layout << 24 | len(header)) + header + body
+
+
+def broken_frames() -> Iterator[bytes]:
+    """Yield frames that lie about their length or are no header."""
+    for length in (-1, 0, 3, FRAME_BYTES_MAX, (1 << 31) - 1):
+        yield frame(b"", length=length)
+    for header in (b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff" * 99, b'{"a":' * 50_000):
+        yield frame(header)
+    yield frame(bytes(21), layout=7)
+    yield frame(b"", layout=1)
+    command = b'{"code":105,"flag":0,"opaque":1,"extFields":%s}'
+    yield frame(command % (b'{"a":%s}' % (b"9" * 5_000)))
+    yield frame(b'{"code":%d}' % (1 << 70))
+    yield frame(command % (b"{" + b",".join(b'"k%d":"v"' % n for n in range(5_000)) + b"}"))
 
 
 @attack("closed")
 async def broken_remoting_frames(one: Attacker) -> str:
     """Frames that lie about their length or are no header: the connection is closed."""
-    command = b'{"code":105,"flag":0,"opaque":1,"extFields":%s}'
-    frames = (
-        *(_frame(b"", length=length) for length in (-1, 0, 3, FRAME_BYTES_MAX, (1 << 31) - 1)),
-        *(_frame(header) for header in (b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff" * 99)),
-        *(_frame(b'{"a":' * 50_000), _frame(bytes(21), layout=7), _frame(b"", layout=1)),
-        _frame(command % (b'{"a":%s}' % (b"9" * 5_000))),
-        _frame(b'{"code":%d}' % (1 << 70)),
-        _frame(command % (b"{" + b",".join(b'"k%d":"v"' % n for n in range(5_000)) + b"}")),
-    )
-    return summary([await _closes(one, port, frame) for port in PORTS for frame in frames])
+    ports = [one.target.node.ports[port] for port in PORTS]
+    return summary([await closes(port, broken) for port in ports for broken in broken_frames()])
 
 
-async def _closes(one: Attacker, port: str, frame: bytes) -> str:
-    reader, writer = await asyncio.open_connection("127.0.0.1", one.target.node.ports[port])
+async def closes(port: int, data: bytes) -> str:
+    """Send bytes; return whether the server closes the connection, and within ten seconds."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(frame)
+        writer.write(data)
         async with asyncio.timeout(10):
             return "answered" if await reader.read(1) else "closed"
     except ConnectionError:
@@ -140,12 +148,14 @@ async def remoting_floods(one: Attacker) -> str:
     """Send 40,000 requests on each of four connections and read no answer."""
     for port in PORTS:
         request = encode(Command(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": CLASSIC}))
-        await asyncio.gather(*(_pushed(one, port, request * 1_000, 40) for _ in range(4)))
+        number = one.target.node.ports[port]
+        await asyncio.gather(*(pushed(number, request * 1_000, 40) for _ in range(4)))
     return "done"
 
 
-async def _pushed(one: Attacker, port: str, data: bytes, times: int) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", one.target.node.ports[port])
+async def pushed(port: int, data: bytes, times: int) -> None:
+    """Write bytes again and again, for three seconds at most, and read nothing."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.suppress(ConnectionError, TimeoutError):
         async with asyncio.timeout(3):
             for _ in range(times):
@@ -154,11 +164,17 @@ async def _pushed(one: Attacker, port: str, data: bytes, times: int) -> None:
     writer.transport.abort()
 
 
+def unfinished() -> bytes:
+    """Return a frame of 16 MB without its last bytes."""
+    return frame(b"", length=FRAME_BYTES_MAX - 4) + bytes(FRAME_BYTES_MAX - 100)
+
+
 @attack("done")
 async def unfinished_remoting_frames(one: Attacker) -> str:
     """16 frames of 16 MB that do not end, on a connection each."""
-    data = _frame(b"", length=FRAME_BYTES_MAX - 4) + bytes(FRAME_BYTES_MAX - 100)
-    await asyncio.gather(*(_pushed(one, "remoting", data, 1) for _ in range(16)))
+    data = unfinished()
+    port = one.target.node.ports["remoting"]
+    await asyncio.gather(*(pushed(port, data, 1) for _ in range(16)))
     return "done"
 
 

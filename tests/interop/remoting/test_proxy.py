@@ -6,12 +6,8 @@ The brokers advertise an address without a server, so a request that bypasses th
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,8 @@ from cometmq.broker.metadata.tables import Topic
 from cometmq.proto.tls_config import TlsConfig
 from cometmq.tests.broker.live import create_group, create_topic, running
 from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_proxy, hidden
-from cometmq.tests.harness.cluster import Cluster, cometmq_command, wait_until
+from cometmq.tests.harness.cluster import Cluster
+from cometmq.tests.harness.proxy_process import proxy_process
 from cometmq.tests.harness.tls_cluster import dev_ca
 from cometmq.tests.interop.remoting import test_go_client, test_java_clients
 from cometmq.tests.interop.remoting.test_failover import client_runs, killing, said
@@ -147,34 +144,6 @@ async def test_java_clients_use_signatures_and_tls_through_a_proxy(
             assert output.splitlines()[-1] == "OK", output[-3_000:]
 
 
-@contextmanager
-def proxy_process(cluster: Cluster, folder: Path) -> Iterator[str]:
-    """Run `cometmq proxy` before a cluster; yield its address for classic clients."""
-    ready, log = folder / "proxy.json", folder / "proxy.log"
-    ports = cluster.node("namesrv").ports
-    flags = {
-        "bind-address": "127.0.0.1",
-        "grpc-server-port": "0",
-        "metrics-prom-exporter-port": "0",
-        "remoting-listen-port": "-1",
-        "namesrv-addr": f"127.0.0.1:{ports['namesrv']}",
-        "remoting-namesrv-addr": f"127.0.0.1:{ports['namesrv_remoting']}",
-        "cluster-token": (cluster.data / "cluster-token").read_text().strip(),
-    }
-    command = [*cometmq_command(), "proxy", "--ready-file", str(ready)]
-    for flag, text in flags.items():
-        command += [f"--{flag}", text]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
-    try:
-        wait_until("the proxy is ready", ready.exists)
-        (one,) = json.loads(ready.read_text())["processes"]
-        yield f"127.0.0.1:{one['ports']['remoting']}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, log.read_text()
-
-
 @pytest.mark.timeout(700)
 def test_nothing_acknowledged_is_lost_when_a_leader_behind_a_proxy_is_killed(
     tmp_path: Path,
@@ -186,8 +155,8 @@ def test_nothing_acknowledged_is_lost_when_a_leader_behind_a_proxy_is_killed(
             (tmp_path / each.mark).mkdir()
             cluster.create_topic(f"{each.mark}-failover", queues=4)
         cluster.wait_in_sync()
-        with proxy_process(cluster, tmp_path) as address:
-            asyncio.run(killing(cluster, runs, tmp_path, address))
+        with proxy_process(cluster, tmp_path) as proxy:
+            asyncio.run(killing(cluster, runs, tmp_path, f"127.0.0.1:{proxy.port}"))
     finally:
         cluster.stop()
     for each in runs:
