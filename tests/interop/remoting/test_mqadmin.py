@@ -23,9 +23,10 @@ from cometmq.remoting.bare_json import QueueKey, dumps
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command, reply
 from cometmq.tests.broker.classic_wire import heartbeat, message, port_of
-from cometmq.tests.broker.live import create_group, create_topic, running, settings
+from cometmq.tests.broker.live import Live, create_group, create_topic, running, settings
+from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_proxy, hidden
 from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
-from cometmq.tests.interop.remoting.mqadmin_commands import CASES, Case
+from cometmq.tests.interop.remoting.mqadmin_commands import CASES, Case, through_a_proxy
 from cometmq.tests.remoting.client import RemotingClient
 
 HERE = Path(__file__).parent / "mqadmin"
@@ -120,8 +121,7 @@ async def consumer(live: Any, values: dict[str, str]) -> AsyncIterator[RemotingC
         client.on_request = answered
         document = json.loads(heartbeat("admin-client", "admin-group", 1, **{"admin-topic": "*"}))
         document["producerDataSet"].append({"groupName": "admin-producers"})
-        answer = await client.call(Request.HEART_BEAT, json.dumps(document).encode())
-        assert answer.code == Reply.SUCCESS, answer
+        await beat(client, document)
         properties = f"KEYS\x01key-0\x02UNIQ_KEY\x01{UNIQUE_ID}\x02"
         sent = await client.post(message(properties=properties, b="admin-topic", e=0))
         assert sent.code == Reply.SUCCESS, sent
@@ -130,7 +130,19 @@ async def consumer(live: Any, values: dict[str, str]) -> AsyncIterator[RemotingC
         answer = await client.call(Request.UPDATE_CONSUMER_OFFSET, commitOffset=1, **fields)
         assert answer.code == Reply.SUCCESS, answer
         await trace(client)
+        beating = asyncio.create_task(beat(client, document, for_ever=True))
         yield client
+        beating.cancel()
+
+
+async def beat(client: RemotingClient, document: Any, *, for_ever: bool = False) -> None:
+    """Send a heartbeat, or one every half minute: the commands may take minutes."""
+    while True:
+        answer = await client.call(Request.HEART_BEAT, json.dumps(document).encode())
+        assert answer.code == Reply.SUCCESS, answer
+        if not for_ever:
+            return
+        await asyncio.sleep(30)
 
 
 async def trace(client: RemotingClient) -> None:
@@ -180,20 +192,43 @@ async def nameserver() -> AsyncIterator[tuple[str, str]]:
 
 @asynccontextmanager
 async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Mqadmin, dict[str, str]]]:
+    async with nameserver() as (address, namesrv):
+        chosen = settings(tmp_path / "store", remoting_listen_port=-1, namesrv_addr=address)
+        async with running(chosen) as live:
+            values = {"broker": live.bound.remoting, "namesrv": namesrv}
+            async with administered(live, values, tmp_path) as mqadmin:
+                yield mqadmin, values
+
+
+@asynccontextmanager
+async def behind_a_proxy(tmp_path: Path) -> AsyncIterator[tuple[Mqadmin, dict[str, str]]]:
+    """The same, with a proxy as the only address."""
+    async with (
+        classic_nameserver() as names,
+        running(hidden(tmp_path / "store", names.grpc)) as live,
+        classic_proxy(names) as (_, port),
+    ):
+        values = dict.fromkeys(("broker", "namesrv"), f"127.0.0.1:{port}")
+        async with administered(live, values, tmp_path) as mqadmin:
+            yield mqadmin, values
+
+
+@asynccontextmanager
+async def administered(
+    live: Live, values: dict[str, str], tmp_path: Path
+) -> AsyncIterator[Mqadmin]:
+    """Create what the commands look for, and run mqadmin."""
     files, home = tmp_path / "files", tmp_path / "home"
     files.mkdir()
     home.mkdir()
     write_lists(files)
-    async with nameserver() as (address, namesrv):
-        chosen = settings(tmp_path / "store", remoting_listen_port=-1, namesrv_addr=address)
-        async with running(chosen) as live:
-            async with live.client() as wire:
-                await create_topic(wire, "admin-topic", queues=4)
-                await create_topic(wire, "trace-topic", queues=1)
-                await create_group(wire, "admin-group")
-            values = {"broker": live.bound.remoting, "files": str(files), "namesrv": namesrv}
-            async with consumer(live, values), started(namesrv, home) as mqadmin:
-                yield mqadmin, values
+    values["files"] = str(files)
+    async with live.client() as wire:
+        await create_topic(wire, "admin-topic", queues=4)
+        await create_topic(wire, "trace-topic", queues=1)
+        await create_group(wire, "admin-group")
+    async with consumer(live, values), started(values["namesrv"], home) as mqadmin:
+        yield mqadmin
 
 
 def documented() -> dict[str, str]:
@@ -217,6 +252,16 @@ async def test_every_command_works_or_is_refused_with_the_reason(tmp_path: Path)
     async with cluster(tmp_path) as (mqadmin, values):
         assert await mqadmin.help() == {case.name for case in CASES}
         found = [trouble(case, await mqadmin.run(case, values), values) for case in CASES]
+    assert not any(found), "\n".join(filter(None, found))
+
+
+@pytest.mark.timeout(600)  # the first run fetches mqadmin
+async def test_commands_work_through_a_proxy_unless_they_change_a_nameserver(
+    tmp_path: Path,
+) -> None:
+    cases = [through_a_proxy(case) for case in CASES if case.works]
+    async with behind_a_proxy(tmp_path) as (mqadmin, values):
+        found = [trouble(case, await mqadmin.run(case, values), values) for case in cases]
     assert not any(found), "\n".join(filter(None, found))
 
 
