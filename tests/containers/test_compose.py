@@ -73,7 +73,10 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
     assert done.stdout.count("read_only: true") == len(SERVICES)
     for service in SERVICES:
         assert f"  {service}:" in done.stdout
-    assert done.stdout.count("published") + done.stdout.count("127.0.0.1:8081:8081") == 1
+    published = ("published", *(f"127.0.0.1:{port}:{port}" for port in (8081, 9876)))
+    assert sum(map(done.stdout.count, published)) == 2
+    # Routes of classic clients name an address that clients on this machine reach.
+    assert "COMETMQ_REMOTING_ADVERTISE: 127.0.0.1:9876" in done.stdout
 
 
 def drill(docker: Engine, *words: str, seconds: float) -> str:
