@@ -128,12 +128,12 @@ async def broken_remoting_frames(one: Attacker) -> str:
     return summary([await closes(port, broken) for port in ports for broken in broken_frames()])
 
 
-async def closes(port: int, data: bytes) -> str:
-    """Send bytes; return whether the server closes the connection, and within ten seconds."""
+async def closes(port: int, data: bytes, within_s: float = 10) -> str:
+    """Send bytes; return whether the server closes the connection within a time."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(within_s):
             return "answered" if await reader.read(1) else "closed"
     except ConnectionError:
         return "closed"

@@ -17,7 +17,7 @@ from cometmq.tests.hostile.neighbour import Figures, Neighbour
 TOPIC, GROUP = "neighbour", "neighbour"
 _MIB = 1 << 20
 # A stall shows in the length of the neighbour's calls, not as a refusal of its sends.
-_SETTINGS = {
+SETTINGS = {
     "COMETMQ_WAIT_TIME_MILLS_IN_SEND_QUEUE": "30000",
     "COMETMQ_OS_PAGE_CACHE_BUSY_TIME_OUT_MILLS": "30000",
     # Half of the time that the attack by a trickling body waits.
@@ -42,7 +42,7 @@ class Target:
         probe: bool = False,
     ) -> None:
         """With `probe` the broker's event loop is asyncio's own, and `turns` is available."""
-        settings = {"COMETMQ_FRONT_DOOR": door, **_SETTINGS, **(env or {})}
+        settings = {"COMETMQ_FRONT_DOOR": door, **SETTINGS, **(env or {})}
         self._turns = data.with_name(f"{data.name}.turns")
         if probe:
             settings |= {"PYTHONPATH": str(_PROBE), "COMETMQ_TURNS": str(self._turns)}

@@ -23,8 +23,9 @@ from cometmq.tests.hostile.remoting import (
     pushed,
     unfinished,
 )
+from cometmq.tests.hostile.target import SETTINGS
 from cometmq.tests.hostile.trial import STAYS_MIB
-from cometmq.tests.remoting.client import RemotingClient, wait_for_routes
+from cometmq.tests.remoting.client import WAIT_S, RemotingClient, wait_for_routes
 
 TOPIC = "neighbour"
 #: Requests whose bodies or handles the proxy reads, and some of those that it only passes on.
@@ -38,13 +39,13 @@ CHOSEN = 8
 
 
 async def frames_that_are_none(port: int) -> None:
-    found = [await closes(port, broken) for broken in broken_frames()]
+    found = [await closes(port, broken, WAIT_S) for broken in broken_frames()]
     assert set(found) == {"closed"}, found
 
 
 async def half_a_frame(port: int) -> None:
     """The proxy closes the connection after its `frontRequestTimeout`."""
-    assert await closes(port, frame(b"{}", length=100)) == "closed"
+    assert await closes(port, frame(b"{}", length=100), WAIT_S) == "closed"
 
 
 async def large_frames(port: int) -> None:
@@ -75,7 +76,7 @@ async def beside(client: RemotingClient, attack: Awaitable[None]) -> None:
     attacking = asyncio.ensure_future(attack)
     sent = 0
     while not (attacking.done() and sent):
-        answer = await asyncio.wait_for(client.post(message(b=TOPIC)), 30)
+        answer = await asyncio.wait_for(client.post(message(b=TOPIC)), WAIT_S)
         assert answer.code == Reply.SUCCESS, answer
         sent += 1
         await asyncio.sleep(0.02)
@@ -93,7 +94,7 @@ async def attacked(port: int) -> None:
 
 
 def test_hostile_classic_clients_of_a_proxy_harm_only_their_connections(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "data", "--single", "--remoting")
+    cluster = Cluster(tmp_path / "data", "--single", env=SETTINGS)
     try:
         cluster.start()
         for topic in (TOPIC, CLASSIC):
