@@ -22,6 +22,8 @@ TOKEN_FIELD = "token"
 #: Bytes of a form: a test message that a person types and its properties, or a small file.
 FORM_BYTES_MAX = 1 << 20
 FORM_FIELDS_MAX = 200
+#: Fields of a form with a file, and bytes of each: a token, and the place of a message.
+FILE_FORM_FIELDS_MAX, FILE_FORM_FIELD_BYTES_MAX = 15, 4 << 10
 #: Bytes of a form that is too large which are read before the refusal.
 UNREAD_BYTES_MAX = 32 << 20
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import secrets
 import signal
@@ -49,6 +50,7 @@ def serve(
     ready_file: Path | None,
 ) -> None:
     """Serve until a signal. Raises CliError if the port or the ready file cannot be used."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a bad form has an answer
     token = secrets.token_urlsafe(32)
     clock = Clock()
     app, watches = make_app(

@@ -1,9 +1,11 @@
 """Pages of messages: search with export, one message with its body, sending a copy."""
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -19,7 +21,6 @@ from ..body_types import KEPT_S, TOO_LARGE, UPLOAD_BYTES_MAX, BodyTypes, Offered
 from ..browse import Queue
 from ..cluster import Cluster
 from ..inputs import bad
-from ..multipart import File
 from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
 from ..story import Stories, Story, trace_id
 from ..views import Form, Views, link, moved
@@ -169,9 +170,10 @@ class MessagePages:
 
     def upload(self, request: Request, form: Form) -> Response:
         """Keep a descriptor set for this browser, and show the message with the list of types."""
-        file = form.files.get("file", File("", b""))
+        file = form.files.get("file", UploadFile(io.BytesIO()))
+        previous = request.cookies.get(_COOKIE, "")
         try:
-            key = self._body_types.keep(request.cookies.get(_COOKIE, ""), file.name, file.data)
+            key = self._body_types.keep(previous, file.filename or "", file.file.read())
         except CliError as refused:
             return self._message(request, {**form, "as": _PROTOBUF}, refused)
         found = self._to_types(form)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
 
 import cometmq
 from cometmq.cli.errors import CliError
-from cometmq.console import multipart
 from cometmq.console.bodies import SHOWN_MAX
 from cometmq.console.body_types import KEPT_MAX, KEPT_S, UPLOAD_BYTES_MAX, BodyTypes
 from cometmq.console.descriptors import Descriptors, built
+from cometmq.console.security import FILE_FORM_FIELDS_MAX, FORM_BYTES_MAX
+from cometmq.console.views import Form, read_file_form
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown, violations
 from cometmq.tests.console.served import Answer, Served, serve, told
 from cometmq.tests.console.test_protobuf import FIELD, order_body, order_file
@@ -190,13 +196,25 @@ def form(file: bytes, name: str = "shop.desc", **fields: str) -> bytes:
 KIND = "multipart/form-data; boundary=limit"
 
 
-def test_a_form_with_a_file_keeps_every_byte_of_it() -> None:
+async def read(body: bytes, kind: bytes = KIND.encode()) -> Form:
+    """Read a form as the console does."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", kind)]}
+    return await read_file_form(Request(scope, receive), "too large")
+
+
+async def test_a_form_with_a_file_keeps_every_byte_of_it() -> None:
     data = bytes(range(256)) + b"\r\n--limi\r\n\r\n--\r\n"
-    fields, files = multipart.parse(KIND, form(data, "b\u00e9.desc", a="1", b=""))
-    assert fields == [("a", "1"), ("b", "")]
-    assert files == {"file": multipart.File("b\u00e9.desc", data)}
+    found = await read(form(data, "b\u00e9.desc", a="1", b=""))
+    assert found == {"a": "1", "b": ""}
+    assert [(name, one.filename) for name, one in found.files.items()] == [("file", "b\u00e9.desc")]
+    assert found.files["file"].file.read() == data
 
 
+@settings(deadline=None)
 @given(
     st.text(max_size=40).map(lambda text: f"multipart/form-data; {text}") | st.just(KIND),
     st.lists(
@@ -208,10 +226,40 @@ def test_a_form_with_a_file_keeps_every_byte_of_it() -> None:
 )
 def test_a_form_is_parsed_or_refused(kind: str, body: bytes) -> None:
     try:
-        fields, files = multipart.parse(kind, body)
-    except ValueError:
+        found = asyncio.run(read(body, kind.encode()))
+    except HTTPException as refused:
+        assert refused.status_code == 400
         return
-    assert len(fields) + len(files) <= multipart.PARTS_MAX
+    assert len(found) + len(found.files) <= FILE_FORM_FIELDS_MAX + 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(form(b"", **{f"f{n}": "" for n in range(16)}), id="fields"),
+        pytest.param(form(b"", a="x" * 5_000), id="a large field"),
+        pytest.param(form(b"")[: -len("--\r\n")], id="no end"),
+        pytest.param(form(b"").removesuffix(b"--limit--\r\n") + form(b""), id="two files"),
+        pytest.param(form(b"", "x" * 5_000), id="a long name"),
+    ],
+)
+async def test_a_form_with_a_file_is_bounded(body: bytes) -> None:
+    with pytest.raises(HTTPException, match="malformed"):
+        await read(body)
+
+
+async def test_other_requests_go_on_while_a_hostile_form_is_parsed() -> None:
+    """Lines that are like a boundary are the slowest: 1 MiB of them takes 0.3 s."""
+    line = b"\r\n--limitX"
+    body = form(line * ((FORM_BYTES_MAX - 1_000) // len(line)))
+    task = asyncio.create_task(read(body))
+    longest_s = 0.0
+    while not task.done():
+        before_s = time.thread_time()  # not the time in which other processes run
+        await asyncio.sleep(0)
+        longest_s = max(longest_s, time.thread_time() - before_s)
+    assert len((await task).files["file"].file.read()) > FORM_BYTES_MAX / 2
+    assert longest_s < 0.05
 
 
 @pytest.fixture(scope="module")
