@@ -21,6 +21,7 @@ SHOWN_MAX = 64 << 10
 _DUMPED_MAX = 4 << 10
 _LINE_BYTES = 16
 _PREVIEW_CHARS = 120
+_PREVIEW_BYTES = 4 * _PREVIEW_CHARS
 # A compressed body becomes at most this large, as a broker accepts bodies of 4 MiB.
 _INFLATED_MAX = 4 << 20
 # A spreadsheet takes a cell that starts with one of these for a formula.
@@ -37,16 +38,19 @@ class Shown:
     is_cut: bool = False
 
 
-def plain(message: v2.Message) -> bytes:
-    """Return the body, decompressed if a client compressed it; damaged ones as they are."""
+def plain(message: v2.Message, bytes_max: int = _INFLATED_MAX) -> bytes:
+    """Return the body, decompressed if a client compressed it; damaged ones as they are.
+
+    Only the start of a compressed one is returned, if it has more than `bytes_max`.
+    """
     body = message.body
     if message.system_properties.body_encoding != v2.GZIP:
         return body
     try:
         if body[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-                return file.read(_INFLATED_MAX)
-        return zlib.decompressobj().decompress(body, _INFLATED_MAX)
+                return file.read(bytes_max)
+        return zlib.decompressobj().decompress(body, bytes_max)
     except (OSError, EOFError, zlib.error):
         return body
 
@@ -62,19 +66,35 @@ def text_of(body: bytes) -> str | None:
     return text
 
 
-def json_of(body: bytes) -> str | None:
-    """Return a JSON body with indentation; None if it is none."""
+def _json_of(body: bytes) -> Any:
+    """Return the value of a JSON body; None if it is none."""
     if body.lstrip()[:1] not in (b"{", b"[") or len(body) > SHOWN_MAX:
         return None
     try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        return json.loads(body)
     except (ValueError, RecursionError):
         return None
 
 
+def start_of(document: Any) -> tuple[str, bool]:
+    """Return a document as JSON with indentation, as much as a page shows, and whether it is cut.
+
+    The whole text of deeply nested values is several hundred times as large as their bytes.
+    """
+    parts, length = [], 0
+    for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
+        parts.append(part)
+        length += len(part)
+        if length > SHOWN_MAX:
+            break
+    # JSON may escape half of a surrogate pair, which is no text.
+    text = "".join(parts)[:SHOWN_MAX].encode(errors="backslashreplace").decode()
+    return text, length > SHOWN_MAX
+
+
 def forms(body: bytes) -> list[str]:
     """Return the forms in which a body can be shown, the best first."""
-    found = ["json"] if json_of(body) is not None else []
+    found = ["json"] if _json_of(body) is not None else []
     if text_of(body) is not None:
         found.append("text")
     return [*found, "hex"]
@@ -86,7 +106,9 @@ def shown(body: bytes, form: str) -> Shown:
     kind = form if form in possible else possible[0]
     if kind == "hex":
         return Shown(kind, hex_dump(body[:_DUMPED_MAX]), len(body) > _DUMPED_MAX)
-    text = (json_of(body) if kind == "json" else text_of(body)) or ""
+    if kind == "json":
+        return Shown(kind, *start_of(_json_of(body)))
+    text = text_of(body) or ""
     return Shown(kind, text[:SHOWN_MAX], len(text) > SHOWN_MAX)
 
 
@@ -101,11 +123,13 @@ def hex_dump(data: bytes) -> str:
     return "\n".join(lines)
 
 
-def preview(body: bytes) -> str:
-    """Return the start of a body as one line."""
-    text = text_of(body[: 4 * _PREVIEW_CHARS])
-    if text is None and len(body) > 4 * _PREVIEW_CHARS:  # the cut may be inside a character
-        text = text_of(body[: 4 * _PREVIEW_CHARS].decode("utf-8", "ignore").encode())
+def preview(message: v2.Message) -> str:
+    """Return the start of the body as one line."""
+    body = plain(message, _PREVIEW_BYTES + 1)
+    start = body[:_PREVIEW_BYTES]
+    text = text_of(start)
+    if text is None and len(body) > len(start):  # the cut may be inside a character
+        text = text_of(start.decode("utf-8", "ignore").encode())
     if text is None:
         return body[:24].hex(" ")
     line = " ".join(text.split())

@@ -2,10 +2,9 @@
 
 A descriptor set is what `protoc --include_imports --descriptor_set_out=FILE` writes. It comes from
 the operator, or from a browser (`body_types.py`). Bodies come from clients and are hostile: their
-size is limited, and the parser limits their nesting.
+size is limited, the parser limits their nesting, and only their first values become JSON.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +23,24 @@ from google.protobuf import (
     wrappers_pb2,
 )
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message import DecodeError, Message
 
 from ..cli.errors import CliError, Exit
-from .bodies import SHOWN_MAX
+from . import bodies, words
 from .inputs import bad
 
 #: Bytes of a descriptor set, and the number of sets.
 SET_BYTES_MAX, SETS_MAX = 8 << 20, 32
 #: Files of a descriptor set.
 FILES_MAX = 10_000
-#: Bytes of a body that is decoded: its fields as objects are many times larger.
-BODY_BYTES_MAX = 1 << 20
+#: Bytes of a body that is decoded: its fields as objects are many times larger, and no other thread
+#: runs while the parser makes them, up to 30 ms.
+BODY_BYTES_MAX = 512 << 10
+#: Values of a body that are shown, about as many as a page has room for. A body has up to 250,000,
+#: which would take a second.
+VALUES_MAX = 4_000
+# The content of an `Any` is parsed on its own: so many of its bytes count as a value.
+_ANY, _ANY_BYTES = any_pb2.Any.DESCRIPTOR.full_name, 1 << 10
 _COMMON: tuple[Any, ...] = (
     *(any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2),
 )
@@ -48,10 +52,11 @@ class Decoded:
     """A body as text in JSON, and what is not in it."""
 
     text: str
-    #: Whether it is cut.
+    #: Whether the text is cut, or has only the first `VALUES_MAX` values.
     is_cut: bool = False
-    #: Fields of the outermost message that its type does not have.
-    unknown_fields: int = 0
+    has_more_values: bool = False
+    #: Bytes of fields that the type does not have.
+    unknown_bytes: int = 0
 
 
 class Descriptors:
@@ -84,7 +89,7 @@ class Descriptors:
     def decode(self, name: str, body: bytes) -> Decoded:
         """Decode a body as a message type. Raises CliError with the reason."""
         if len(body) > BODY_BYTES_MAX:
-            raise bad(f"The body is larger than {BODY_BYTES_MAX >> 20} MiB: download it.")
+            raise bad(f"The body is larger than {words.size(BODY_BYTES_MAX)}: download it.")
         if name not in self.names:
             raise bad(f"The descriptor sets have no message type '{name[:_NAME_SHOWN]}'.")
         # A set may define protobuf's own types differently than the formatter expects them.
@@ -92,30 +97,82 @@ class Descriptors:
         kind = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
         try:
             found: Any = kind.FromString(body)
+            first = _First(self._pool)
+            first.fill(part := kind(), found)
             document = json_format.MessageToDict(
-                found, preserving_proto_field_name=True, descriptor_pool=self._pool
+                part, preserving_proto_field_name=True, descriptor_pool=self._pool
             )
         except DecodeError:
             raise bad(f"The body is not a message of type {name}.") from None
         except (*wrong, RecursionError) as error:
             reason = str(error)[:_REASON_SHOWN]
             raise bad(f"The body cannot be shown as {name}: {reason}") from None
-        text, is_cut = _start_of(document)
-        return Decoded(text, is_cut, len(UnknownFieldSet(found)))
+        text, is_cut = bodies.start_of(document)
+        return Decoded(text, is_cut, first.is_cut, _unknown_bytes(found))
 
 
-def _start_of(document: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return a document as JSON, as much as a page shows, and whether it is cut.
+class _First:
+    """Copies the first values of a message, in the order of its fields' numbers."""
 
-    The whole text of deeply nested messages is several hundred times as large as their bytes.
-    """
-    parts, length = [], 0
-    for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(document):
-        parts.append(part)
-        length += len(part)
-        if length > SHOWN_MAX:
-            break
-    return "".join(parts)[:SHOWN_MAX], length > SHOWN_MAX
+    def __init__(self, pool: descriptor_pool.DescriptorPool) -> None:
+        self._pool = pool
+        self._left = VALUES_MAX
+        self.is_cut = False
+
+    def fill(self, target: Any, source: Any) -> None:
+        """Copy to an empty message of the same type."""
+        if source.DESCRIPTOR.full_name == _ANY and source.type_url:
+            self._fill_any(target, source)
+            return
+        for field, value in source.ListFields():
+            own = target.Extensions[field] if field.is_extension else getattr(target, field.name)
+            if field.is_repeated:
+                self._fill_repeated(own, value)
+            elif not self._takes():
+                return
+            elif field.message_type is not None:
+                own.SetInParent()
+                self.fill(own, value)
+            elif field.is_extension:
+                target.Extensions[field] = value
+            else:
+                setattr(target, field.name, value)
+
+    def _fill_repeated(self, target: Any, source: Any) -> None:
+        """Copy a list or a map."""
+        is_map = isinstance(source, Mapping)
+        for one in source:
+            if not self._takes():
+                return
+            value = source[one] if is_map else one
+            if isinstance(value, Message):
+                self.fill(target[one] if is_map else target.add(), value)
+            elif is_map:
+                target[one] = value
+            else:
+                target.append(value)
+
+    def _fill_any(self, target: Any, source: Any) -> None:
+        """Copy the first values of the content. Raises KeyError for an unknown type of it."""
+        target.type_url = source.type_url
+        if self._takes(len(source.value) // _ANY_BYTES):
+            name = source.type_url.rpartition("/")[2]
+            kind = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
+            self.fill(part := kind(), kind.FromString(source.value))
+            target.value = part.SerializePartialToString()
+
+    def _takes(self, values: int = 1) -> bool:
+        """Return whether a value is one of the first ones; it counts as so many."""
+        self.is_cut |= self._left <= 0
+        self._left -= values
+        return not self.is_cut
+
+
+def _unknown_bytes(message: Any) -> int:
+    """Return the bytes of the fields that a message's type does not have, and remove them."""
+    size = int(message.ByteSize())
+    message.DiscardUnknownFields()
+    return size - int(message.ByteSize())
 
 
 def _common(name: str) -> FileDescriptorProto:

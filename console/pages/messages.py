@@ -20,6 +20,7 @@ from .. import bodies, browse, words
 from ..body_types import KEPT_S, TOO_LARGE, UPLOAD_BYTES_MAX, BodyTypes, Offered
 from ..browse import Queue
 from ..cluster import Cluster
+from ..descriptors import VALUES_MAX, Decoded
 from ..inputs import bad
 from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
 from ..story import Stories, Story, trace_id
@@ -43,7 +44,7 @@ def message_row(located: Located) -> dict[str, Any]:
         "tag": properties.tag,
         "key_text": " ".join(properties.keys),
         "stored_ms": browse.stored_ms(message),
-        "preview": bodies.preview(bodies.plain(message)),
+        "preview": bodies.preview(message),
         "size": len(message.body),
         "href": message_link("/message", queue, properties.queue_offset),
     }
@@ -86,6 +87,17 @@ class BodyAs:
     note: str = ""
     type_name: str = ""
     offered: Offered | None = None
+
+
+def not_shown(decoded: Decoded) -> list[str]:
+    """Return sentences about what the text of a protobuf body does not have."""
+    found = []
+    if decoded.has_more_values:
+        shown = f"Only the first {words.number(VALUES_MAX)} values of the body are shown"
+        found.append(f"{shown}, in the order of the field numbers. The download has all.")
+    if decoded.unknown_bytes:
+        found.append(f"The type has no field for {words.size(decoded.unknown_bytes)} of the body.")
+    return found
 
 
 class MessagePages:
@@ -247,13 +259,11 @@ class MessagePages:
     def _as_protobuf(self, key: str, name: str, body: bytes) -> BodyAs:
         """Return a body as the protobuf type `name`, for the browser with this cookie."""
         offered = self._body_types.offered(key, name, body)
-        shown, note = bodies.Shown(_PROTOBUF, ""), offered.refusal
+        shown, notes = bodies.Shown(_PROTOBUF, ""), [offered.refusal]
         if found := offered.decoded:
             shown = bodies.Shown(_PROTOBUF, found.text, found.is_cut)
-            if found.unknown_fields:
-                left = words.counted(found.unknown_fields, "field")
-                note = f"The type does not have {left} of the body."
-        return BodyAs(shown, note, name, offered)
+            notes = not_shown(found)
+        return BodyAs(shown, " ".join(notes), name, offered)
 
     def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
         """Return the place in the log; None without the right to ask, or without an id."""

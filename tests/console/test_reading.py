@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import time
 import zlib
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_body_is_shown_in_the_forms_that_it_has(body: bytes, forms: list[str])
 
 @given(st.binary(max_size=300))
 def test_any_body_has_a_preview_of_one_line_and_a_dump_of_all_bytes(body: bytes) -> None:
-    assert "\n" not in bodies.preview(body)
+    assert "\n" not in bodies.preview(message(body=body))
     dumped = [line[10:57] for line in bodies.hex_dump(body).splitlines()]
     assert bytes.fromhex(" ".join(dumped)) == body
 
@@ -103,13 +104,23 @@ def test_any_body_has_a_preview_of_one_line_and_a_dump_of_all_bytes(body: bytes)
 def test_large_bodies_are_cut() -> None:
     assert bodies.shown(b"x" * (1 << 20), "text").is_cut
     assert bodies.shown(b"\x00" * (1 << 20), "hex").is_cut
-    assert len(bodies.preview(("é" * 5_000).encode())) <= 120
+    assert len(bodies.preview(message(body=("é" * 5_000).encode()))) <= 120
+
+
+def test_a_large_json_body_is_shown_up_to_the_limit_and_escaped_surrogates_stay_escaped() -> None:
+    deep = b"[" * 900 + b"0," * 20_000 + b"0" + b"]" * 900
+    began_s = time.thread_time()
+    found = bodies.shown(deep, "json")
+    assert (found.kind, len(found.text), found.is_cut) == ("json", bodies.SHOWN_MAX, True)
+    assert time.thread_time() - began_s < 0.2, "all of its text has 40 MB"
+    assert "\\ud800" in bodies.shown(b'["\\ud800"]', "json").text.encode().decode()
 
 
 @pytest.mark.parametrize("pack", [zlib.compress, gzip.compress])
 def test_compressed_bodies_are_unpacked_with_a_limit(pack: object) -> None:
     packed = pack(b"x" * (8 << 20))  # type: ignore[operator]
     assert len(bodies.plain(message(body=packed, body_encoding=v2.GZIP))) == 4 << 20
+    assert bodies.preview(message(body=packed, body_encoding=v2.GZIP)) == "x" * 119 + "…"
     assert bodies.plain(message(body=b"damaged", body_encoding=v2.GZIP)) == b"damaged"
 
 
