@@ -2,8 +2,8 @@
 
 Sources: the message itself, the positions of the replicas, the state of each consumer group with
 its messages in flight, and, with `traceTopicEnable`, the trace records of the broker, which have
-the time of every delivery and acknowledgement. Without them a broker does not record what was
-acknowledged, so a group that is past the message may also have filtered it out or skipped it.
+the time of every delivery and acknowledgement. Without them only the offset of a group is known: if
+it is past the message, a consumer acknowledged it, a filter left it out, or a reset skipped it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cli.cluster.broker_groups import BrokerGroups
 from ..cli.errors import CliError
-from ..cli.message.story import Found, states
+from ..cli.message.story import PAST, Found, states
 from ..client.message import Message
 from ..proto import paths, v1, v2
 from . import words
@@ -102,6 +102,11 @@ def replicated(members: Sequence[v1.MemberStatus], end: int, stored_ms: int) -> 
     return Event(0, "Replicated", text, level, order_ms=stored_ms)
 
 
+def is_acknowledged(records: Iterable[Traced]) -> bool:
+    """Return whether trace records have an acknowledgement."""
+    return any(one.retries is None for one in records)
+
+
 def of_group(
     row: dict[str, Any], held: Sequence[v1.GroupDelivery], records: Sequence[Traced]
 ) -> list[Event]:
@@ -131,10 +136,13 @@ def of_group(
         events.append(Event(at_ms, f"Stored again for {group}", attempts, WARNING, href))
     elif state == "consumed after a retry":
         events.append(Event(at_ms, f"Stored again for {group}", attempts, "", href))
-        events.append(Event(0, f"Consumed by {group}", "its retry copy is behind it", OK, href))
-    elif state.startswith("consumed") and not any(one.retries is None for one in records):
-        text = "acknowledged, filtered out by its subscription, or skipped by a reset"
-        events.append(Event(0, f"Passed by {group}", text, OK, href))
+        events.append(Event(0, f"Consumed by {group}", "its offset is past the copy", OK, href))
+    elif state == PAST and not is_acknowledged(records):
+        text = (
+            f"it is {row['consumer_offset']:,}; not known is whether a consumer acknowledged the"
+            " message, its filter left it out, or a reset skipped it"
+        )
+        events.append(Event(0, f"The offset of {group} is past it", text, "", href))
     elif state.startswith(("waiting", "in flight")) and not held and not records:
         events.append(Event(0, f"Waits for {group}", "not delivered yet", "", href))
     return events
@@ -170,6 +178,8 @@ class Stories:
                 held = self._held(broker, row["group"], message)
                 own = [one for one in records if one.group == row["group"]]
                 story.events += of_group(row, held, own)
+                if row["state"] == PAST and is_acknowledged(own):
+                    row["state"] = "acknowledged"
         except CliError as error:
             story.notes.append(str(error))
         if len(groups) > GROUPS_MAX:

@@ -254,7 +254,7 @@ def story(
 ) -> None:
     """Show what happened to message ID: where it is stored, and its state in each group.
 
-    `consumed` means that the group is past it: acknowledged, filtered out, or skipped by a reset.
+    `offset is past it`: a consumer acknowledged it, a filter left it out, or a reset skipped it.
 
     \b
     cometmq message story 01A2B3C4D5E6F7 --topic orders

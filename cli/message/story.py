@@ -2,8 +2,8 @@
 
 The index finds the message, its retry copies and its dead letters by the message id; the offsets of
 the consumer groups say who is past it. A broker does not record single deliveries (unless
-`traceTopicEnable` is on), so a message that a group is past was acknowledged, filtered out or
-skipped by a reset.
+`traceTopicEnable` is on): that the offset of a group is past a message does not tell whether a
+consumer acknowledged it, a filter left it out, or a reset skipped it.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,8 @@ from ..times import time_text
 _TIMER_TOPIC = "rmq_sys_wheel_timer"
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _DEAD_LETTERS = "%DLQ%"
+#: The state in a group of which only the offset is known.
+PAST = "offset is past it"
 #: One call for each group: beyond it, name the groups.
 GROUPS_MAX = 200
 
@@ -166,7 +168,7 @@ def state_of(
         state = "consumed after a retry" if copies.retry_is_past else "retrying"
         return state, retry.attempt, retry.stored_ms
     if message.offset < queue.consumer_offset:
-        return "consumed, filtered out or skipped", None, 0
+        return PAST, None, 0
     if queue.in_flight:
         return "in flight or waiting", None, 0
     return "waiting", None, 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import cometmq
 from cometmq.broker.trace.records import Consumed, Delivered
 from cometmq.cli.connection import Connection
+from cometmq.cli.message.story import PAST
 from cometmq.console.archives import Archives
 from cometmq.console.forecast import forecast, growth
 from cometmq.console.pages.timers import bounds_of, merged, per_second
@@ -167,8 +168,7 @@ def test_trace_records_have_the_times_of_deliveries_and_acknowledgements() -> No
     bodies = [(after + other).encode(), (again + before).encode(), b"\x02SubBefore\x01x\x02\xff"]
     found = traced(bodies, "M1")
     assert [(one.at_ms, one.retries) for one in found] == [(2_000, 0), (9_000, 1), (9_500, None)]
-    state = "consumed, filtered out or skipped"
-    row = {"group": "readers", "state": state, "attempts": None, "at_ms": 0}
+    row = {"group": "readers", "state": PAST, "attempts": None, "at_ms": 0, "consumer_offset": 9}
     events = timeline(of_group(row, [], found))
     assert [one.title for one in events] == [
         "Delivered to readers",
@@ -176,6 +176,9 @@ def test_trace_records_have_the_times_of_deliveries_and_acknowledgements() -> No
         "Acknowledged by readers",
     ]
     assert events[2].detail == "after 500 ms"
+    (unknown,) = of_group(row, [], [])
+    assert unknown.title == "The offset of readers is past it"
+    assert unknown.detail.startswith("it is 9; not known is whether a consumer acknowledged")
 
 
 def test_a_record_is_replicated_when_every_in_sync_replica_has_it() -> None:
@@ -225,7 +228,9 @@ def test_a_message_has_a_timeline_from_send_to_its_consumers(
         assert "told, queue 0, offset 0" in group
         assert "min left" in group
         consumer.ack(held[0])
-        wait_until("it is passed", lambda: "Passed by tellers" in told(console.get(page)))
+        wait_until(
+            "it is passed", lambda: "The offset of tellers is past it" in told(console.get(page))
+        )
 
 
 def test_archives_show_their_ranges_and_last_jobs(tmp_path: Path) -> None:
