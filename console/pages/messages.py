@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
@@ -24,12 +25,14 @@ from ..descriptors import VALUES_MAX, Decoded
 from ..inputs import bad
 from ..search import EXPORTED_MAX, ROWS, WAYS, Found, Located, MessageSearch, queue_of
 from ..story import Stories, Story, trace_id
-from ..views import Form, Views, link, moved
+from ..views import Form, Views, link, moved, quoted
 from .topics import consumers_of, draft_of, kind_of, lines
 
 _PROTOBUF = "protobuf"
 # Names the descriptor set of a browser; the same for all clusters of the console.
 _COOKIE = "cometmq-console-types"
+# Has the form in which this browser showed the last body, and its last protobuf type.
+_FORM_COOKIE = "cometmq-console-body"
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
 
@@ -87,6 +90,8 @@ class BodyAs:
     note: str = ""
     type_name: str = ""
     offered: Offered | None = None
+    #: Whether the body is shown, and not why it cannot be.
+    is_shown: bool = True
 
 
 def not_shown(decoded: Decoded) -> list[str]:
@@ -210,15 +215,11 @@ class MessagePages:
         """Show one message; `refused` tells why an uploaded descriptor set is not used."""
         queue, offset, message = self._read(query)
         body = bodies.plain(message)
-        if query.get("as") == _PROTOBUF:
-            key = request.cookies.get(_COOKIE, "")
-            body_as = self._as_protobuf(key, query.get("type", ""), body)
-        else:
-            body_as = BodyAs(bodies.shown(body, query.get("as", "")))
+        body_as = self._body_as(request.cookies, query, body)
         status = 200 if refused is None else 400 if refused.code == Exit.USAGE else 503
         located = self._located(queue, offset, message.system_properties.message_id)
         origin = message.system_properties.dead_letter_queue
-        return self._views.page(
+        page = self._views.page(
             *(request, "message.html"),
             status=status,
             title=f"Message {offset} of {queue.topic}",
@@ -255,6 +256,22 @@ class MessagePages:
             story=self._story(queue, message, located),
             trace_id=trace_id(message.user_properties.items()),
         )
+        if query.get("as") == body_as.shown.kind and body_as.is_shown:
+            chosen = f"{body_as.shown.kind}:{quoted(body_as.type_name)}"
+            page.set_cookie(_FORM_COOKIE, chosen, httponly=True, samesite="lax")
+        return page
+
+    def _body_as(self, cookies: Mapping[str, str], query: Mapping[str, str], body: bytes) -> BodyAs:
+        """Return a body in the form of the URL; without one, in the one that was chosen last."""
+        last, _, last_type = cookies.get(_FORM_COOKIE, "").partition(":")
+        form, name = query.get("as", "") or last, query.get("type", "") or unquote(last_type)
+        if form != _PROTOBUF:
+            return BodyAs(bodies.shown(body, form), type_name=name)
+        found = self._as_protobuf(cookies.get(_COOKIE, ""), name, body)
+        if query.get("as") or found.is_shown:
+            return found
+        note = f"This body is not shown as {name}, the last choice. {found.note}"
+        return BodyAs(bodies.shown(body, ""), note, name)
 
     def _as_protobuf(self, key: str, name: str, body: bytes) -> BodyAs:
         """Return a body as the protobuf type `name`, for the browser with this cookie."""
@@ -263,7 +280,7 @@ class MessagePages:
         if found := offered.decoded:
             shown = bodies.Shown(_PROTOBUF, found.text, found.is_cut)
             notes = not_shown(found)
-        return BodyAs(shown, " ".join(notes), name, offered)
+        return BodyAs(shown, " ".join(notes), name, offered, is_shown=found is not None)
 
     def _located(self, queue: Queue, offset: int, message_id: str) -> v1.FoundMessage | None:
         """Return the place in the log; None without the right to ask, or without an id."""

@@ -21,7 +21,7 @@ from cometmq.cli.errors import CliError
 from cometmq.console import descriptors
 from cometmq.console.descriptors import BODY_BYTES_MAX, VALUES_MAX, Descriptors, built, read
 from cometmq.proto.varint import encode_varint
-from cometmq.tests.console.browser import SIZES, chromium, opened, press, violations
+from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown, violations
 from cometmq.tests.console.served import serve, told
 from cometmq.tests.harness.cluster import Cluster
 
@@ -267,9 +267,9 @@ def test_the_page_of_a_message_shows_its_body_as_the_chosen_type(
         page = "/message?topic=binary&queue=0&offset=0"
         assert "Protobuf" in told(console.get(page))
         assert "Choose one of 2 message types" in told(console.get(f"{page}&as=protobuf"))
-        shown = console.get(f"{page}&as=protobuf&type=shop.Order")
-        assert '"number": "17"' in told(shown)
-        assert "<b>é" not in shown
+        order = console.get(f"{page}&as=protobuf&type=shop.Order")
+        assert '"number": "17"' in told(order)
+        assert "<b>é" not in order
         wrong = told(console.get(f"{page}&as=protobuf&type=shop.Nothing"))
         assert "have no message type" in wrong
         with chromium() as browser, opened(browser, SIZES[0], "dark") as (tab, errors):
@@ -280,3 +280,41 @@ def test_the_page_of_a_message_shows_its_body_as_the_chosen_type(
             tab.wait_for_selector('pre.body:has-text(\'"number": "17"\')')
             assert "<b>é</b>" in tab.inner_text("pre.body"), "as text, not as markup"
             assert (violations(tab), errors) == ([], [])
+
+
+def test_a_browser_chooses_the_form_of_bodies_once(shared_cluster: Cluster, tmp_path: Path) -> None:
+    shared_cluster.create_topic("mixed-bodies", queues=1)
+    with cometmq.sync.Producer(shared_cluster.endpoints, topics=["mixed-bodies"]) as producer:
+        for body in (order_body(), order_body(), b'{"a": 1}'):
+            producer.send("mixed-bodies", body)
+    path = written(tmp_path, order_file())
+    with (
+        serve(tmp_path, shared_cluster.endpoints, "--descriptors", str(path)) as console,
+        chromium() as browser,
+        opened(browser, SIZES[0], "light") as (tab, errors),
+    ):
+        first, second, third = (
+            f"{console.url}/message?topic=mixed-bodies&queue=0&offset={n}" for n in range(3)
+        )
+
+        def form() -> str:
+            return tab.inner_text(".tabs [aria-current]")
+
+        tab.goto(f"{first}&as=protobuf&type=shop.Nothing")
+        tab.goto(second)
+        assert form() == "Hex", "a choice that shows nothing is not kept"
+        tab.goto(f"{first}&as=protobuf&type=shop.Order")
+        tab.goto(second)
+        assert form() == "Protobuf"
+        assert '"number": "17"' in tab.inner_text("pre.body")
+        tab.goto(third)
+        assert form() == "JSON"
+        shown(tab, "This body is not shown as shop.Order, the last choice.")
+        press(tab, "Text")
+        tab.goto(second)
+        assert form() == "Hex", "it has no text"
+        press(tab, "Protobuf")
+        assert '"number": "17"' in tab.inner_text("pre.body"), "with the last type"
+        tab.goto(f"{second}&as=hex")
+        assert form() == "Hex", "the form of a URL comes first"
+        assert errors == []
