@@ -85,7 +85,7 @@ class DeadLetterPages:
         ]
 
     def groups(self, request: Request) -> Response:
-        """List the consumer groups with dead letters, the most first."""
+        """List the consumer groups with dead letters, those with most of them first."""
         outcomes = all_groups(self._cluster, system=False)
         rows = group_rows(answers(outcomes), "dead letters")
         return self._views.page(

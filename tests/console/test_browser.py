@@ -123,7 +123,7 @@ def test_all_dead_letters_are_redriven_part_by_part_with_progress(
         opened(one, SIZES[1], "light") as (page, errors),
     ):
         page.goto(f"{console.url}/dead-letters/losers")
-        page.click("a:text('All…')")
+        page.click("a:text('Redrive all…')")
         page.click("button:text('Send all again')")
         page.wait_for_selector("h1:text('Result')")
         assert f"{count} dead letters sent again." in page.inner_text("[role=status]")

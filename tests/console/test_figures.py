@@ -193,8 +193,8 @@ def test_the_store(console: Served, shared_cluster: Cluster, printed: Callable[.
         log = size(store["log_end"] - store["log_start"])
         assert f"Log {log} {store['segments']} segment" in text
         assert f"Disk {store['disk_use']} %" in text
-        assert f"Not flushed {size(store['flush_behind'])}" in text
-        assert f"Not in queues {size(store['dispatch_behind'])}" in text
+        assert f"Not on disk yet {size(store['flush_behind'])}" in text
+        assert f"Not in queues yet {size(store['dispatch_behind'])}" in text
         return True
 
     wait_until("nothing is written", equal)
