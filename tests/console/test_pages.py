@@ -316,6 +316,19 @@ def _copy_of(console: Served) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("time", "oldest message"),
+        ("id", "offset id"),
+        ("offset", "lists its queues"),
+        ("odd", "how"),
+    ],
+)
+def test_a_search_without_a_topic_tells_what_it_needs(console: Served, way: str, text: str) -> None:
+    assert text in told(console.get(f"/messages?by={way}"))
+
+
+@pytest.mark.parametrize(
     "query",
     ["topic=sought&by=odd", "by=key&value=x", "topic=sought&by=key", "topic=sought&begin=soon"],
 )

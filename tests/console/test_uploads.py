@@ -331,7 +331,7 @@ def test_a_refused_upload_shows_the_reason_on_the_page_of_the_message(reader: Se
     assert (refused.status, "The file is empty." in told(refused.text)) == (400, True)
     refused = send(reader, lacking())
     assert "other.proto, which is imported" in told(refused.text)
-    assert "Message type" in told(refused.text)
+    assert "Your own message types" in told(refused.text)
     for length, status in ((UPLOAD_BYTES_MAX + 1, 400), (3 << 20, 413)):
         large = send(reader, b"x" * length)
         assert (large.status, "larger than 512 KiB" in told(large.text)) == (status, True)
@@ -358,6 +358,7 @@ def test_the_keyboard_uploads_a_set_and_decodes_a_body(
         page.goto(reader.url + PAGE)
         press(page, "Protobuf")
         shown(page, "Only this browser uses it.")
+        shown(page, "The console knows no message type: upload a descriptor set")
         assert violations(page) == []
         go_to("input[type=file]")
         with page.expect_file_chooser() as chosen:
