@@ -31,7 +31,6 @@ PORTABLE_LANE = os.environ.get(SWITCH, "").lower() == "off"
 #: end.
 LONG_FILES = (
     "containers/test_compose.py",
-    "pipeline/test_cluster.py",
     "front/test_native_soak.py",
     "drills/test_table_network.py",
     "drills/test_random.py",

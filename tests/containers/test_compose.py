@@ -85,6 +85,7 @@ def drill(docker: Engine, *words: str, seconds: float) -> str:
     return docker.beside(*command, *words, seconds=seconds)
 
 
+@pytest.mark.slow  # two to three minutes; drills of processes kill the same roles
 @pytest.mark.timeout(900)
 def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
     """Kill a broker and a controller while raw senders and the official client use the proxy."""

@@ -15,7 +15,7 @@ from cometmq.tests.damage.run import run
 from cometmq.tests.damage.world import VARIANTS
 
 #: One seed costs a fifth of a second of CPU time.
-SEEDS = 200
+SEEDS = 100
 SLOW_SEEDS = 5000
 CLEAN = next(variant for variant in VARIANTS if variant.clean)
 KILLED = next(variant for variant in VARIANTS if not variant.clean)

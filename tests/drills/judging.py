@@ -13,11 +13,12 @@ from .verdict import Verdict
 
 
 def cases_of(*numbers: int) -> list[object]:
-    """Return pytest parameters: the first mode of each drill; all modes with --slow."""
+    """Return pytest parameters: the first mode of each drill that nothing else covers; all modes of
+    all drills with --slow."""
     found: list[object] = []
     for number in numbers:
         for at, mode in enumerate(drill(number).modes):
-            marks = [pytest.mark.slow] if at else []
+            marks = [pytest.mark.slow] if at or drill(number).covered_by else []
             name = f"{number}-{mode.replace(' ', '')}"
             found.append(pytest.param(number, mode, id=name, marks=marks))
     return found

@@ -28,6 +28,8 @@ class Drill:
     expected: str
     run: Callable[[Stage], None]
     setup: Setup = field(default_factory=Setup)
+    #: Only in the slow lane; names what covers the drill in the default lane.
+    covered_by: str = ""
     group: str = ""  # drills of one group run in one test file
 
     def setup_of(self, mode: str) -> Setup:
@@ -56,12 +58,14 @@ _HALVES = _conf(
 )
 # At full length the log alone fills the disk: no shadow copy of flushed data.
 _FRESH = Setup(first_brokers=1, segment=4 << 20, shadows=False)
+# A follower that receives nothing stays in the in-sync set for longer than TAIL_S.
+_TAIL = _conf(haInSyncLagMs="60000")
 _SLOW_LEASE = Setup(conf={"controllerLeaseMs": "4000"}, namesrv_conf={"controllerLeaseMs": "4000"})
 
 DRILLS: tuple[Drill, ...] = (
     Drill(1, "kill -9 follower, restart", SYNC,
           "in-sync set shrinks, writes continue, no truncation",
-          crashes.follower_dies),
+          crashes.follower_dies, covered_by="drill 2"),
     Drill(2, "the same with minInSyncReplicas=2", (SYNC_2,),
           "writes refused until the follower is back",
           crashes.follower_dies_min_two),
@@ -71,7 +75,7 @@ DRILLS: tuple[Drill, ...] = (
           "new epoch, nothing lost, no duplicate offset",
           crashes.leader_restarts),
     Drill(5, "kill -9 leader with an unreplicated tail", ASYNC,
-          "tail truncated, archived, counted, replayed", crashes.lost_tail),
+          "tail truncated, archived, counted, replayed", crashes.lost_tail, _TAIL),
     Drill(6, "SIGSTOP leader for 3 leases, SIGCONT", BOTH,
           "another leader; no late OK of the old one",
           crashes.leader_pauses, Setup(report_exits=False)),
@@ -91,23 +95,24 @@ DRILLS: tuple[Drill, ...] = (
     Drill(12, "power loss of the only in-sync replica", ("sync", SYNC_2),
           "HOLD and force-elect; with minInSyncReplicas=2 the eligible replica, no loss",
           crashes.power_loss_of_last),
-    Drill(13, "kill -9 a suspect replica", SYNC, "still suspect", crashes.suspect_dies),
+    Drill(13, "kill -9 a suspect replica", SYNC, "still suspect", crashes.suspect_dies,
+          covered_by="tests/sim"),
     Drill(14, "power loss of all, SYNC_FLUSH", SYNC, "nothing lost", crashes.power_loss_of_all,
           Setup(sync_flush=True)),
     Drill(15, "power loss of all, ASYNC_FLUSH", SYNC, "loss within the flush interval, logs equal",
-          crashes.power_loss_of_all),
+          crashes.power_loss_of_all, covered_by="drill 14"),
     Drill(16, "elect B, then C, no message in between", BOTH,
           "B's diverged tail is truncated; logs equal",
-          crashes.two_elections, _THREE),
+          crashes.two_elections, _THREE, covered_by="tests/sim"),
     Drill(17, "kill -9 right after a truncation", ASYNC, "the tail does not reappear",
-          crashes.cut_then_dies),
+          crashes.cut_then_dies, _TAIL),
     Drill(18, "late and reset in-sync proposals, leader killed", SYNC, "nothing lost",
-          partitions.slow_proposals),
+          partitions.slow_proposals, covered_by="tests/sim"),
     Drill(19, "old incarnation proposed after power loss", SYNC, "rejected; nothing lost",
-          partitions.old_incarnation),
+          partitions.old_incarnation, covered_by="tests/sim"),
     Drill(20, "no controller for 10 min, kill follower", BOTH,
           "service continues, in-sync set unchanged",
-          partitions.controller_dies, _SLOW_LEASE),
+          partitions.controller_dies, _SLOW_LEASE, covered_by="drill 21"),
     Drill(21, "kill controller and leader", BOTH, "election after the grace period",
           partitions.controller_and_leader_die),
     Drill(22, "groups.state deleted", BOTH, "rebuilt from the replicas; epoch continues",
@@ -136,7 +141,7 @@ DRILLS: tuple[Drill, ...] = (
     Drill(33, "half messages, failover before commit", SYNC, "checked back by the new leader",
           messages.halves_survive, _HALVES),
     Drill(34, "rolling restart with switchovers", SYNC, "no failed send, no truncation",
-          partitions.rolling_restart),
+          partitions.rolling_restart, covered_by="tests/drills/test_clean_stop.py"),
     Drill(35, "planned switchovers under load", BOTH,
           "gap within 1 s, no truncation, no duplicates",
           partitions.switched_under_load),

@@ -1,6 +1,6 @@
 """Jobs on a standalone cluster of two workers that have only the packed environment.
 
-Runs in CI; elsewhere with `scripts/spark_cluster`.
+In the slow lane, and with `scripts/spark_cluster`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from cometmq.tests.conftest import ON_CI
 from cometmq.tests.formats.cases import contents
 from cometmq.tests.harness.cluster import cometmq_command
 from cometmq.tests.pipeline.spark_cluster import SparkCluster
 from cometmq.tests.pipeline.written import sent, write_store
 
-pytestmark = [pytest.mark.timeout(1200), *([] if ON_CI else [pytest.mark.slow])]
+# Two minutes; test_pipeline_commands.py tests the packed environment without a cluster.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,6 @@ def test_spark_submit_with_a_packed_environment(
     assert len(logs) >= 2, "only one of the workers had something to do"
 
 
-@pytest.mark.slow
 def test_the_command_itself_with_a_master(
     cluster: SparkCluster, packed: Path, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ async def test_java_clients_use_signatures_and_tls_through_a_proxy(
             assert output.splitlines()[-1] == "OK", output[-3_000:]
 
 
+@pytest.mark.slow  # a minute and more; brokers without a proxy have the same test
 @pytest.mark.timeout(700)
 def test_nothing_acknowledged_is_lost_when_a_leader_behind_a_proxy_is_killed(
     tmp_path: Path,
