@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -52,6 +52,8 @@ SECTIONS = (
 _SECTION_OF = {"message": "/messages", "client": "/clients", "audit": "/users"}
 _STATUS = {Exit.NOT_FOUND: 404, Exit.USAGE: 400}
 _SLICE_BYTES = 16 << 10
+#: Forms with a file that are parsed and handled at a time: each is in memory more than once.
+_FILES_AT_ONCE = 2
 _TITLES = {
     400: "Not a valid request",
     403: "Not allowed",
@@ -215,12 +217,19 @@ class Views:
         `is_own`: it changes only what this browser shows, so a read-only console has it too.
         `too_large`: the form has a file, and this is the sentence about one that is too large.
         """
+        turns = asyncio.Semaphore(_FILES_AT_ONCE)
 
         async def endpoint(request: Request) -> Response:
             if not (self.allow_changes or is_own):
                 text = "This console is read-only. To allow changes, start it with --allow-changes."
                 raise HTTPException(403, text)
-            form = await (read_file_form(request, too_large) if too_large else read_form(request))
+            if not too_large:
+                return await change(request, await read_form(request))
+            data = await _body(request, FORM_BYTES_MAX, too_large)
+            async with turns:
+                return await change(request, await parse_file_form(request.headers, data))
+
+        async def change(request: Request, form: Form) -> Response:
             if not is_own_page(request.headers) or not is_token(self._token, form.text("token")):
                 text = "The form is from another page, or the console has restarted. Reload it."
                 raise HTTPException(403, text)
@@ -244,15 +253,14 @@ async def read_form(request: Request) -> Form:
     return Form(pairs)
 
 
-async def read_file_form(request: Request, too_large: str) -> Form:
-    """Read a form with a file; `too_large` tells the limit. Raises HTTPException."""
-    data = await _body(request, FORM_BYTES_MAX, too_large)
+async def parse_file_form(headers: Headers, data: bytearray) -> Form:
+    """Parse a form with a file, and empty `data`. Raises HTTPException."""
     malformed = HTTPException(400, "The form is malformed.")
-    if not request.headers.get("content-type", "").startswith("multipart/form-data;"):
+    if not headers.get("content-type", "").startswith("multipart/form-data;"):
         raise malformed
     parser = _FileFormParser(
-        request.headers,
-        _slices(bytes(data)),
+        headers,
+        _slices(data),
         max_files=1,
         max_fields=FILE_FORM_FIELDS_MAX,
         max_part_size=FILE_FORM_FIELD_BYTES_MAX,
@@ -278,13 +286,15 @@ class _FileFormParser(MultiPartParser):
         self.is_whole = True
 
 
-async def _slices(data: bytes) -> AsyncGenerator[bytes, None]:
-    """Yield a form in parts; other requests go on between them.
+async def _slices(data: bytearray) -> AsyncGenerator[bytes, None]:
+    """Yield and remove a form in parts; other requests go on between them.
 
     The parser steps through lines that are like a boundary: 0.3 s for 1 MiB of them.
     """
-    for start in range(0, len(data), _SLICE_BYTES):
-        yield data[start : start + _SLICE_BYTES]
+    while data:
+        part = bytes(data[:_SLICE_BYTES])
+        del data[:_SLICE_BYTES]
+        yield part
         await asyncio.sleep(0)
 
 

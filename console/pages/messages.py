@@ -189,8 +189,10 @@ class MessagePages:
         """Keep a descriptor set for this browser, and show the message with the list of types."""
         file = form.files.get("file", UploadFile(io.BytesIO()))
         previous = request.cookies.get(_COOKIE, "")
+        data = file.file.read()
+        file.file.close()  # a second copy, for as long as the set waits and is examined
         try:
-            key = self._body_types.keep(previous, file.filename or "", file.file.read())
+            key = self._body_types.keep(previous, file.filename or "", data)
         except CliError as refused:
             return self._message(request, {**form, "as": _PROTOBUF}, refused)
         found = self._to_types(form)

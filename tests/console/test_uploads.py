@@ -13,9 +13,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.types import Message
 
 import cometmq
 from cometmq.cli.errors import CliError
@@ -23,7 +22,7 @@ from cometmq.console.bodies import SHOWN_MAX
 from cometmq.console.body_types import KEPT_MAX, KEPT_S, UPLOAD_BYTES_MAX, BodyTypes
 from cometmq.console.descriptors import Descriptors, built
 from cometmq.console.security import FILE_FORM_FIELDS_MAX, FORM_BYTES_MAX
-from cometmq.console.views import Form, read_file_form
+from cometmq.console.views import Form, parse_file_form
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown, violations
 from cometmq.tests.console.served import Answer, Served, serve, told
 from cometmq.tests.console.test_protobuf import FIELD, order_body, order_file
@@ -197,13 +196,8 @@ KIND = "multipart/form-data; boundary=limit"
 
 
 async def read(body: bytes, kind: bytes = KIND.encode()) -> Form:
-    """Read a form as the console does."""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", kind)]}
-    return await read_file_form(Request(scope, receive), "too large")
+    """Parse a form as the console does."""
+    return await parse_file_form(Headers(raw=[(b"content-type", kind)]), bytearray(body))
 
 
 async def test_a_form_with_a_file_keeps_every_byte_of_it() -> None:
