@@ -39,7 +39,7 @@ BODY_BYTES_MAX = 512 << 10
 #: Values of a body that are shown, about as many as a page has room for. A body has up to 250,000,
 #: which would take a second.
 VALUES_MAX = 4_000
-# The content of an `Any` is parsed on its own: so many of its bytes count as a value.
+# The content of an `Any` is parsed separately; each 1,024 bytes of it count as one value.
 _ANY, _ANY_BYTES = any_pb2.Any.DESCRIPTOR.full_name, 1 << 10
 _COMMON: tuple[Any, ...] = (
     *(any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2),
@@ -162,7 +162,7 @@ class _First:
             target.value = part.SerializePartialToString()
 
     def _takes(self, values: int = 1) -> bool:
-        """Return whether a value is one of the first ones; it counts as so many."""
+        """Count `values` values; return False if the limit was reached before."""
         self.is_cut |= self._left <= 0
         self._left -= values
         return not self.is_cut

@@ -35,8 +35,8 @@ struct Columns {
 type PyColumns<'py> = ([Bound<'py, PyBytes>; 4], usize, usize);
 
 /// Return the entries of the records in `range` of `data`, a segment that begins at log offset
-/// `base`: at most `records_max` records, and no second one if their properties have
-/// more than `bytes_max` bytes. Ends in front of a record of another form.
+/// `base`: at most `records_max` records, whose properties have at most `bytes_max` bytes together.
+/// One record is read whatever its size. Ends in front of a record of another form.
 #[pyfunction]
 pub fn index_entries<'py>(
     py: Python<'py>,

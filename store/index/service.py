@@ -220,7 +220,7 @@ class IndexService:
 
     def turn(self) -> bool:
         """Index one batch, if the index is far behind; return whether it still is. Takes the event
-        loop 2-3 ms."""
+        loop 1-3 ms."""
         if self._lagging:
             self._catch_up(1)
         return self._lagging
