@@ -2,9 +2,9 @@
 
 Derived data, built from the log behind dispatch, in batches: NumPy pays off from about a thousand
 records on, and a batch of BATCH_RECORDS takes the event loop about 1 ms, 2-3 ms without the native
-crate. A lost index is rebuilt in the
-background; until then a query finds only what is indexed. Keys and files are defined in
-`format/index_keys.py` and `format/index_file.py` (docs/formats/store-format.md, section 4).
+crate. A lost index is rebuilt in the background; until then a query finds only what is indexed.
+Keys and files are defined in `format/index_keys.py` and `format/index_file.py`
+(docs/formats/store-format.md, section 4).
 
     offset          records before it are indexed; never beyond what was dispatched
     files           oldest first; only the last one has free entries
