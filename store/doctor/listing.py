@@ -5,6 +5,8 @@ constant time per file (docs/formats/store-format.md, section 1).
 """
 
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ..format.checkpoint import FILE_BYTES, Checkpoint
@@ -27,12 +29,17 @@ def list_store(layout: Layout) -> dict[str, Any]:
         "index": index_files(layout),
         "timers": timers(layout),
         "checkpoint": checkpoint(layout),
-        "config": [
-            {"file": layout.name(path), "bytes": path.stat().st_size} for path in layout.config
-        ],
+        "config": list(config_files(layout)),
         "foreign": list(layout.foreign),
         "strays": [layout.name(path) for path in layout.strays],
     }
+
+
+def config_files(layout: Layout) -> Iterator[dict[str, Any]]:
+    """Yield name and size of every configuration file."""
+    for path in layout.config:
+        with suppress(FileNotFoundError):  # a store that is in use replaces it now
+            yield {"file": layout.name(path), "bytes": path.stat().st_size}
 
 
 def segments(layout: Layout) -> list[dict[str, Any]]:

@@ -14,11 +14,13 @@ import pytest
 from cometmq.store.doctor.diff import diff
 from cometmq.store.doctor.dump import Selection, units
 from cometmq.store.doctor.layout import discover
+from cometmq.store.doctor.listing import config_files
 from cometmq.store.doctor.repair_plan import Action, plan_repair
 from cometmq.store.doctor.verify import Report, verify
 from cometmq.store.format.batch_queue import BatchUnit, encode_unit
 from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.store.format.errors import CorruptLogError
+from cometmq.store.format.json_file import persist
 from cometmq.store.format.record import encode_properties
 from cometmq.tests.store.kit import Kit
 
@@ -288,6 +290,22 @@ def test_a_new_index_file_of_a_running_store_is_a_note(tmp_path: Path) -> None:
         assert not report.findings.problems
         assert "index_file" in {one.kind for one in report.findings.notes}
         kit.kill()
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "storeDigests.json"])
+def test_a_file_that_a_running_store_replaces_is_no_finding(tmp_path: Path, name: str) -> None:
+    kit = Kit(tmp_path / "store")
+    kit.open()
+    keyed(kit, 20)
+    kit.dispatch()
+    path = kit.root / "config" / name
+    for text in ('{"offsetTable": {}}', '{"offsetTable": {"t@g": {0: 1}}}'):
+        persist(path, text)
+    layout = discover(kit.root)
+    path.unlink()  # as between the two renames of `persist`
+    assert not verify(layout).findings.problems
+    assert f"config/{name}.bak" in [row["file"] for row in config_files(layout)]
+    kit.close()
 
 
 @pytest.mark.parametrize("end", ["clean", "killed"])
