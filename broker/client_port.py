@@ -134,7 +134,9 @@ class ClientPort:
             self.handover = Handover()
         make = choose_door(self._door_config.accepting(largest), self._links, self.handover)
         self.door = SuspendableDoor(lambda: make(access.services, clock, faults))
-        broker.sender.connect(access.hold, linger=not self.door.batches)
+        together = self.door.together
+        broker.sender.connect(access.hold, linger=not self.door.batches, together=together)
+        broker.durability.connect(together)
         try:
             return await self.door.start(config.bind_address, config.grpc_server_port)
         except BaseException:

@@ -5,6 +5,7 @@ Services do not depend on the door; only the banner and a metric's label show wh
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from ..proto import native
@@ -32,6 +33,9 @@ class Door(Protocol):
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, let calls in flight finish within the grace time, close."""
+
+    def together(self) -> AbstractContextManager[object]:
+        """As `service.Together`; on the event loop."""
 
     def statistics(self) -> DoorStatistics:
         """Return the current counters."""
@@ -122,6 +126,6 @@ def _bind(
 def _native_maker() -> DoorMaker | None:
     if not native.is_available():
         return None
-    from .native_door import NativeDoor
+    from .native.door import NativeDoor
 
     return NativeDoor

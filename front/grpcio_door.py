@@ -11,6 +11,7 @@ import asyncio
 import errno
 import logging
 import socket
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import unquote
 
@@ -134,6 +135,10 @@ class GrpcioDoor:
             outbound.finish(RpcFailure(UNAVAILABLE, "the server is shutting down"))
         await stopped
         logger.info("door.closed door=%s in_flight=%d", self.name, self.in_flight)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Return a context without effect: gRPC's core sends each answer by itself."""
+        return nullcontext()
 
     def statistics(self) -> DoorStatistics:
         """Return the current counters."""

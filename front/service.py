@@ -20,6 +20,7 @@ and logged (`failure.py`). Services do not depend on the door (docs/formats/fron
 
 from asyncio import Future
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -60,6 +61,9 @@ class Method:
 
 
 ServiceTable = Mapping[str, Method]
+#: Returns a context; answers of unary calls that are ready within it may go to the network together
+#: at its exit (`Door.together`). For code that answers many calls in a row.
+Together = Callable[[], AbstractContextManager[object]]
 
 _KINDS = {
     (False, False): Kind.UNARY,

@@ -7,7 +7,7 @@ dials the next one at once. Counters start again at 0 with each opening.
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from .door import Door
 from .errors import DoorError
@@ -63,6 +63,10 @@ class SuspendableDoor:
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, let calls in flight finish within the grace time, close."""
         await self._door.drain(grace_s)
+
+    def together(self) -> AbstractContextManager[object]:
+        """As `Door.together`, for the current opening."""
+        return self._door.together()
 
     def statistics(self) -> DoorStatistics:
         """Return the counters of the current opening."""

@@ -56,6 +56,11 @@ class Server:
     def listen(self, address: str, port: int) -> int:
         """Listen and serve in a thread; returns the port. Raises OSError with its errno."""
 
+    def reply_many(self, calls: list[Any], messages: list[bytes]) -> list[int]:
+        """Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of
+        the network thread. Returns the positions of the calls whose client has left. Other objects
+        in the place of a call are skipped."""
+
     def take(self, max: int) -> list[tuple[Any, ...]]:
         """Take up to `max` events: (0, call, method, request or None, prepared, timeout ns or -1),
         (1, id, message), (2, id) half-closed, (3, id) gone, (4, id) delivered, (5, id) drained,

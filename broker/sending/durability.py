@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from ...store.format.results import PutStatus
 if TYPE_CHECKING:
     import asyncio
 
+    from ...front.service import Together
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
     from ..leadership import DurabilityPolicy
@@ -129,11 +131,16 @@ class DurabilityGate:
         self._policy = policy
         self._list = WaitingList(_flush_timeout_ns(policy), _replication_timeout_ns(policy))
         self._timer: asyncio.TimerHandle | None = None
+        self._together: Together = nullcontext
         #: Whether an append satisfies the policy as soon as it returns.
         self.immediate = policy.immediate
 
     def __len__(self) -> int:
         return len(self._list.waits)
+
+    def connect(self, together: Together) -> None:
+        """Connect the front door: `together` is `Door.together`."""
+        self._together = together
 
     def wait(self, end: int, done: Done) -> None:
         """Call `done(status)` when the log is durable up to `end`, or after a timeout."""
@@ -148,8 +155,9 @@ class DurabilityGate:
         """Complete waits after a move of the flushed or the confirm offset."""
         if not self._list.waits:
             return
-        for wait in self._list.advance(*self._offsets()):
-            self._complete(wait, PutStatus.PUT_OK)
+        with self._together():
+            for wait in self._list.advance(*self._offsets()):
+                self._complete(wait, PutStatus.PUT_OK)
 
     def set_policy(self, policy: DurabilityPolicy) -> None:
         """Apply the policy of a new epoch, while no append waits."""

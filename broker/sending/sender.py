@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -40,6 +41,7 @@ from .settlement import Batch, Settlement, resolve
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+    from ...front.service import Together
     from ...store.message_store import MessageStore
     from ..access.quotas import Quotas
     from ..admin.auto_topics import AutoTopics
@@ -106,6 +108,7 @@ class Sender:
         self._busy = False
         self._templates: dict[str, TopicTemplate] = {}
         self._hold: Hold | None = None
+        self._together: Together = nullcontext
         self._held = HeldSends(runtime.loop)
         #: Steady time from which the age of collected requests counts.
         self._settled_ns = 0
@@ -158,13 +161,14 @@ class Sender:
         """Let `handler` make the records of all messages of a type."""
         self._handlers[message_type] = handler
 
-    def connect(self, hold: Hold, *, linger: bool) -> None:
+    def connect(self, hold: Hold, *, linger: bool, together: Together) -> None:
         """Connect the front door: requests this replica cannot accept go to `hold`.
 
-        `linger` is False if the door delivers requests in batches.
+        `linger` is False if the door delivers requests in batches; `together` is `Door.together`.
         """
         self._hold = hold
         self._queue.lingers = linger
+        self._together = together
 
     @property
     def takes_bytes(self) -> bool:
@@ -274,10 +278,11 @@ class Sender:
         begin_ns = self._clock.steady_ns()
         refusal = self._send_refusal(begin_ns)
         self._busy = False
-        if self._native is not None and refusal is None and not self._metadata.quotas:
-            appended = self._append_native(self._native, pending, begin_ns)
-        else:
-            appended = self._append_checked(pending, refusal, begin_ns)
+        with self._together():
+            if self._native is not None and refusal is None and not self._metadata.quotas:
+                appended = self._append_native(self._native, pending, begin_ns)
+            else:
+                appended = self._append_checked(pending, refusal, begin_ns)
         if appended:
             self._pump.appended()
 

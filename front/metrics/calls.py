@@ -1,9 +1,10 @@
 """Durations of calls by method and outcome: `rocketmq_rpc_latency`.
 
-A call counts from its arrival until its answer is handed to the network. An answer costs one
-reading of the clock and a few additions. It schedules nothing on the event loop: a callback at the
-end of the turn would cost one more iteration of the loop, with its system call. Only the
-event loop adds. Bounded by the methods of the service table and the status codes.
+A call counts from its arrival until its answer is handed to the network. The answers that are
+handed over together cost one reading of the clock and a few additions. Counting schedules nothing
+on the event loop: a callback at the end of the turn would cost one more iteration of the loop, with
+its system call. Only the event loop adds. Bounded by the methods of the service table and the
+status codes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +21,13 @@ from ...proto.errors import GRPC_NAMES, RpcFailure, WireError, code_name
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from ..context import RequestContext
+    from ..service import Method
     from .families import Families
 
 #: RocketMQ's buckets.
 BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 _BOUNDS_NS: Final = tuple(bound * 1_000_000 for bound in BOUNDS_MS)
-_FIRST_NS: Final = _BOUNDS_NS[0]
 _NS_PER_MS: Final = 1_000_000
 _SUCCESS: Final = "success"
 _WORD_START: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -36,10 +38,10 @@ class _Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
     total_ns: int = 0
 
-    def add(self, took_ns: int) -> None:
-        """Count one call."""
-        self.counts[bisect_left(_BOUNDS_NS, took_ns)] += 1
-        self.total_ns += took_ns
+    def add(self, took_ns: int, count: int = 1) -> None:
+        """Count calls that took this long each."""
+        self.counts[bisect_left(_BOUNDS_NS, took_ns)] += count
+        self.total_ns += took_ns * count
 
 
 class CallTimes:
@@ -53,13 +55,20 @@ class CallTimes:
 
     def answered(self, path: str, begin_ns: int) -> None:
         """Count a call that the service has answered."""
-        took_ns = self._steady_ns() - begin_ns
-        durations = self._answered[path]
-        if took_ns <= _FIRST_NS:  # `add` without a search and a call: this is the path of a send
-            durations.counts[0] += 1
-            durations.total_ns += took_ns
-        else:
-            durations.add(took_ns)
+        self._answered[path].add(self._steady_ns() - begin_ns)
+
+    def answered_together(self, calls: Sequence[tuple[Method, RequestContext]]) -> None:
+        """Count calls that the service has answered; those that arrived together cost little more
+        than one."""
+        now_ns = self._steady_ns()
+        method, ctx = calls[0]
+        path, begin_ns, count = method.path, ctx.begin_ns, 0
+        for method, ctx in calls:
+            if ctx.begin_ns != begin_ns or method.path != path:
+                self._answered[path].add(now_ns - begin_ns, count)
+                path, begin_ns, count = method.path, ctx.begin_ns, 0
+            count += 1
+        self._answered[path].add(now_ns - begin_ns, count)
 
     def waited(self, path: str, begin_ns: int) -> None:
         """Count a long poll that was answered after it had waited."""

@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import socket
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from ...proto.addresses import host_port
@@ -95,6 +96,10 @@ class SplicingDoor:
         await self._inner.drain(grace_s)
         for splice in tuple(self._splices):
             splice.abort()
+
+    def together(self) -> AbstractContextManager[object]:
+        """As `Door.together`."""
+        return self._inner.together()
 
     def statistics(self) -> DoorStatistics:
         """Return the current counters."""

@@ -144,6 +144,7 @@ impl Drop for Shared {
 
 enum Order {
     Send(Arc<Shared>, Out),
+    SendAll(Vec<(Arc<Shared>, Out)>),
     Consumed(Arc<Shared>),
     Stop(u64),
 }
@@ -179,6 +180,7 @@ impl Outbox {
             while let Some(order) = self.orders.pop() {
                 match order {
                     Order::Send(call, out) => call.put(out),
+                    Order::SendAll(all) => all.into_iter().for_each(|(call, out)| call.put(out)),
                     Order::Consumed(call) => call.inbound.add_permits(1),
                     Order::Stop(grace_ms) => return grace_ms,
                 }
@@ -201,17 +203,55 @@ impl Call {
         Self { shared, outbox }
     }
 
-    fn order(&self, mut out: Out) -> bool {
+    /// Count what will be sent; None if the client has left.
+    fn counted(&self, mut out: Out) -> Option<Out> {
         if self.shared.gone.load(Ordering::Acquire) {
-            return false;
+            return None;
         }
         if let Out::Data(data) | Out::Whole(data) = &mut out {
             self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
             *data = counted(&self.shared.unread, std::mem::take(data));
         }
+        Some(out)
+    }
+
+    fn order(&self, out: Out) -> bool {
+        let Some(out) = self.counted(out) else {
+            return false;
+        };
         self.outbox.put(Order::Send(Arc::clone(&self.shared), out));
         true
     }
+}
+
+/// Send one message and the end on each of these calls; returns the positions of those whose client
+/// has left. The network thread is woken once. Objects of other classes stand for calls whose answers
+/// are discarded.
+pub fn reply_many(
+    outbox: &Outbox,
+    calls: &Bound<'_, PyList>,
+    messages: &Bound<'_, PyList>,
+) -> PyResult<Vec<usize>> {
+    if calls.len() != messages.len() {
+        return Err(PyValueError::new_err("every call needs one message"));
+    }
+    let mut all = Vec::with_capacity(calls.len());
+    let mut left = Vec::new();
+    for (position, (call, message)) in calls.iter().zip(messages.iter()).enumerate() {
+        let Ok(call) = call.cast_into::<Call>() else {
+            continue;
+        };
+        let call = call.get();
+        let message = message.cast_into::<PyBytes>()?;
+        match call.counted(Out::Whole(framed(&[message.as_bytes()])?)) {
+            Some(out) => all.push((Arc::clone(&call.shared), out)),
+            None => left.push(position),
+        }
+    }
+    if !all.is_empty() {
+        outbox.put(Order::SendAll(all));
+    }
+    Ok(left)
 }
 
 #[pymethods]

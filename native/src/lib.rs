@@ -2,7 +2,7 @@
 //!
 //! The door handles bytes and streams, paths and headers, but no message types and no services; the
 //! conversions of messages sent and stored are functions of bytes, whose callers decide. The
-//! Python half (`cometmq.front.native_door`) takes requests in batches in its event loop and
+//! Python half (`cometmq.front.native.door`) takes requests in batches in its event loop and
 //! answers through the call objects. Measurements and rules: docs/formats/front-door.md, sections
 //! 1, 2 and 4.
 //!

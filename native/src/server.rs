@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tokio_rustls::server::TlsStream;
 
 use crate::budget::Pool;
-use crate::call::{Call, Outbox};
+use crate::call::{reply_many, Call, Outbox};
 use crate::inbox::{Event, Inbox};
 use crate::metadata::Peer;
 use crate::options::{Counters, Options};
@@ -134,6 +134,17 @@ impl Server {
         let events = self.door.inbox.take(max);
         let described = events.into_iter().map(|event| self.describe(py, event));
         PyList::new(py, described.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of
+    /// the network thread; returns the positions of the calls whose client has left. Other objects
+    /// in the place of a call are skipped.
+    fn reply_many(
+        &self,
+        calls: &Bound<'_, PyList>,
+        messages: &Bound<'_, PyList>,
+    ) -> PyResult<Vec<usize>> {
+        reply_many(&self.outbox, calls, messages)
     }
 
     /// Stop accepting, let calls end, close. After `grace_ms` the remaining connections are closed.

@@ -47,6 +47,7 @@ _LOAD_S: Final = 3_600
 _WITH, _WITHOUT, _CONTROL = range(3)
 _COUNTING: Final = (
     (CallTimes, "answered"),
+    (CallTimes, "answered_together"),
     (Counters, "add_sent"),
     (Counters, "add_sent_requests"),
     (Meter, "put"),

@@ -38,7 +38,13 @@ STEPS = (
         "queue units and message index",
         ("store/dispatch.py", "store/index/", "store/queue/", "broker/dispatch_pump.py", "numpy/"),
     ),
-    ("answers", ("front/reply_future.py", "front/native_calls.py:answer", "broker/sending/answer")),
+    (
+        "answers",
+        (
+            *("front/reply_future.py", "front/native/calls.py:answer", "front/native/replies.py"),
+            "broker/sending/answer",
+        ),
+    ),
     ("counters and metrics", ("metrics/", "call_times.py")),
     ("accept calls, route them", ("front/", "broker/routing/", "broker/access/")),
     ("decide: limits, role, durability", ("broker/",)),

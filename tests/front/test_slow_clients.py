@@ -251,13 +251,20 @@ async def test_a_late_request_is_told_from_a_client_that_left() -> None:
     assert isinstance(late.exception(), TimeoutError)
 
 
+def _calls_and_resets(streams: range) -> bytes:
+    """Return the frames of calls that are reset at once, for one write: a server that reads them
+    one by one has few resets at a time."""
+    return b"".join(
+        frame(HEADERS, END_HEADERS, stream, headers(ECHO)) + frame(RST_STREAM, 0, stream, CANCEL)
+        for stream in streams
+    )
+
+
 async def test_a_client_that_resets_its_calls_is_disconnected(bench: Any, eventually: Any) -> None:
     async with await bench(front_max_pending_resets=50) as b:
         raw = await RawConnection.open(b.port)
         reading = asyncio.ensure_future(until_closed(raw))
-        for stream in range(1, 2_001, 2):
-            raw.start(stream, ECHO)
-            raw.write(frame(RST_STREAM, 0, stream, struct.pack(">I", 8)))
+        raw.write(_calls_and_resets(range(1, 2_001, 2)))
         await asyncio.wait_for(reading, 20)
         assert await b.client.unary("Echo", b"unharmed") == b"unharmed"
         raw.abort()
@@ -278,12 +285,7 @@ async def test_calls_of_a_connection_that_wait_for_the_loop_have_a_limit(
         b.door.service = count
         raw = await RawConnection.open(b.port)
         await raw.echo(1)
-        flood = [
-            frame(HEADERS, END_HEADERS, stream, headers(ECHO))
-            + frame(RST_STREAM, 0, stream, CANCEL)
-            for stream in range(3, 2_003, 2)
-        ]
-        _write_while_the_loop_stands_still(raw, b"".join(flood))
+        _write_while_the_loop_stands_still(raw, _calls_and_resets(range(3, 2_003, 2)))
         assert await b.client.unary("Echo", b"unharmed") == b"unharmed"
         await eventually(lambda: b.door.statistics().in_flight == 0)
         assert 2 < len(calls) <= 2 + 2 * 50

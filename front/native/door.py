@@ -3,7 +3,7 @@
 The network half is the crate in `native/` (package `cometmq-native`); it handles bytes and streams.
 This half takes a batch of events in one call across the boundary, runs the services in the loop's
 read callback and returns the answers. Rules and measurements: docs/formats/front-door.md, sections
-2 and 4. `native_calls.py` serves one call. One test suite covers both doors.
+2 and 4. `calls.py` serves one call. One test suite covers both doors.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import Any
 
 from cometmq_native import Server
 
-from ..proto.errors import RESOURCE_EXHAUSTED, RpcFailure
-from ..proto.node_links import NodeLinks
-from .clock import Clock
-from .config import DoorConfig
-from .context import (
+from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
+from ...proto.node_links import NodeLinks
+from ..clock import Clock
+from ..config import DoorConfig
+from ..context import (
     CLIENT_ID,
     CLIENT_VERSION,
     FORWARDED,
@@ -32,17 +32,18 @@ from .context import (
     TOKEN,
     RequestContext,
 )
-from .errors import AddressError, DoorMissingError, PortInUseError
-from .failure import FailureHandler
-from .faults import Fault, FaultAction, FaultTable
-from .metrics.calls import CallTimes
-from .native_calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
-from .native_tls import DoorCertificate
-from .process import client_connections
-from .service import Kind, Method, ServiceTable
-from .shared.handover import Handover
-from .standard import StandardServices
-from .statistics import DoorStatistics
+from ..errors import AddressError, DoorMissingError, PortInUseError
+from ..failure import FailureHandler
+from ..faults import Fault, FaultAction, FaultTable
+from ..metrics.calls import CallTimes
+from ..process import client_connections
+from ..service import Kind, Method, ServiceTable
+from ..shared.handover import Handover
+from ..standard import StandardServices
+from ..statistics import DoorStatistics
+from .calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
+from .replies import Replies
+from .tls import DoorCertificate
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ _NAMES = (*_FIRST, *sorted(PICKED.difference(_FIRST)))
 _EVENTS_MAX = 256
 #: Time of the loop for these events: a few requests may be slow.
 _TURN_NS = 20_000_000
+#: Ready answers wait at most this long for later events of the same turn.
+_TOGETHER_NS = 1_000_000
 #: Period of the check for changed certificate files.
 _CERTIFICATE_S = 10.0
 # After the grace time, calls that still wait get a status within this time.
@@ -182,6 +185,7 @@ class NativeDoor:
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
         options["remoting"] = int(handover is not None)
         self._server = Server(routes, list(_NAMES), _prepare, options)
+        self.replies = Replies(self._server.reply_many, self.times, self.failures)
         if handover is not None and "remoting" not in self.counters():
             raise DoorMissingError(
                 "remotingListenPort is the port of gRPC clients, but the installed cometmq-native "
@@ -257,6 +261,10 @@ class NativeDoor:
             self.times,
         )
 
+    def together(self) -> Replies:
+        """Return a context; answers that are ready within it go to the network at its exit."""
+        return self.replies
+
     def counters(self) -> dict[str, int]:
         """Return the counters of the network thread since the start, by name."""
         counted: dict[str, int] = self._server.counters()
@@ -300,16 +308,22 @@ class NativeDoor:
         """Process events in order, for one turn of the loop; the rest follows in the next."""
         self._left = False
         steady_ns = self._steady_ns
-        stop_ns = steady_ns() + _TURN_NS
-        for event in events:
-            if event[0] == _OPEN:
+        begin_ns = steady_ns()
+        stop_ns, together_ns = begin_ns + _TURN_NS, begin_ns + _TOGETHER_NS
+        with self.replies as replies:
+            for event in events:
+                if event[0] != _OPEN:
+                    self._progress(event)
+                    continue
                 self._open(event, taken_ns)
-                if steady_ns() >= stop_ns:
+                now_ns = steady_ns()
+                if now_ns >= stop_ns:
                     self._left = True
                     self.loop.call_soon(self._process, events, taken_ns)
                     return
-            else:
-                self._progress(event)
+                if now_ns >= together_ns:
+                    replies.pass_on()
+                    together_ns = now_ns + _TOGETHER_NS
 
     def _open(self, event: tuple[Any, ...], now_ns: int) -> None:
         _, call, index, raw, head, timeout_ns = event

@@ -11,10 +11,10 @@ from typing import Any
 
 from cometmq_native import self_signed
 
-from ..proto.certificates import CertificateFiles, Certificates
-from ..proto.node_links import NodeLinks
-from .config import DoorConfig
-from .errors import CertificateError
+from ...proto.certificates import CertificateFiles, Certificates
+from ...proto.node_links import NodeLinks
+from ..config import DoorConfig
+from ..errors import CertificateError
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """One gRPC call in the native door: request bytes in, the service's handler, answer bytes out.
 
-The guarantees equal those of `grpcio_calls.py`, without a task for each call: the handler runs in
+The guarantees equal those of `..grpcio_calls`, without a task for each call: the handler runs in
 the loop's read callback, a ready answer is sent at once, and a pending one is sent by the callback
 of its future. A `PendingCall` is registered with the door, which notifies it when the client has
 left or the answer was delivered.
@@ -14,10 +14,10 @@ from contextlib import aclosing
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..proto.errors import UNAVAILABLE, RpcFailure
-from .failure import DETAILS_MAX, FailureHandler
-from .reply_future import ReplyFuture
-from .service import (
+from ...proto.errors import UNAVAILABLE, RpcFailure
+from ..failure import DETAILS_MAX, FailureHandler
+from ..reply_future import ReplyFuture
+from ..service import (
     HALF_CLOSED,
     Method,
     OutboundFull,
@@ -29,9 +29,10 @@ from .service import (
 )
 
 if TYPE_CHECKING:
-    from .config import DoorConfig
-    from .context import RequestContext
-    from .metrics.calls import CallTimes
+    from ..config import DoorConfig
+    from ..context import RequestContext
+    from ..metrics.calls import CallTimes
+    from .replies import Replies
 
 # A stream of answers pauses while more than this many bytes wait for its client.
 _STREAM_BYTES_MAX = 1 << 20
@@ -46,6 +47,7 @@ class _Door(Protocol):
     config: DoorConfig
     loop: asyncio.AbstractEventLoop
     failures: FailureHandler
+    replies: Replies
     times: CallTimes
 
     def enter(self, pending: Any) -> None: ...
@@ -133,13 +135,11 @@ class UnaryCall(PendingCall):
 
     def answer(self, answer: Any) -> None:
         try:
-            delivered = self.call.reply(encode(answer))
+            content = encode(answer)
         except Exception as error:
             self.fail(error)
             return
-        self.door.times.answered(self.method.path, self.ctx.begin_ns)
-        if not delivered:
-            self.door.failures.undelivered(self.method, self.ctx)
+        self.door.replies.add(self.call, content, self.method, self.ctx)
 
     def fail(self, error: BaseException) -> None:
         reply_failure(self.door, self.call, self.method, self.ctx, error)
@@ -158,14 +158,11 @@ def reply_failure(
 
 
 def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw: bytes) -> None:
-    """Serve a unary call; a ready answer is sent before this function returns."""
+    """Serve a unary call; a ready answer is sent at once, or at the exit of `door.replies`."""
     try:
         answer = method.handler(read_request(method, raw, ctx), ctx)
         if type(answer) is bytes:
-            delivered = call.reply(answer)
-            door.times.answered(method.path, ctx.begin_ns)
-            if not delivered:
-                door.failures.undelivered(method, ctx)
+            door.replies.add(call, answer, method, ctx)
         elif type(answer) is ReplyFuture or isfuture(answer):
             UnaryCall(door, call, method, ctx).wait(answer)
         elif type(answer) is CoroutineType:

@@ -1,0 +1,65 @@
+"""Answers of unary calls at the native door: those of one turn go to the network together.
+
+To pass an answer on wakes the network thread, a system call that costs more than the rest of an
+answer. While a `Replies` is entered, answers are collected; its exit passes them on in one step.
+Code that answers many calls in a row enters it: the door for the events of a turn, the sender for
+the requests of an append. Bounded by the events of a turn and the requests of an append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from ..context import RequestContext
+    from ..failure import FailureHandler
+    from ..metrics.calls import CallTimes
+    from ..service import Method
+
+
+class Replies:
+    """The answers that one door has not passed on yet. Used on the event loop only."""
+
+    def __init__(
+        self,
+        reply_many: Callable[[list[Any], list[bytes]], list[int]],
+        times: CallTimes,
+        failures: FailureHandler,
+    ) -> None:
+        """`reply_many` answers calls and returns the positions of those whose client has left."""
+        self._reply_many = reply_many
+        self._times = times
+        self._failures = failures
+        self._calls: list[Any] = []
+        self._answers: list[bytes] = []
+        self._origins: list[tuple[Method, RequestContext]] = []
+        self._entered = 0
+
+    def add(self, call: Any, answer: bytes, method: Method, ctx: RequestContext) -> None:
+        """Answer a call: now, or at the exit."""
+        self._calls.append(call)
+        self._answers.append(answer)
+        self._origins.append((method, ctx))
+        if not self._entered:
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Pass the collected answers to the network."""
+        if not self._calls:
+            return
+        calls, answers, origins = self._calls, self._answers, self._origins
+        self._calls, self._answers, self._origins = [], [], []
+        left = self._reply_many(calls, answers)
+        self._times.answered_together(origins)
+        for position in left:
+            self._failures.undelivered(*origins[position])
+
+    def __enter__(self) -> Self:
+        self._entered += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered -= 1
+        if not self._entered:
+            self.pass_on()
