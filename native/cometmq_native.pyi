@@ -45,10 +45,11 @@ class Server:
         names: Sequence[str],
         prepare: Callable[[str, bool, bytes | None, tuple[str | None, ...]], Any],
         options: Mapping[str, int | Mapping[str, int]],
+        bounds_ms: Sequence[int],
     ) -> None:
         """`routes`: (path, bidirectional) of every method; `names`: the headers to pick;
         `prepare(address, tls, certificate, values)` converts them for an opened call; `options`:
-        the limits, by the names in `options.rs`."""
+        the limits, by the names in `options.rs`; `bounds_ms`: the buckets of `durations`."""
 
     def descriptor(self) -> int:
         """Return the descriptor that is readable while events wait for `take`."""
@@ -60,6 +61,10 @@ class Server:
         """Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of
         the network thread. Returns the positions of the calls whose client has left. Other objects
         in the place of a call are skipped."""
+
+    def durations(self) -> list[tuple[list[int], int]]:
+        """Return the calls that `reply_many` has answered: for each route the calls by bucket and
+        their nanoseconds, from `take` to the answer."""
 
     def take(self, max: int) -> list[tuple[Any, ...]]:
         """Take up to `max` events: (0, call, method, request or None, prepared, timeout ns or -1),

@@ -338,24 +338,19 @@ class MessageStore:
         """Append the records that `encode` returns, for queues that `next_number` knows.
 
         None if the store does not accept messages or the log cannot be written; `append_many` then
-        gives the reason for each message. Never waits.
+        gives the reason for each message. Never waits. The caller, which needs the duration too,
+        counts the append: `meter.put`.
         """
         if self._gate.refusal:
             return None
-        meter, log = self.meter, self.log
-        clock, begin = meter.steady_ns, log.end
-        begin_ns = clock() if clock is not None else 0
         try:
             encoded = self._appender.append_encoded(encode)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 self._gate.refuse(f"Writing the commit log failed: {error}.")
             return None
-        if encoded.records:
-            took_ns = clock() - begin_ns if clock is not None else 0
-            meter.put(encoded.records, 0, log.end - begin, took_ns)
-            if self._sync and self._log_flusher is not None:
-                self._log_flusher.request(FlushRequest(log.end, encoded.records))
+        if encoded.records and self._sync and self._log_flusher is not None:
+            self._log_flusher.request(FlushRequest(self.log.end, encoded.records))
         return encoded
 
     def next_number(self, topic: str, queue_id: int) -> int | None:

@@ -297,15 +297,18 @@ class Sender:
             for request, ctx, _ in pending
         ]
         settle = self._settlement.settle_native
+        store = self._store
         appended = False
         at = 0
         while at < len(pending):
+            begin = store.log_end
             plan = native.append(requests, at)
             if plan is None:
                 return self._append_checked(pending[at:], None, begin_ns) or appended
             if plan.records:
                 appended = True
-                self._note_busy(begin_ns)
+                took_ns = self._note_busy(begin_ns)
+                store.meter.put(plan.records, 0, store.log_end - begin, took_ns)
                 for (_, _, answer), content, end in zip(
                     pending[at:], plan.answers, plan.ends, strict=False
                 ):
@@ -316,8 +319,11 @@ class Sender:
                 at = plan.resume
         return appended
 
-    def _note_busy(self, begin_ns: int) -> None:
-        self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns
+    def _note_busy(self, begin_ns: int) -> int:
+        """Note whether an append was too slow; return its nanoseconds."""
+        took_ns = self._clock.steady_ns() - begin_ns
+        self._busy = took_ns >= self._busy_ns
+        return took_ns
 
     def _append_checked(
         self, pending: list[Pending], refusal: WireError | None, begin_ns: int

@@ -1,10 +1,10 @@
 """Durations of calls by method and outcome: `rocketmq_rpc_latency`.
 
-A call counts from its arrival until its answer is handed to the network. The answers that are
-handed over together cost one reading of the clock and a few additions. Counting schedules nothing
-on the event loop: a callback at the end of the turn would cost one more iteration of the loop, with
-its system call. Only the event loop adds. Bounded by the methods of the service table and the
-status codes.
+A call counts from its arrival until its answer is handed to the network. An answer costs one
+reading of the clock and a few additions. It schedules nothing on the event loop: a callback at the
+end of the turn would cost one more iteration of the loop, with its system call. Only the
+event loop adds. The native door counts the answers of unary calls itself. Bounded by the methods of
+the service table and the status codes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,14 +21,14 @@ from ...proto.errors import GRPC_NAMES, RpcFailure, WireError, code_name
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..context import RequestContext
-    from ..service import Method
     from .families import Families
 
 #: RocketMQ's buckets.
 BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 _BOUNDS_NS: Final = tuple(bound * 1_000_000 for bound in BOUNDS_MS)
 _NS_PER_MS: Final = 1_000_000
+#: The answered calls of one method: its path, the calls by bucket, and their nanoseconds.
+Counted = tuple[str, list[int], int]
 _SUCCESS: Final = "success"
 _WORD_START: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -38,17 +38,21 @@ class _Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
     total_ns: int = 0
 
-    def add(self, took_ns: int, count: int = 1) -> None:
-        """Count calls that took this long each."""
-        self.counts[bisect_left(_BOUNDS_NS, took_ns)] += count
-        self.total_ns += took_ns * count
+    def add(self, took_ns: int) -> None:
+        """Count one call."""
+        self.counts[bisect_left(_BOUNDS_NS, took_ns)] += 1
+        self.total_ns += took_ns
 
 
 class CallTimes:
     """The durations of one door's calls."""
 
-    def __init__(self, steady_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, steady_ns: Callable[[], int], counted: Callable[[], Iterable[Counted]] = tuple
+    ) -> None:
+        """`counted` returns the answers that the door counts itself."""
         self._steady_ns = steady_ns
+        self._counted = counted
         self._answered: defaultdict[str, _Durations] = defaultdict(_Durations)
         #: Answers of long polls that waited, and failures, by path, code and whether it waited.
         self._others: defaultdict[tuple[str, str, bool], _Durations] = defaultdict(_Durations)
@@ -56,19 +60,6 @@ class CallTimes:
     def answered(self, path: str, begin_ns: int) -> None:
         """Count a call that the service has answered."""
         self._answered[path].add(self._steady_ns() - begin_ns)
-
-    def answered_together(self, calls: Sequence[tuple[Method, RequestContext]]) -> None:
-        """Count calls that the service has answered; those that arrived together cost little more
-        than one."""
-        now_ns = self._steady_ns()
-        method, ctx = calls[0]
-        path, begin_ns, count = method.path, ctx.begin_ns, 0
-        for method, ctx in calls:
-            if ctx.begin_ns != begin_ns or method.path != path:
-                self._answered[path].add(now_ns - begin_ns, count)
-                path, begin_ns, count = method.path, ctx.begin_ns, 0
-            count += 1
-        self._answered[path].add(now_ns - begin_ns, count)
 
     def waited(self, path: str, begin_ns: int) -> None:
         """Count a long poll that was answered after it had waited."""
@@ -87,6 +78,10 @@ class CallTimes:
 
         rows = [
             *(((path, _SUCCESS, False), durations) for path, durations in self._answered.items()),
+            *(
+                ((path, _SUCCESS, False), _Durations(counts, total_ns))
+                for path, counts, total_ns in self._counted()
+            ),
             *self._others.items(),
         ]
         return families.histogram(

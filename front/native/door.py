@@ -35,7 +35,7 @@ from ..context import (
 from ..errors import AddressError, DoorMissingError, PortInUseError
 from ..failure import FailureHandler
 from ..faults import Fault, FaultAction, FaultTable
-from ..metrics.calls import CallTimes
+from ..metrics.calls import BOUNDS_MS, CallTimes, Counted
 from ..process import client_connections
 from ..service import Kind, Method, ServiceTable
 from ..shared.handover import Handover
@@ -171,7 +171,7 @@ class NativeDoor:
         self._streams: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
         self.failures = FailureHandler(clock.steady_ns)
-        self.times = CallTimes(clock.steady_ns)
+        self.times = CallTimes(clock.steady_ns, self._counted)
         self._left = False  # taken events wait for the next turn of the loop
         self._closed: asyncio.Future[None] | None = None  # set while the door listens
         self._closing: asyncio.Future[None]
@@ -184,8 +184,8 @@ class NativeDoor:
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
         options["remoting"] = int(handover is not None)
-        self._server = Server(routes, list(_NAMES), _prepare, options)
-        self.replies = Replies(self._server.reply_many, self.times, self.failures)
+        self._server = Server(routes, list(_NAMES), _prepare, options, BOUNDS_MS)
+        self.replies = Replies(self._server.reply_many, self.failures)
         if handover is not None and "remoting" not in self.counters():
             raise DoorMissingError(
                 "remotingListenPort is the port of gRPC clients, but the installed cometmq-native "
@@ -269,6 +269,13 @@ class NativeDoor:
         """Return the counters of the network thread since the start, by name."""
         counted: dict[str, int] = self._server.counters()
         return counted
+
+    def _counted(self) -> Iterator[Counted]:
+        """Return the answered unary calls of each method that was called."""
+        durations = zip(self._methods, self._server.durations(), strict=True)
+        for (method, _), (counts, total_ns) in durations:
+            if any(counts):
+                yield method.path, counts, total_ns
 
     # -- called by calls ----------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from ..context import RequestContext
     from ..failure import FailureHandler
-    from ..metrics.calls import CallTimes
     from ..service import Method
 
 
@@ -24,12 +23,10 @@ class Replies:
     def __init__(
         self,
         reply_many: Callable[[list[Any], list[bytes]], list[int]],
-        times: CallTimes,
         failures: FailureHandler,
     ) -> None:
         """`reply_many` answers calls and returns the positions of those whose client has left."""
         self._reply_many = reply_many
-        self._times = times
         self._failures = failures
         self._calls: list[Any] = []
         self._answers: list[bytes] = []
@@ -50,9 +47,7 @@ class Replies:
             return
         calls, answers, origins = self._calls, self._answers, self._origins
         self._calls, self._answers, self._origins = [], [], []
-        left = self._reply_many(calls, answers)
-        self._times.answered_together(origins)
-        for position in left:
+        for position in self._reply_many(calls, answers):
             self._failures.undelivered(*origins[position])
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use crossbeam_queue::SegQueue;
@@ -17,6 +18,7 @@ use pyo3::types::{PyBytes, PyList};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::budget::{counted, Share};
+use crate::durations::Durations;
 use crate::frame;
 use crate::status::Status;
 
@@ -195,12 +197,21 @@ impl Outbox {
 pub struct Call {
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
+    /// Index of the method in the table from Python.
+    method: usize,
+    /// When Python took the call.
+    taken: Instant,
 }
 
 impl Call {
     /// Create the half of Python.
-    pub fn new(shared: Arc<Shared>, outbox: Arc<Outbox>) -> Self {
-        Self { shared, outbox }
+    pub fn new(shared: Arc<Shared>, outbox: Arc<Outbox>, method: usize, taken: Instant) -> Self {
+        Self {
+            shared,
+            outbox,
+            method,
+            taken,
+        }
     }
 
     /// Count what will be sent; None if the client has left.
@@ -225,10 +236,11 @@ impl Call {
 }
 
 /// Send one message and the end on each of these calls; returns the positions of those whose client
-/// has left. The network thread is woken once. Objects of other classes stand for calls whose answers
-/// are discarded.
+/// has left. The network thread is woken once, and the durations are counted. Objects of other
+/// classes stand for calls whose answers are discarded.
 pub fn reply_many(
     outbox: &Outbox,
+    durations: &Durations,
     calls: &Bound<'_, PyList>,
     messages: &Bound<'_, PyList>,
 ) -> PyResult<Vec<usize>> {
@@ -237,12 +249,14 @@ pub fn reply_many(
     }
     let mut all = Vec::with_capacity(calls.len());
     let mut left = Vec::new();
+    let mut answered = Vec::with_capacity(calls.len());
     for (position, (call, message)) in calls.iter().zip(messages.iter()).enumerate() {
         let Ok(call) = call.cast_into::<Call>() else {
             continue;
         };
         let call = call.get();
         let message = message.cast_into::<PyBytes>()?;
+        answered.push((call.method, call.taken));
         match call.counted(Out::Whole(framed(&[message.as_bytes()])?)) {
             Some(out) => all.push((Arc::clone(&call.shared), out)),
             None => left.push(position),
@@ -251,6 +265,12 @@ pub fn reply_many(
     if !all.is_empty() {
         outbox.put(Order::SendAll(all));
     }
+    let now = Instant::now();
+    durations.add(
+        answered
+            .into_iter()
+            .map(|(method, taken)| (method, now - taken)),
+    );
     Ok(left)
 }
 

@@ -14,6 +14,7 @@
 //! | `budget` | bytes of unfinished requests and unread answers |
 //! | `call` | orders of Python for a call |
 //! | `client` | outgoing calls to servers, for the SDK |
+//! | `durations` | durations of answered calls |
 //! | `inbox` | events for Python, one wake-up for many |
 //! | `metadata` | the headers that Python requested |
 //! | `frame`, `status` | gRPC's framing and statuses |
@@ -38,6 +39,7 @@ mod call;
 mod chance;
 mod classic_send;
 mod client;
+mod durations;
 mod frame;
 mod inbox;
 mod index_entries;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use http::header::HeaderName;
@@ -23,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::budget::Pool;
 use crate::call::{reply_many, Call, Outbox};
+use crate::durations::Durations;
 use crate::inbox::{Event, Inbox};
 use crate::metadata::Peer;
 use crate::options::{Counters, Options};
@@ -39,6 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Server {
     door: Arc<Door>,
     outbox: Arc<Outbox>,
+    durations: Durations,
     tls: Arc<Tls>,
     prepare: Py<PyAny>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -48,14 +50,17 @@ pub struct Server {
 impl Server {
     /// `routes`: (path, bidirectional) of every method; `names`: the headers to pick;
     /// `prepare(address, tls, certificate, values)`: converts them for `Open`; `options`: the
-    /// limits (`options.rs`).
+    /// limits (`options.rs`); `bounds_ms`: the buckets of `durations`.
     #[new]
     fn new(
         routes: Vec<(String, bool)>,
         names: Vec<String>,
         prepare: Py<PyAny>,
         options: &Bound<'_, PyDict>,
+        bounds_ms: Vec<u64>,
     ) -> PyResult<Self> {
+        let bounds = bounds_ms.into_iter().map(Duration::from_millis).collect();
+        let durations = Durations::new(bounds, routes.len());
         let options = Options::from_python(options)?;
         let routes = routes.into_iter().enumerate();
         let routes: HashMap<_, _> = routes
@@ -87,6 +92,7 @@ impl Server {
                 ids: AtomicU64::new(1),
             }),
             outbox: Arc::new(Outbox::default()),
+            durations,
             tls: Arc::new(Tls::default()),
             prepare,
             thread: Mutex::new(None),
@@ -132,7 +138,10 @@ impl Server {
     /// Take up to `max` events as tuples that start with the number of their kind (see `describe`).
     fn take<'py>(&self, py: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
         let events = self.door.inbox.take(max);
-        let described = events.into_iter().map(|event| self.describe(py, event));
+        let now = Instant::now();
+        let described = events
+            .into_iter()
+            .map(|event| self.describe(py, event, now));
         PyList::new(py, described.collect::<PyResult<Vec<_>>>()?)
     }
 
@@ -144,7 +153,13 @@ impl Server {
         calls: &Bound<'_, PyList>,
         messages: &Bound<'_, PyList>,
     ) -> PyResult<Vec<usize>> {
-        reply_many(&self.outbox, calls, messages)
+        reply_many(&self.outbox, &self.durations, calls, messages)
+    }
+
+    /// Return the calls that `reply_many` answered: for each route the calls by bucket and their
+    /// nanoseconds.
+    fn durations(&self) -> Vec<(Vec<u64>, u64)> {
+        self.durations.counted()
     }
 
     /// Stop accepting, let calls end, close. After `grace_ms` the remaining connections are closed.
@@ -198,7 +213,12 @@ impl Server {
     /// (2, id) half-closed | (3, id) gone | (4, id) delivered | (5, id) drained |
     /// (6, id, code, text) broken | (7,) closed | (8, descriptor, peer) remoting, which the caller
     /// closes
-    fn describe<'py>(&self, py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
+    fn describe<'py>(
+        &self,
+        py: Python<'py>,
+        event: Event,
+        now: Instant,
+    ) -> PyResult<Bound<'py, PyTuple>> {
         match event {
             Event::Open {
                 call,
@@ -210,7 +230,7 @@ impl Server {
             } => {
                 call.take();
                 drop(held);
-                let call = Call::new(call, Arc::clone(&self.outbox));
+                let call = Call::new(call, Arc::clone(&self.outbox), method, now);
                 let request = request.map(|request| PyBytes::new(py, &request));
                 let timeout = timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX));
                 (

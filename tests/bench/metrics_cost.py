@@ -7,8 +7,8 @@ processes of the machine slow all of them. A figure is the CPU time of the proce
 the door included, for each message stored in a window: the lower quartile of its windows, because
 other processes only ever add. The control shows what is left of noise: an added cost below it is
 not measurable. "With" counts what a broker counts of a send: messages, bytes and sizes by topic,
-appends with their duration, and the duration of the call. "Without" calls functions that do
-nothing, so their calls count as send path.
+and appends with their duration. "Without" calls functions that do nothing, so their calls count as
+send path, as do the durations of calls, which the crate counts in about 0.1 us a call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from cometmq.broker.metrics.counters import Counters
 from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
-from cometmq.front.metrics.calls import CallTimes
 from cometmq.ha.config import HaConfig
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.stats import Meter
@@ -46,8 +45,6 @@ _POLL_S: Final = 0.002
 _LOAD_S: Final = 3_600
 _WITH, _WITHOUT, _CONTROL = range(3)
 _COUNTING: Final = (
-    (CallTimes, "answered"),
-    (CallTimes, "answered_together"),
     (Counters, "add_sent"),
     (Counters, "add_sent_requests"),
     (Meter, "put"),

@@ -11,6 +11,8 @@ import grpc
 import pytest
 
 from cometmq.front.grpcio_calls import Inflation
+from cometmq.front.metrics.calls import BOUNDS_MS
+from cometmq.front.metrics.families import Families
 from cometmq.proto import v2
 from cometmq.proto.errors import RpcFailure
 
@@ -327,3 +329,22 @@ async def test_a_client_with_several_addresses_for_one_target_is_served(bench: A
             call = channel.unary_unary("/test.Conformance/Echo")
             for number in range(3):
                 assert await call(b"%d" % number, timeout=10) == b"%d" % number
+
+
+async def test_answered_calls_are_counted_by_method_with_their_durations(bench: Any) -> None:
+    async with await bench() as b:
+        for _ in range(3):
+            await b.client.unary("Echo", b"x")
+        family = b.door.statistics().times.family(Families("C", "broker", "b-0"))
+        samples = [
+            (sample.name.removeprefix("rocketmq_rpc_latency"), sample.labels, sample.value)
+            for sample in family.samples
+            if sample.labels["request_code"] == "echo"
+        ]
+        assert [value for name, _, value in samples if name.endswith("_count")] == [3]
+        buckets = [(labels["le"], value) for name, labels, value in samples if "le" in labels]
+        assert [bound for bound, _ in buckets] == [*(f"{ms}.0" for ms in BOUNDS_MS), "+Inf"]
+        assert buckets[-1][1] == 3
+        (total_ms,) = (value for name, _, value in samples if name.endswith("_sum"))
+        assert total_ms > 0
+        assert {sample.labels["request_code"] for sample in family.samples} == {"echo"}
