@@ -1,7 +1,7 @@
 """Searches for messages by key, id, tag, time or offset.
 
-A search is bounded: `browse.SCANNED_MAX` messages are read, `ROWS` are shown, and a link goes on
-where the page ends.
+A search is bounded: `browse.SCANNED_MAX` messages are read, and `SEARCHED_BYTES` of their bodies,
+`ROWS` are shown, and a link goes on where the page ends.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +20,9 @@ from .inputs import bad, moment_ms, whole
 ROWS = 32
 #: Messages of an export, and bytes of its bodies: it is made in memory.
 EXPORTED_MAX, EXPORTED_BYTES = 500, 16 << 20
+#: Bytes of decompressed bodies that a page compares with a text: about half a second. A compressed
+#: body of 4 KiB may become 4 MiB.
+SEARCHED_BYTES = 64 << 20
 #: Ways to search, and their titles.
 WAYS = {
     "time": "Time",
@@ -42,16 +45,18 @@ class Found:
     previous: dict[str, object] = field(default_factory=dict)
 
 
-def contains(message: v2.Message, wanted: str) -> bool:
-    """Return whether a text is in the keys, tag, properties, id or text body of a message."""
+def contains(message: v2.Message, wanted: str) -> tuple[bool, int]:
+    """Return whether a text is in the keys, tag, properties, id or text body of a message, and the
+    bytes of its body that were compared."""
     if not wanted:
-        return True
+        return True, 0
     low, properties = wanted.lower(), message.system_properties
     texts = [properties.tag, properties.message_id, properties.message_group, *properties.keys]
     texts += [f"{name}={value}" for name, value in message.user_properties.items()]
     if any(low in text.lower() for text in texts):
-        return True
-    return low in bodies.plain(message).decode("utf-8", "replace").lower()
+        return True, 0
+    body = bodies.plain(message)
+    return low in body.decode("utf-8", "replace").lower(), len(body)
 
 
 def take(
@@ -64,14 +69,18 @@ def take(
     found: list[Located] = []
     behind: dict[Queue, int] = {}
     rows, size = room
+    searched = 0
     for scanned, (queue, message) in enumerate(stream, 1):
         if end_ms and browse.stored_ms(message) > end_ms:
             return found, behind, False
         behind[queue] = browse.offset_of(message) + 1
-        if contains(message, wanted):
+        is_wanted, compared = contains(message, wanted)
+        searched += compared
+        if is_wanted:
             found.append((queue, message))
             size -= len(message.body)
-        if len(found) == rows or size <= 0 or scanned == browse.SCANNED_MAX:
+        full = len(found) == rows or size <= 0
+        if full or searched >= SEARCHED_BYTES or scanned == browse.SCANNED_MAX:
             return found, behind, True
     return found, behind, False
 

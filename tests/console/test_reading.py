@@ -23,7 +23,7 @@ from cometmq.console.pages.clients import client_rows
 from cometmq.console.pages.dead_letters import REDRIVEN_MAX, letter_row, places_of
 from cometmq.console.pages.groups import clients_of, group_rows
 from cometmq.console.pages.messages import copy_of
-from cometmq.console.search import contains, take
+from cometmq.console.search import SEARCHED_BYTES, contains, take
 from cometmq.proto import v1, v2
 
 QUEUE = Queue("orders", "broker-a", 3)
@@ -67,12 +67,19 @@ def test_a_page_ends_at_its_rows_its_bytes_its_time_or_the_limit_of_a_scan() -> 
     assert (found, behind[QUEUE], more) == ([], SCANNED, True)
 
 
+def test_a_page_ends_when_it_has_compared_many_bytes_of_compressed_bodies() -> None:
+    bomb = gzip.compress(bytes(4 << 20))
+    stream = [(QUEUE, message(n, n, bomb, body_encoding=v2.GZIP)) for n in range(50)]
+    found, behind, more = take(stream, "nothing", 0, (3, 1_000))
+    assert (found, behind[QUEUE], more) == ([], SEARCHED_BYTES // (4 << 20), True)
+
+
 def test_a_text_is_found_in_keys_tag_properties_id_and_body() -> None:
     one = message(body=b'{"Order": 17}', tag="Paid", keys=["k-1"], message_id="ID9")
     one.user_properties["region"] = "eu"
     for text in ("order", "paid", "K-1", "id9", "region=EU", ""):
-        assert contains(one, text), text
-    assert not contains(one, "us")
+        assert contains(one, text)[0], text
+    assert contains(one, "us") == (False, len(one.body))
 
 
 @pytest.mark.parametrize(
