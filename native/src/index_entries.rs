@@ -9,15 +9,11 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-/// The bytes before the body.
-const FIXED_BYTES: usize = 88;
-/// An empty record: the fixed bytes, and the lengths of topic and properties.
-const RECORD_BYTES_MIN: usize = FIXED_BYTES + 1 + 2;
-const HOSTS_V6: u32 = 0x30;
-const TRANSACTION_MASK: u32 = 0xC;
-const TRANSACTION_ROLLBACK: u32 = 0xC;
-const PAIR_END: u8 = 2;
+use crate::record_layout::{
+    FIXED_BYTES, HOSTS_V6, MAGIC_V1, PAIR_END, RECORD_BYTES_MIN, TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+};
+
 const UNIQUE: i64 = 0;
 const KEY: i64 = 1;
 const TAG: i64 = 2;
@@ -141,7 +137,7 @@ impl<B: Bytes> Reader<B> {
         if size < RECORD_BYTES_MIN || end > self.limit {
             return None;
         }
-        let sys_flag = i32_at(head, 36) as u32;
+        let sys_flag = i32_at(head, 36);
         let offset = i64_at(head, 28);
         let is_common = i32_at(head, 4) as u32 == MAGIC_V1
             && sys_flag & HOSTS_V6 == 0

@@ -23,7 +23,7 @@
 //! | `options` | limits and counters |
 //! | `queue_read` | units of a consume queue to records |
 //! | `wire_messages` | stored records to messages of an answer |
-//! | `stored_record`, `wire_fields`, `md5` | the formats that this needs |
+//! | `record_layout`, `stored_record`, `wire_fields`, `md5` | the formats that this needs |
 //! | `protobuf` | protobuf's wire format |
 //! | `classic_send` | sends of classic clients from their frames |
 //! | `sent`, `send_plan`, `send_codec` | SendMessage requests to records, queue units and answers |
@@ -48,6 +48,7 @@ mod metadata;
 mod options;
 mod protobuf;
 mod queue_read;
+mod record_layout;
 mod send_codec;
 mod send_plan;
 mod sent;

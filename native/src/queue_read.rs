@@ -8,21 +8,16 @@ use flate2::Crc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet, PyList, PySlice};
 
+use crate::record_layout::{
+    FIXED_BYTES, HOSTS_V6, MAGIC_V1, MAGIC_V2, PAIR_END, RECORD_BYTES_MIN, TOPIC_BYTES_V1_MAX,
+};
+
 const UNIT_BYTES: usize = 20;
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
-/// Longest topic of version 1, with its length.
-const TOPIC_FIELD_V1_MAX: usize = 128;
 const FILLER_SIZE: i32 = i32::MAX;
-/// The bytes before the body if both hosts are IPv4.
-const FIXED_BYTES: usize = 88;
-const RECORD_BYTES_MIN: i32 = FIXED_BYTES as i32 + 1 + 2;
-const HOSTS_V6: u8 = 0x30;
 const CRC_NAME: &[u8] = b"__CRC32#\x01";
 /// The checksum at the end of the properties: name, ten digits, end of the pair.
 const CRC_TAIL_BYTES: usize = CRC_NAME.len() + 11;
 const TAGS_NAME: &[u8] = b"TAGS\x01";
-const PAIR_END: u8 = 2;
 
 /// The unit of a queue, and its number.
 struct Unit {
@@ -80,7 +75,7 @@ impl QueueRecords {
                 examined += 1;
                 continue;
             }
-            if unit.code < i64::from(i32::MIN) || unit.size < RECORD_BYTES_MIN {
+            if unit.code < i64::from(i32::MIN) || unit.size < RECORD_BYTES_MIN as i32 {
                 break;
             }
             if unit.may_match(tags)? {
@@ -131,7 +126,7 @@ impl Unit {
 
     /// Return whether the record is the unit's, undamaged, and of the common form.
     fn is_sound(&self, record: &[u8], queue_id: i32, topic: &[u8]) -> bool {
-        let magic = if topic.len() <= TOPIC_FIELD_V1_MAX {
+        let magic = if topic.len() <= 1 + TOPIC_BYTES_V1_MAX {
             MAGIC_V1
         } else {
             MAGIC_V2
@@ -146,7 +141,7 @@ impl Unit {
 
     fn parts_are_sound(&self, record: &[u8], topic: &[u8]) -> Option<bool> {
         let crc = i32_at(record, 8)?;
-        if record.get(39)? & HOSTS_V6 != 0 || self.size as usize != record.len() {
+        if i32_at(record, 36)? & HOSTS_V6 != 0 || self.size as usize != record.len() {
             return None;
         }
         let end = FIXED_BYTES.checked_add(usize::try_from(i32_at(record, 84)?).ok()?)?;

@@ -13,17 +13,13 @@ use flate2::Crc;
 
 use crate::classic_send::{self, ClassicSend};
 use crate::protobuf::{put_varint, varint_bytes};
+use crate::record_layout::{
+    FIXED_BYTES, HOST_BYTES, MAGIC_V1, MAGIC_V2, SYS_COMPRESSED, TOPIC_BYTES_V1_MAX,
+};
 use crate::sent::{self, Sent};
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
-const TOPIC_BYTES_V1_MAX: usize = 127;
-/// Everything before the body, with IPv4 hosts.
-const FIXED_BYTES: usize = 88;
-const HOST_BYTES: usize = 8;
 const PROPERTIES_MAX: usize = 32_767;
-const SYS_COMPRESSED: u32 = 1;
 const NORMAL: i32 = 1;
 const FIFO: i32 = 2;
 /// A topic of all types.
@@ -397,7 +393,7 @@ impl<L: Lookups> Work<'_, L> {
             let record = Record {
                 body: sent.body,
                 flag: 0,
-                sys_flag: if sent.gzip { SYS_COMPRESSED } else { 0 },
+                sys_flag: if sent.gzip { SYS_COMPRESSED as u32 } else { 0 },
                 born_ms,
                 born_host: request.born_host,
                 reconsume_times: 0,

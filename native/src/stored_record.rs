@@ -3,15 +3,11 @@
 //! The layout is that of `store/format/record.py`. Only well-formed records with properties in
 //! their usual form are accepted; the Python path handles all others.
 
-/// The bytes before the body if both hosts are IPv4, and how many more a host of IPv6 has.
-const FIXED_V4: usize = 88;
-const V6_MORE: usize = 12;
-const BORN_HOST_V6: i32 = 0x10;
-const STORE_HOST_V6: i32 = 0x20;
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
-const NAME_END: u8 = 1;
-const PAIR_END: u8 = 2;
+use crate::record_layout::{
+    BORN_HOST_V6, FIXED_BYTES, HOST_BYTES, HOST_V6_MORE, MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END,
+    STORE_HOST_V6,
+};
+
 /// Repeated names are found by comparing with all names before.
 const PAIRS_MAX: usize = 64;
 
@@ -40,7 +36,7 @@ impl<'a> StoredRecord<'a> {
         let queue_offset = at.i64()?;
         at.take(8)?; // physical offset
         let sys_flag = at.i32()?;
-        let host_bytes = |bit: i32| 8 + if sys_flag & bit != 0 { V6_MORE } else { 0 };
+        let host_bytes = |bit: i32| HOST_BYTES + if sys_flag & bit != 0 { HOST_V6_MORE } else { 0 };
         let born_ms = at.i64()?;
         let born_host = at.take(host_bytes(BORN_HOST_V6))?;
         let store_ms = at.i64()?;
@@ -48,7 +44,7 @@ impl<'a> StoredRecord<'a> {
         let reconsume_times = at.i32()?;
         at.take(8)?; // prepared transaction offset
         let body_length = usize::try_from(at.i32()?).ok()?;
-        debug_assert!(at.at >= FIXED_V4);
+        debug_assert!(at.at >= FIXED_BYTES);
         let body = at.take(body_length)?;
         let topic_length = match magic {
             MAGIC_V1 => usize::from(at.take(1)?[0]),
@@ -168,7 +164,7 @@ pub mod tests {
 
     /// Make a record of version 1 without checksums.
     pub fn record(sys_flag: i32, body: &[u8], properties: &[u8]) -> Vec<u8> {
-        let host_bytes = |bit: i32| 8 + if sys_flag & bit != 0 { V6_MORE } else { 0 };
+        let host_bytes = |bit: i32| HOST_BYTES + if sys_flag & bit != 0 { HOST_V6_MORE } else { 0 };
         let mut data = vec![0; 4];
         data.extend(MAGIC_V1.to_be_bytes());
         data.extend([0; 4]);

@@ -12,10 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet, PyList};
 
 use crate::md5::{digests, Digest};
+use crate::record_layout::SYS_COMPRESSED;
 use crate::stored_record::{Properties, StoredRecord};
 use crate::wire_fields::{field_bytes, put_field, put_timestamp, put_varint, varint_bytes};
 
-const SYS_COMPRESSED: i32 = 1;
 /// Type MD5 and a checksum of 32 characters.
 const MD5_PREFIX: &[u8] = b"\x22\x24\x08\x02\x12\x20";
 const DIGEST_CHARS: usize = 32;
