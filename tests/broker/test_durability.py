@@ -130,19 +130,21 @@ async def test_a_stalled_flush_leaves_the_result_unknown(
         assert not answer.entries
         one.node.store.disk.fault = None
         slow.set()
-        assert (await one.send(message("t"))).status.code == v2.OK
+        while (answer := await one.send(message("t"))).status.code != v2.OK:
+            # A busy machine may need longer than the limit for some.
+            assert answer.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
 
 
 async def test_sends_queued_behind_a_stalled_write_are_refused(tmp_path: Path) -> None:
     base = settings(tmp_path)
-    store = replace(base.store, os_page_cache_busy_time_out_mills=20)
+    store = replace(base.store, os_page_cache_busy_time_out_mills=500)
     async with desk(tmp_path, replace(base, store=store)) as one:
         one.topic("t")
         await one.sent("t", b"before")
 
         def hang(call: str) -> None:
             if call == "write_log":
-                threading.Event().wait(0.05)
+                threading.Event().wait(0.6)
 
         one.node.store.disk.fault = hang
         assert (await one.send(message("t"))).status.code == v2.OK, "it was written"
