@@ -22,8 +22,8 @@ _DUMPED_MAX = 4 << 10
 _LINE_BYTES = 16
 _PREVIEW_CHARS = 120
 _PREVIEW_BYTES = 4 * _PREVIEW_CHARS
-# A compressed body becomes at most this large, as a broker accepts bodies of 4 MiB.
-_INFLATED_MAX = 4 << 20
+#: A compressed body becomes at most this large, as a broker accepts bodies of 4 MiB.
+INFLATED_MAX = 4 << 20
 # A spreadsheet takes a cell that starts with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -38,7 +38,7 @@ class Shown:
     is_cut: bool = False
 
 
-def plain(message: v2.Message, bytes_max: int = _INFLATED_MAX) -> bytes:
+def plain(message: v2.Message, bytes_max: int = INFLATED_MAX) -> bytes:
     """Return the body, decompressed if a client compressed it; damaged ones as they are.
 
     Only the start of a compressed one is returned, if it has more than `bytes_max`.

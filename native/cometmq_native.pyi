@@ -45,7 +45,7 @@ class Server:
         names: Sequence[str],
         prepare: Callable[[str, bool, bytes | None, tuple[str | None, ...]], Any],
         options: Mapping[str, int | Mapping[str, int]],
-        bounds_ms: Sequence[int],
+        bounds_ms: Sequence[int] = (),
     ) -> None:
         """`routes`: (path, bidirectional) of every method; `names`: the headers to pick;
         `prepare(address, tls, certificate, values)` converts them for an opened call; `options`:

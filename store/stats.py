@@ -2,8 +2,7 @@
 
 Each batch costs at most two readings of the steady clock and a few additions, whatever its size.
 Latencies are counted in buckets: "put" is the time inside one append (a message of a batch counts
-with the time of its batch), without disk and replicas. The sender counts the appends of a turn's
-encoded requests from the beginning of the turn's first. Rates are computed from samples that the
+with the time of its batch), without disk and replicas. Rates are computed from samples that the
 broker's timer takes once a second. Nothing is persisted; counters start at zero.
 
 The bucket bounds are ours, in microseconds: RocketMQ's begin at whole milliseconds, where a store

@@ -173,8 +173,9 @@ class DurabilityGate:
             else PutStatus.FLUSH_DISK_TIMEOUT
         )
         waits = self._list.waits
-        while waits:
-            self._complete(waits.popleft(), status)
+        with self._together():
+            while waits:
+                self._complete(waits.popleft(), status)
 
     def close(self) -> None:
         """Stop the timer; pending waits are not completed."""
@@ -197,8 +198,9 @@ class DurabilityGate:
     def _expire(self) -> None:
         self.advance()
         now_ns = self._clock.steady_ns()
-        for wait, status in self._list.expire(*self._offsets(), now_ns):
-            self._complete(wait, status)
+        with self._together():
+            for wait, status in self._list.expire(*self._offsets(), now_ns):
+                self._complete(wait, status)
         self._arm()
 
     def _complete(self, wait: Wait, status: PutStatus) -> None:

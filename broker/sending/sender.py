@@ -300,6 +300,7 @@ class Sender:
         store = self._store
         appended = False
         at = 0
+        from_ns = begin_ns
         while at < len(pending):
             begin = store.log_end
             plan = native.append(requests, at)
@@ -307,8 +308,9 @@ class Sender:
                 return self._append_checked(pending[at:], None, begin_ns) or appended
             if plan.records:
                 appended = True
-                took_ns = self._note_busy(begin_ns)
-                store.meter.put(plan.records, 0, store.log_end - begin, took_ns)
+                now_ns = self._note_busy(begin_ns)
+                store.meter.put(plan.records, 0, store.log_end - begin, now_ns - from_ns)
+                from_ns = now_ns
                 for (_, _, answer), content, end in zip(
                     pending[at:], plan.answers, plan.ends, strict=False
                 ):
@@ -317,13 +319,14 @@ class Sender:
             if at < plan.resume:
                 appended |= self._append_checked(pending[at : plan.resume], None, begin_ns)
                 at = plan.resume
+                from_ns = self._clock.steady_ns()
         return appended
 
     def _note_busy(self, begin_ns: int) -> int:
-        """Note whether an append was too slow; return its nanoseconds."""
-        took_ns = self._clock.steady_ns() - begin_ns
-        self._busy = took_ns >= self._busy_ns
-        return took_ns
+        """Note whether an append was too slow; return the steady time."""
+        now_ns = self._clock.steady_ns()
+        self._busy = now_ns - begin_ns >= self._busy_ns
+        return now_ns
 
     def _append_checked(
         self, pending: list[Pending], refusal: WireError | None, begin_ns: int

@@ -1,9 +1,9 @@
 """One gRPC call in the native door: request bytes in, the service's handler, answer bytes out.
 
 The guarantees equal those of `..grpcio_calls`, without a task for each call: the handler runs in
-the loop's read callback, a ready answer is sent at once, and a pending one is sent by the callback
-of its future. A `PendingCall` is registered with the door, which notifies it when the client has
-left or the answer was delivered.
+the loop's read callback, a ready answer is sent with the others of the turn (`replies.py`), and a
+pending one by the callback of its future. A `PendingCall` is registered with the door, which
+notifies it when the client has left or the answer was delivered.
 """
 
 from __future__ import annotations

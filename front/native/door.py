@@ -55,7 +55,7 @@ _NAMES = (*_FIRST, *sorted(PICKED.difference(_FIRST)))
 _EVENTS_MAX = 256
 #: Time of the loop for these events: a few requests may be slow.
 _TURN_NS = 20_000_000
-#: Ready answers wait at most this long for later events of the same turn.
+#: After this time ready answers are passed on before the next event of the turn.
 _TOGETHER_NS = 1_000_000
 #: Period of the check for changed certificate files.
 _CERTIFICATE_S = 10.0
@@ -137,6 +137,13 @@ class _DroppedCall:
         pass
 
 
+def _counted(paths: list[str], server: Server) -> Iterator[Counted]:
+    """Return the answered unary calls of each method that was called."""
+    for path, (counts, total_ns) in zip(paths, server.durations(), strict=True):
+        if any(counts):
+            yield path, counts, total_ns
+
+
 def _refuse(fault: Fault, *_arguments: Any) -> None:
     fault.raise_rpc()
 
@@ -171,7 +178,6 @@ class NativeDoor:
         self._streams: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
         self.failures = FailureHandler(clock.steady_ns)
-        self.times = CallTimes(clock.steady_ns, self._counted)
         self._left = False  # taken events wait for the next turn of the loop
         self._closed: asyncio.Future[None] | None = None  # set while the door listens
         self._closing: asyncio.Future[None]
@@ -184,7 +190,11 @@ class NativeDoor:
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
         options["remoting"] = int(handover is not None)
+        if not hasattr(Server, "reply_many"):
+            raise DoorMissingError("the installed cometmq-native is too old: update it")
         self._server = Server(routes, list(_NAMES), _prepare, options, BOUNDS_MS)
+        paths = [method.path for method, _ in self._methods]
+        self.times = CallTimes(clock.steady_ns, partial(_counted, paths, self._server))
         self.replies = Replies(self._server.reply_many, self.failures)
         if handover is not None and "remoting" not in self.counters():
             raise DoorMissingError(
@@ -270,13 +280,6 @@ class NativeDoor:
         counted: dict[str, int] = self._server.counters()
         return counted
 
-    def _counted(self) -> Iterator[Counted]:
-        """Return the answered unary calls of each method that was called."""
-        durations = zip(self._methods, self._server.durations(), strict=True)
-        for (method, _), (counts, total_ns) in durations:
-            if any(counts):
-                yield method.path, counts, total_ns
-
     # -- called by calls ----------------------------------------------------------------------
 
     def enter(self, pending: Any) -> None:
@@ -319,10 +322,10 @@ class NativeDoor:
         stop_ns, together_ns = begin_ns + _TURN_NS, begin_ns + _TOGETHER_NS
         with self.replies as replies:
             for event in events:
-                if event[0] != _OPEN:
+                if event[0] == _OPEN:
+                    self._open(event, taken_ns)
+                else:
                     self._progress(event)
-                    continue
-                self._open(event, taken_ns)
                 now_ns = steady_ns()
                 if now_ns >= stop_ns:
                     self._left = True

@@ -3,7 +3,7 @@
 To pass an answer on wakes the network thread, a system call that costs more than the rest of an
 answer. While a `Replies` is entered, answers are collected; its exit passes them on in one step.
 Code that answers many calls in a row enters it: the door for the events of a turn, the sender for
-the requests of an append. Bounded by the events of a turn and the requests of an append.
+the requests of an append, and the durability gate for the waits that it ends.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ..context import RequestContext
     from ..failure import FailureHandler
     from ..service import Method
+
+
+#: Enough for the cost of a wake-up; more would only wait for each other.
+_TOGETHER_MAX = 64
 
 
 class Replies:
@@ -34,11 +38,11 @@ class Replies:
         self._entered = 0
 
     def add(self, call: Any, answer: bytes, method: Method, ctx: RequestContext) -> None:
-        """Answer a call: now, or at the exit."""
+        """Answer a call: now, or at the exit, or when `_TOGETHER_MAX` answers are collected."""
         self._calls.append(call)
         self._answers.append(answer)
         self._origins.append((method, ctx))
-        if not self._entered:
+        if not self._entered or len(self._calls) >= _TOGETHER_MAX:
             self.pass_on()
 
     def pass_on(self) -> None:

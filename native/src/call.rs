@@ -25,6 +25,9 @@ use crate::status::Status;
 /// Largest message: its length has four bytes.
 const MESSAGE_MAX: usize = u32::MAX as usize;
 
+/// gRPC's status of a bug.
+const INTERNAL: u16 = 13;
+
 /// The next data to send on a call.
 pub enum Out {
     /// Framed messages; more may follow.
@@ -255,9 +258,8 @@ pub fn reply_many(
             continue;
         };
         let call = call.get();
-        let message = message.cast_into::<PyBytes>()?;
         answered.push((call.method, call.taken));
-        match call.counted(Out::Whole(framed(&[message.as_bytes()])?)) {
+        match call.counted(whole(&message)) {
             Some(out) => all.push((Arc::clone(&call.shared), out)),
             None => left.push(position),
         }
@@ -330,6 +332,18 @@ impl Call {
     /// Record that a message of the client was processed: the next one may be read.
     fn consumed(&self) {
         self.outbox.put(Order::Consumed(Arc::clone(&self.shared)));
+    }
+}
+
+/// One message and the end; a failure of this call alone if it is no message.
+fn whole(message: &Bound<'_, PyAny>) -> Out {
+    let framed = match message.cast::<PyBytes>() {
+        Ok(bytes) => framed(&[bytes.as_bytes()]),
+        Err(error) => Err(error.into()),
+    };
+    match framed {
+        Ok(data) => Out::Whole(data),
+        Err(error) => Out::End(Status::new(INTERNAL, error.to_string())),
     }
 }
 

@@ -52,6 +52,7 @@ impl Server {
     /// `prepare(address, tls, certificate, values)`: converts them for `Open`; `options`: the
     /// limits (`options.rs`); `bounds_ms`: the buckets of `durations`.
     #[new]
+    #[pyo3(signature = (routes, names, prepare, options, bounds_ms=Vec::new()))]
     fn new(
         routes: Vec<(String, bool)>,
         names: Vec<String>,

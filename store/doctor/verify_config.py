@@ -118,7 +118,7 @@ def check_json(layout: Layout, findings: Findings) -> None:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            # A store that is in use replaces it now; the other file of the pair is checked too.
+            # A store that is in use replaces it now: the backup, if there is one, has its content.
             continue
         is_backup = path.name.endswith(".bak")
         reason = _json_fault(data)
@@ -153,7 +153,10 @@ def check_offsets(layout: Layout, ends: dict[tuple[str, int], int], findings: Fi
     path = layout.root / "config" / "consumerOffset.json"
     try:
         data = path.read_bytes()
-    except FileNotFoundError:  # there is none, or a store that is in use replaces it now
+    except (
+        FileNotFoundError,
+        IsADirectoryError,
+    ):  # there is none, or a store that is in use replaces it now
         return
     if _json_fault(data):
         return

@@ -6,10 +6,11 @@ counting, without it, and as a control without it again alternate in one run, so
 processes of the machine slow all of them. A figure is the CPU time of the process, both threads of
 the door included, for each message stored in a window: the lower quartile of its windows, because
 other processes only ever add. The figure without counting is that of its windows and the control's
-together. The difference of the two shows what is left of noise: an added cost below it is not
-measurable. "With" counts what a broker counts of a send: messages, bytes and sizes by topic,
-and appends with their duration. "Without" calls functions that do nothing, so their calls count as
-send path, as do the durations of calls, which the crate counts in about 0.1 us a call.
+together. The difference between the control and the windows without counting shows the noise: an
+added cost below it is not measurable. "With" counts what a broker counts of a send: messages, bytes
+and sizes by topic, and appends with their duration. "Without" calls functions that do nothing, so
+their calls count as send path, as do the durations of calls, which the crate counts in about 0.1 us
+a call.
 """
 
 from __future__ import annotations

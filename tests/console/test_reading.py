@@ -68,10 +68,11 @@ def test_a_page_ends_at_its_rows_its_bytes_its_time_or_the_limit_of_a_scan() -> 
 
 
 def test_a_page_ends_when_it_has_compared_many_bytes_of_compressed_bodies() -> None:
-    bomb = gzip.compress(bytes(4 << 20))
-    stream = [(QUEUE, message(n, n, bomb, body_encoding=v2.GZIP)) for n in range(50)]
-    found, behind, more = take(stream, "nothing", 0, (3, 1_000))
-    assert (found, behind[QUEUE], more) == ([], SEARCHED_BYTES // (4 << 20), True)
+    whole = gzip.compress(bytes(bodies.INFLATED_MAX))
+    for bomb in (whole, gzip.compress(bytes(bodies.INFLATED_MAX - 1))[:-4]):  # or a damaged one
+        stream = [(QUEUE, message(n, n, bomb, body_encoding=v2.GZIP)) for n in range(50)]
+        found, behind, more = take(stream, "nothing", 0, (3, 1_000))
+        assert (found, behind[QUEUE], more) == ([], SEARCHED_BYTES // bodies.INFLATED_MAX, True)
 
 
 def test_a_text_is_found_in_keys_tag_properties_id_and_body() -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 
+from cometmq.front.clock import Clock
+from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.failure import FailureHandler
 from cometmq.front.native.replies import Replies
 from cometmq.front.service import Kind, Method
+from cometmq.proto.native import is_available
+from cometmq.proto.node_links import NodeLinks
+
+native_only = pytest.mark.parametrize("door_name", ["native"])
+if not is_available():
+    native_only = pytest.mark.skip("the native door is not installed")
 
 ECHO = Method("/t.T/Echo", Kind.UNARY, bytes, lambda *_: b"", lambda _: b"")
 
@@ -88,3 +100,41 @@ def test_only_the_calls_whose_client_has_left_are_undelivered(network: Network) 
         for call in "abcd":
             network.add(call)
     assert network.undelivered == ["b", "d"]
+
+
+def test_many_answers_of_a_turn_do_not_wait_for_each_other(network: Network) -> None:
+    with network.replies:
+        for number in range(100):
+            network.add(str(number))
+        assert [len(each) for each in network.passed] == [64]
+    assert [len(each) for each in network.passed] == [64, 36]
+
+
+@native_only
+async def test_an_answer_that_is_no_message_fails_its_call_alone(bench: Any) -> None:
+    async with await bench() as b:
+        original = b.door.replies.add
+
+        def add(call: Any, answer: Any, method: Any, ctx: Any) -> None:
+            original(call, None if answer == b"bad" else answer, method, ctx)
+
+        b.door.replies.add = add
+        calls = [b.client.unary("Echo", text) for text in (b"a", b"bad", b"c")]
+        first, bad, last = await asyncio.gather(*calls, return_exceptions=True)
+        assert (first, last) == (b"a", b"c")
+        assert isinstance(bad, grpc.RpcError)
+        assert bad.code() is grpc.StatusCode.INTERNAL
+
+
+@native_only
+def test_a_door_is_freed_without_a_garbage_collection(door_name: str) -> None:
+    from cometmq.front.native.door import NativeDoor
+
+    gc.disable()
+    try:
+        door = NativeDoor({}, DoorConfig(front_door=door_name), Clock(), None, NodeLinks())
+        freed = weakref.ref(door)
+        del door
+        assert freed() is None
+    finally:
+        gc.enable()
