@@ -20,13 +20,10 @@ use tokio::sync::{Notify, Semaphore};
 use crate::budget::{counted, Share};
 use crate::durations::Durations;
 use crate::frame;
-use crate::status::Status;
+use crate::status::{Status, INTERNAL};
 
 /// Largest message: its length has four bytes.
 const MESSAGE_MAX: usize = u32::MAX as usize;
-
-/// gRPC's status of a bug.
-const INTERNAL: u16 = 13;
 
 /// The next data to send on a call.
 pub enum Out {

@@ -10,7 +10,7 @@ pub const TOPIC_BYTES_V1_MAX: usize = 127;
 pub const FIXED_BYTES: usize = 88;
 /// An empty record: the fixed bytes, and the lengths of topic and properties.
 pub const RECORD_BYTES_MIN: usize = FIXED_BYTES + 1 + 2;
-/// Bits of `sysFlag`: the body is compressed.
+/// Bit of `sysFlag`: the body is compressed.
 pub const SYS_COMPRESSED: i32 = 1;
 /// Bits of `sysFlag`: the transaction's state, and its value of a rollback.
 pub const TRANSACTION_MASK: i32 = 0xC;

@@ -118,7 +118,7 @@ def check_json(layout: Layout, findings: Findings) -> None:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            # A store that is in use replaces it now: the backup, if there is one, has its content.
+            # A store that is in use replaces it now: its former content is the backup.
             continue
         is_backup = path.name.endswith(".bak")
         reason = _json_fault(data)
