@@ -52,7 +52,7 @@ class Batcher:
             async with self._request_slots:
                 pass  # a request has ended
         loop = asyncio.get_running_loop()
-        size = len(message.proto.body)
+        size = len(message.body)
         batch = self._open.get(message.topic)
         if batch is not None and batch.size + size > BATCH_BYTES_MAX:
             self._dispatch(message.topic)
@@ -135,7 +135,7 @@ def _chunks(messages: list[Outgoing], count_max: int) -> Iterator[list[Outgoing]
     chunk: list[Outgoing] = []
     size = 0
     for message in messages:
-        length = len(message.proto.body)
+        length = len(message.body)
         if chunk and (len(chunk) >= count_max or size + length > BATCH_BYTES_MAX):
             yield chunk
             chunk, size = [], 0

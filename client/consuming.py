@@ -17,7 +17,7 @@ from ..proto import paths, v2
 from ..proto.errors import is_retriable
 from ..proto.short_polls import SHORT_POLL_METADATA
 from .errors import CometError, OutcomeUnknown, RequestRefused, refused
-from .message import Message, read_message
+from .message import Message, read_responses
 from .retrying import RetryableError
 from .session import Attempts
 
@@ -75,20 +75,19 @@ async def receive(
 async def _poll(
     session: Session, queue: Queue, request: v2.ReceiveMessageRequest, wait_s: float
 ) -> list[Message]:
-    answers = await session.stream(
+    found, others = await session.stream(
         queue.target,
         paths.RECEIVE_MESSAGE,
         request,
-        v2.ReceiveMessageResponse,
+        lambda responses: read_responses(
+            responses, v2.ReceiveMessageResponse, queue.broker, queue.target
+        ),
         wait_s + ANSWER_MARGIN_S,
         metadata=SHORT_POLL_METADATA if wait_s < POLL_LEAST_S else (),
     )
-    found, status = [], None
-    for answer in answers:
-        kind = answer.WhichOneof("content")
-        if kind == "message":
-            found.append(read_message(answer.message, queue.broker, queue.target))
-        elif kind == "status":
+    status = None
+    for answer in others:
+        if answer.WhichOneof("content") == "status":
             status = answer.status
     session.statistics.received += len(found)
     if not found and status is not None and status.code not in (v2.OK, *_EMPTY):

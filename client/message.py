@@ -2,19 +2,20 @@
 
 The body's digest is verified and a compressed body is decompressed, up to a limit. If either
 fails, the message is marked `corrupted` and keeps the received bytes. Mapping of the protobuf
-fields: docs/formats/grpc-api.md, section 10.1.
+fields: docs/formats/grpc-api.md, section 10.1. The native crate reads the common form of a
+response, if it is installed; `tests/client/message_cases.py` compares both.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from ..proto import v2
+from ..proto import native, v2
 
 if TYPE_CHECKING:
     from .transport.addresses import Target
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 #: Bytes of a decompressed body: a small message must not fill the memory.
 DECOMPRESSED_MAX = 64 << 20
 _ANY_WRAPPING = zlib.MAX_WBITS | 32
+ReadResponses: TypeAlias = (
+    "Callable[[Sequence[bytes], str, Target | None], Sequence[Message | None]]"
+)
+A = TypeVar("A", v2.ReceiveMessageResponse, v2.PullMessageResponse)
 _TYPE_NAMES = {
     v2.NORMAL: "normal",
     v2.FIFO: "fifo",
@@ -90,6 +95,39 @@ class Message:
     def deliver_at(self) -> datetime | None:
         """Scheduled delivery time of a delayed message."""
         return _datetime(self.deliver_ms)
+
+
+def response_reader() -> ReadResponses | None:
+    """Return the crate's function for responses: a message for each, None for unusual forms."""
+    codec = native.part("codec")
+    if codec is None:
+        return None
+    types = [_TYPE_NAMES.get(number, "normal") for number in v2.MessageType.values()]
+    read: ReadResponses = codec.MessageReader(Message, types).read
+    return read
+
+
+_read_responses = response_reader()
+
+
+def read_responses(
+    responses: Sequence[bytes], kind: type[A], broker: str, source: Target | None = None
+) -> tuple[list[Message], list[A]]:
+    """Return the messages of a stream, and its other responses. Raises DecodeError."""
+    read: Sequence[Message | None] = [None] * len(responses)
+    if _read_responses is not None:
+        read = _read_responses(responses, broker, source)
+    messages, others = [], []
+    for response, message in zip(responses, read, strict=True):
+        if message is not None:
+            messages.append(message)
+            continue
+        answer = kind.FromString(response)
+        if answer.WhichOneof("content") == "message":
+            messages.append(read_message(answer.message, broker, source))
+        else:
+            others.append(answer)
+    return messages, others
 
 
 def read_message(sent: v2.Message, broker: str = "", source: Target | None = None) -> Message:

@@ -1,32 +1,71 @@
-"""Validation of outgoing messages and conversion to protobuf. Pure.
+"""Validation of outgoing messages, and the SendMessage request with them. Pure.
 
 A message that no broker would accept raises ValueError or TypeError before anything is sent. At
 most one of message group, delivery time, priority and transaction is set
-(docs/formats/grpc-api.md, sections 4.3 and 10).
+(docs/formats/grpc-api.md, sections 4.3 and 10). The native crate encodes requests, if it is
+installed; `tests/client/message_cases.py` compares both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from ..proto import v2
+from ..proto import native, v2
 
 KEYS_MAX = 64
 PROPERTIES_MAX = 128
 GROUP_BYTES_MAX = 63
+PRIORITY_MAX = (1 << 31) - 1
+#: Bounds of protobuf's timestamps: the years 1 to 9999.
+DELIVERY_MIN_MS, DELIVERY_MAX_MS = -62_135_596_800_000, 253_402_300_799_999
+
+_codec: Any = native.part("codec")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The validated fields that messages of one call share: all but body and id."""
+
+    namespace: str
+    topic: str
+    kind: v2.MessageType.ValueType
+    born_ms: int
+    tag: str
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    group: str
+    delivery_ms: int | None
+    priority: int | None
+    trace_context: str
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A validated message and the fields that routing needs."""
+    """A validated message."""
 
-    proto: v2.Message
-    topic: str
+    header: Header
+    body: bytes
     message_id: str
-    group: str
-    kind: v2.MessageType.ValueType
+    #: The message for interceptors, which may change it. It is sent then.
+    proto: v2.Message | None = None
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self.header.topic
+
+    @property
+    def group(self) -> str:
+        """Message group, or an empty text."""
+        return self.header.group
+
+    @property
+    def kind(self) -> v2.MessageType.ValueType:
+        """Type of the message."""
+        return self.header.kind
 
 
 def outgoing(
@@ -35,6 +74,7 @@ def outgoing(
     message_id: str,
     now_ms: int,
     *,
+    namespace: str = "",
     tag: str = "",
     keys: Iterable[str] | str = (),
     properties: Mapping[str, str] | None = None,
@@ -45,57 +85,99 @@ def outgoing(
     transactional: bool = False,
     trace_context: str = "",
 ) -> Outgoing:
-    """Validate and build a message. Raises ValueError or TypeError.
+    """Validate a message. Raises ValueError or TypeError.
 
     `deliver_in` is a timedelta or seconds.
     """
     body = _checked(body)
     delivery_ms = _delivery_ms(deliver_at, deliver_in, now_ms)
     kind = _kind(group, delivery_ms, priority, transactional)
-    system = v2.SystemProperties(
-        message_id=message_id,
-        message_type=kind,
-        body_encoding=v2.IDENTITY,
-        keys=_keys(keys),
+    if tag and ("|" in tag or not tag.strip()):
+        raise ValueError(f"invalid tag {tag!r}: a tag is not blank and has no '|'")
+    if len(_text("message group", group).encode()) > GROUP_BYTES_MAX:
+        raise ValueError(
+            f"message group of {len(group.encode())} bytes: the limit is {GROUP_BYTES_MAX}"
+        )
+    header = Header(
+        namespace,
+        _text("topic", topic),
+        kind,
+        now_ms,
+        _text("tag", tag),
+        _keys(keys),
+        dict(_properties(properties or {})),
+        group,
+        delivery_ms,
+        priority,
+        _text("trace context", trace_context),
     )
-    system.born_timestamp.FromMilliseconds(now_ms)
-    if tag:
-        if "|" in tag or not tag.strip():
-            raise ValueError(f"invalid tag {tag!r}: a tag is not blank and has no '|'")
-        system.tag = tag
-    if group:
-        if len(group.encode()) > GROUP_BYTES_MAX:
-            raise ValueError(
-                f"message group of {len(group.encode())} bytes: the limit is {GROUP_BYTES_MAX}"
-            )
-        system.message_group = group
-    if delivery_ms is not None:
-        system.delivery_timestamp.FromMilliseconds(delivery_ms)
-    if priority is not None:
-        system.priority = priority
-    if trace_context:
-        system.trace_context = trace_context
-    message = v2.Message(topic=v2.Resource(name=topic), body=body, system_properties=system)
-    for key, value in _properties(properties or {}):
-        message.user_properties[key] = value
-    return Outgoing(message, topic, message_id, group, kind)
+    return Outgoing(header, body, _text("message id", message_id))
 
 
 def outgoing_like(
     first: Outgoing, bodies: Iterable[bytes], ids: Callable[[], str]
 ) -> list[Outgoing]:
     """Return messages that differ from `first` only in body and id."""
-    template = v2.Message()
-    template.CopyFrom(first.proto)
-    template.ClearField("body")
-    made = []
-    for body in bodies:
-        proto = v2.Message()
-        proto.CopyFrom(template)
-        proto.body = _checked(body)
-        message_id = proto.system_properties.message_id = ids()
-        made.append(Outgoing(proto, first.topic, message_id, first.group, first.kind))
-    return made
+    header = first.header
+    return [Outgoing(header, _checked(body), ids()) for body in bodies]
+
+
+def message_proto(message: Outgoing) -> v2.Message:
+    """Return the protobuf message, without a queue."""
+    header = message.header
+    system = v2.SystemProperties(
+        message_id=message.message_id,
+        message_type=header.kind,
+        body_encoding=v2.IDENTITY,
+        keys=header.keys,
+    )
+    system.born_timestamp.FromMilliseconds(header.born_ms)
+    if header.tag:
+        system.tag = header.tag
+    if header.group:
+        system.message_group = header.group
+    if header.delivery_ms is not None:
+        system.delivery_timestamp.FromMilliseconds(header.delivery_ms)
+    if header.priority is not None:
+        system.priority = header.priority
+    if header.trace_context:
+        system.trace_context = header.trace_context
+    return v2.Message(
+        topic=v2.Resource(resource_namespace=header.namespace, name=header.topic),
+        user_properties=header.properties,
+        system_properties=system,
+        body=message.body,
+    )
+
+
+def send_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
+    """Return the encoded SendMessage request with these messages for a queue."""
+    if _codec is not None and all(message.proto is None for message in messages):
+        encoded: bytes = _codec.send_request(messages, queue_id)
+        return encoded
+    return python_request(messages, queue_id)
+
+
+def python_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
+    """Return the request as `send_request` does, without the crate."""
+    request = v2.SendMessageRequest(
+        messages=[message.proto or message_proto(message) for message in messages]
+    )
+    for each in request.messages:
+        each.system_properties.queue_id = queue_id
+    return request.SerializeToString()
+
+
+def _text(what: str, value: str) -> str:
+    """Return a text that UTF-8 can encode."""
+    if not isinstance(value, str):
+        raise TypeError(f"the {what} must be str, not {type(value).__name__}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the {what} {value!r} is not valid Unicode: {error}") from None
+    return value
 
 
 def _checked(body: bytes) -> bytes:
@@ -118,8 +200,8 @@ def _kind(
     used = [name for name, is_used in features.items() if is_used]
     if len(used) > 1:
         raise ValueError(f"{' and '.join(used)} cannot be combined in one message")
-    if priority is not None and priority < 0:
-        raise ValueError(f"priority {priority} is negative: use 0 or more")
+    if priority is not None and not 0 <= priority <= PRIORITY_MAX:
+        raise ValueError(f"priority {priority} is out of range: use 0 to {PRIORITY_MAX}")
     if transactional:
         return v2.TRANSACTION
     if group:
@@ -137,21 +219,25 @@ def _delivery_ms(at: datetime | None, after: timedelta | float | None, now_ms: i
             raise TypeError(f"deliver_at must be a datetime, not {type(at).__name__}")
         if at.tzinfo is None:
             raise ValueError("deliver_at has no time zone: use datetime.now(timezone.utc) + ...")
-        return int(at.timestamp() * 1000)
-    if after is None:
+        time_ms = at.timestamp() * 1000
+    elif after is not None:
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if seconds < 0:
+            raise ValueError(f"deliver_in of {seconds} s is negative: use 0 or more")
+        time_ms = now_ms + seconds * 1000
+    else:
         return None
-    seconds = after.total_seconds() if isinstance(after, timedelta) else after
-    if seconds < 0:
-        raise ValueError(f"deliver_in of {seconds} s is negative: use 0 or more")
-    return now_ms + round(seconds * 1000)
+    if not DELIVERY_MIN_MS <= time_ms <= DELIVERY_MAX_MS:  # also for NaN
+        raise ValueError("the delivery time is not in the years 1 to 9999")
+    return int(time_ms)
 
 
-def _keys(keys: Iterable[str] | str) -> list[str]:
-    found = [keys] if isinstance(keys, str) else list(keys)
+def _keys(keys: Iterable[str] | str) -> tuple[str, ...]:
+    found = (keys,) if isinstance(keys, str) else tuple(keys)
     if len(found) > KEYS_MAX:
         raise ValueError(f"{len(found)} keys: a message has at most {KEYS_MAX}")
     for key in found:
-        if not key or any(character.isspace() for character in key):
+        if not _text("key", key) or any(character.isspace() for character in key):
             raise ValueError(f"invalid key {key!r}: a key is not empty and has no white space")
     return found
 
@@ -162,4 +248,4 @@ def _properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     for key, value in properties.items():
         if not isinstance(value, str) or not isinstance(key, str):
             raise TypeError(f"property {key!r}={value!r}: names and values must be str")
-        yield key, value
+        yield _text("property name", key), _text("property", value)

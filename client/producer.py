@@ -25,7 +25,7 @@ from .errors import Closed, CometError, OutcomeUnknown
 from .identity import MessageIds
 from .interceptors import Interceptor, call_all
 from .message import Receipt
-from .outgoing import Outgoing, outgoing, outgoing_like
+from .outgoing import Outgoing, message_proto, outgoing, outgoing_like
 from .sending import Result, send_together
 from .session import Options, Session
 
@@ -193,35 +193,35 @@ class Producer(Client):
             body,
             message_id or self._ids.make(),
             wall_ms(),
+            namespace=self._session.namespace,
             transactional=transactional,
             **extras,
         )
-        if self._session.namespace:
-            message.proto.topic.resource_namespace = self._session.namespace
         if check_size:
             self._check_size(message)
         return message
 
     def _check_size(self, message: Outgoing) -> None:
-        if len(message.proto.body) > self._body_max:
+        if len(message.body) > self._body_max:
             raise ValueError(
-                f"body of {len(message.proto.body)} bytes: the server accepts {self._body_max}"
+                f"body of {len(message.body)} bytes: the server accepts {self._body_max}"
             )
 
     async def _send(self, messages: Sequence[Outgoing], within: float | None) -> list[Result]:
         budget_s = self._session.timeout_s if within is None else within
-        if self._interceptors:
-            for message in messages:
-                call_all(self._interceptors, "sending", message.proto)
+        if not self._interceptors:
+            return await send_together(self._session, messages, budget_s)
+        for message in messages:
+            message.proto = message.proto or message_proto(message)
+            call_all(self._interceptors, "sending", message.proto)
         try:
             results = await send_together(self._session, messages, budget_s)
         except BaseException as error:
             for message in messages:
                 call_all(self._interceptors, "sent", message.proto, _failure(error, message))
             raise
-        if self._interceptors:
-            for message, result in zip(messages, results, strict=True):
-                call_all(self._interceptors, "sent", message.proto, result)
+        for message, result in zip(messages, results, strict=True):
+            call_all(self._interceptors, "sent", message.proto, result)
         return results
 
     async def _send_batch(self, messages: list[Outgoing]) -> list[Result]:

@@ -29,7 +29,7 @@ from .consuming import ANSWER_MARGIN_S, fill_subscription
 from .errors import ConnectionFailed, NotFound, refused
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all
-from .message import Message, read_message
+from .message import Message, read_responses
 from .retrying import RetryableError
 from .routes import Queue
 from .session import Options, Session
@@ -256,19 +256,19 @@ class PullConsumer(Client):
             filter_expression=self._subscriptions[cursor.topic].proto(),
         )
         request.long_polling_timeout.FromMilliseconds(int(WAIT_S * 1000))
-        answers = await session.stream(
+        messages, others = await session.stream(
             cursor.queue.target,
             paths.PULL_MESSAGE,
             request,
-            v2.PullMessageResponse,
+            lambda responses: read_responses(
+                responses, v2.PullMessageResponse, cursor.queue.broker
+            ),
             WAIT_S + ANSWER_MARGIN_S,
         )
-        messages, following, status = [], None, None
-        for answer in answers:
+        following, status = None, None
+        for answer in others:
             kind = answer.WhichOneof("content")
-            if kind == "message":
-                messages.append(read_message(answer.message, cursor.queue.broker))
-            elif kind == "next_offset":
+            if kind == "next_offset":
                 following = answer.next_offset
             elif kind == "status":
                 status = answer.status

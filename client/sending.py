@@ -17,11 +17,11 @@ from ..proto.errors import CODES, is_retriable
 from .clock import steady_s
 from .errors import CometError, ConnectionFailed, NotFound, OutcomeUnknown, refused
 from .message import Receipt
+from .outgoing import Outgoing, send_request
 from .retrying import RetryableError, until_done
 from .routes import Queue, next_queue, queue_of_group
 
 if TYPE_CHECKING:
-    from .outgoing import Outgoing
     from .session import Session
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ async def send_together(
     first = messages[0]
     began_s = steady_s()
     await _ensure_route(session, first, timeout_s)
-    request = v2.SendMessageRequest(messages=[message.proto for message in messages])
     tries, maybe_stored = 0, False
 
     async def once(left_s: float) -> list[Result]:
@@ -50,8 +49,7 @@ async def send_together(
             session.statistics.send_retries += 1
         try_s = steady_s()
         queue = await _queue(session, first)
-        for message in request.messages:
-            message.system_properties.queue_id = queue.queue_id
+        request = send_request(messages, queue.queue_id)
         session.statistics.send_requests += 1
         try:
             answer = await session.call(

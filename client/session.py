@@ -51,6 +51,7 @@ TERMINATION_S = 2.0
 #: Added to the request timeout: how long a start waits for the server's settings.
 SETTLE_MARGIN_S = 3.0
 A = TypeVar("A", bound=Any)
+R = TypeVar("R")
 
 #: The process that uses gRPC, at most one: gRPC's threads do not exist in a forked child.
 _grpc_pids: list[int] = []
@@ -266,7 +267,7 @@ class Session:
     ) -> A:
         """Make one attempt of a unary call; a failed endpoint is avoided afterwards.
 
-        Raises RetryableError, RequestRefused, ConnectionFailed.
+        The request may be encoded. Raises RetryableError, RequestRefused, ConnectionFailed.
         """
         timeout_s = min(self.request_timeout_s, left_s)
         try:
@@ -281,16 +282,19 @@ class Session:
         target: Target,
         path: str,
         request: Any,
-        answer: type[A],
+        read: Callable[[list[bytes]], R],
         timeout_s: float,
         *,
         metadata: Metadata = (),
-    ) -> list[A]:
-        """Make one attempt of a call with many responses and more metadata. Raises as `call`
-        does."""
+    ) -> R:
+        """Make one attempt of a call with many responses and more metadata.
+
+        Return what `read` makes of the responses; DecodeError means that they are invalid. Raises
+        as `call` does.
+        """
         try:
             found = await self._connect(target).stream(
-                path, request, answer, timeout_s, metadata=metadata
+                path, request, read, timeout_s, metadata=metadata
             )
         except CallFailed as failure:
             raise self._call_failed(target, failure) from None

@@ -203,6 +203,20 @@ class codec:
             log offset that no record may cross, store time, born time of messages without one,
             packed address of this broker."""
 
+    class MessageReader:
+        """Makes the SDK's messages of the responses of a ReceiveMessage or PullMessage stream."""
+
+        def __init__(self, message_class: Callable[..., Any], type_names: Sequence[str]) -> None:
+            """`message_class` makes a message of its fields in order; `type_names`: the names of
+            the message types by number, the first for all other numbers."""
+
+        def read(self, responses: Sequence[bytes], broker: str, source: Any) -> list[Any | None]:
+            """Return a message for each response, None for responses of another form."""
+
+    @staticmethod
+    def send_request(messages: Sequence[Any], queue_id: int) -> bytes:
+        """Return the encoded SendMessage request with these `client.outgoing.Outgoing`."""
+
     @staticmethod
     def count_messages(raw: bytes) -> int:
         """Return the number of messages of an encoded SendMessage request."""

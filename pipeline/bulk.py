@@ -118,7 +118,7 @@ async def _send_all(target: SendTarget, messages: Iterable[Outgoing]) -> Sent:
         for chunk in _chunks(messages, limit):
             await producer.send_outgoing(chunk)
             count += len(chunk)
-            size += sum(len(one.proto.body) for one in chunk)
+            size += sum(len(one.body) for one in chunk)
             if target.rate:
                 await asyncio.sleep(max(0.0, began_s + count / target.rate - steady_s()))
     return Sent(count, size)
@@ -129,7 +129,7 @@ def _chunks(messages: Iterable[Outgoing], limit: int) -> Iterator[list[Outgoing]
     size = 0
     for message in messages:
         chunk.append(message)
-        size += len(message.proto.body)
+        size += len(message.body)
         if len(chunk) >= limit or size >= CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0

@@ -53,6 +53,7 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 A = TypeVar("A", bound=Any)
+R = TypeVar("R")
 OnCommand = Callable[["Connection", v2.TelemetryCommand], Awaitable[None]]
 OnTelemetryEnd = Callable[["Connection", CallFailed], None]
 
@@ -91,23 +92,27 @@ class Connection:
         self._telemetry = asyncio.create_task(self._keep_telemetry())
 
     async def unary(self, path: str, request: Any, answer: type[A], timeout_s: float) -> A:
-        """Make one call. Raises CallFailed."""
-        raw = await self._calls.unary(
-            path, request.SerializeToString(), timeout_s, self._caller.metadata()
-        )
-        return self._parse(raw, answer)
+        """Make one call; the request may be encoded. Raises CallFailed."""
+        encoded = request if isinstance(request, bytes) else request.SerializeToString()
+        raw = await self._calls.unary(path, encoded, timeout_s, self._caller.metadata())
+        try:
+            return answer.FromString(raw)  # type: ignore[no-any-return]
+        except DecodeError:
+            raise _invalid_response() from None
 
     async def stream(
         self,
         path: str,
         request: Any,
-        answer: type[A],
+        read: Callable[[list[bytes]], R],
         timeout_s: float,
         *,
         metadata: Metadata = (),
-    ) -> list[A]:
-        """Make one call with many responses and more metadata. Raises CallFailed if it fails
-        before the first."""
+    ) -> R:
+        """Make one call with many responses and more metadata. Return what `read` makes of them.
+
+        Raises CallFailed if it fails before the first, or if `read` raises DecodeError.
+        """
         metadata = (*self._caller.metadata(), *metadata)
         found, failure = await self._calls.stream(
             path, request.SerializeToString(), timeout_s, metadata
@@ -119,15 +124,10 @@ class Connection:
             logger.info(
                 "client.stream_broken target=%s error=%s: %s", self.target, failure.code, failure
             )
-        return [self._parse(raw, answer) for raw in found]
-
-    @staticmethod
-    def _parse(raw: bytes, answer: type[A]) -> A:
         try:
-            return answer.FromString(raw)  # type: ignore[no-any-return]
+            return read(found)
         except DecodeError:
-            sentence = "the response is not a valid protobuf message of this protocol"
-            raise CallFailed("INVALID_RESPONSE", sentence) from None
+            raise _invalid_response() from None
 
     async def write(self, command: v2.TelemetryCommand) -> None:
         """Write a command if the stream is open. Opening it sends the settings again."""
@@ -219,3 +219,9 @@ class Connection:
             await self._on_command(self, command)
         except Exception:
             logger.exception("client.command_failed target=%s", self.target)
+
+
+def _invalid_response() -> CallFailed:
+    return CallFailed(
+        "INVALID_RESPONSE", "the response is not a valid protobuf message of this protocol"
+    )

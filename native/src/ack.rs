@@ -8,7 +8,8 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::protobuf::{put_varint, varint_bytes, Fields, Unusual, Value};
+use crate::protobuf::{Fields, Unusual, Value};
+use crate::wire_fields::{field_bytes, put_field, put_varint};
 
 /// Bytes of a request; below the limit of the door for AckMessage.
 const REQUEST_BYTES_MAX: usize = 256 << 10;
@@ -99,7 +100,7 @@ impl AckReader {
         let mut queues: Vec<Queue> = Vec::new();
         let mut count = 0;
         let mut answer = Vec::with_capacity(raw.len() + raw.len() / 4 + 64);
-        put_field(&mut answer, 0x0A, &self.status);
+        put_field(&mut answer, b"\x0A", &self.status);
         let mut fields = Fields::of(raw);
         while let Some(field) = fields.next()? {
             match field {
@@ -157,10 +158,10 @@ impl AckReader {
 
     fn put_entry(&self, out: &mut Vec<u8>, entry: &Entry<'_>) {
         let parts = [entry.id, entry.handle, &self.status];
-        let size = |part: &&[u8]| 1 + varint_bytes(part.len() as u64) + part.len();
+        let size = |part: &&[u8]| field_bytes(part.len());
         out.push(0x12);
         put_varint(out, parts.iter().map(size).sum::<usize>() as u64);
-        for (tag, part) in [0x0A, 0x12, 0x1A].into_iter().zip(parts) {
+        for (tag, part) in [b"\x0A", b"\x12", b"\x1A"].into_iter().zip(parts) {
             put_field(out, tag, part);
         }
     }
@@ -230,12 +231,6 @@ fn all_differ(offsets: &[i64]) -> bool {
     sorted.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-fn put_field(out: &mut Vec<u8>, tag: u8, data: &[u8]) {
-    out.push(tag);
-    put_varint(out, data.len() as u64);
-    out.extend_from_slice(data);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,7 +242,7 @@ mod tests {
 
     fn field(tag: u8, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        put_field(&mut out, tag, data);
+        put_field(&mut out, &[tag], data);
         out
     }
 

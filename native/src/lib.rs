@@ -14,6 +14,7 @@
 //! | `budget` | bytes of unfinished requests and unread answers |
 //! | `call` | orders of Python for a call |
 //! | `client` | outgoing calls to servers, for the SDK |
+//! | `client_sends`, `client_receives` | the SDK's messages to requests, and from responses |
 //! | `durations` | durations of answered calls |
 //! | `inbox` | events for Python, one wake-up for many |
 //! | `metadata` | the headers that Python requested |
@@ -39,6 +40,8 @@ mod call;
 mod chance;
 mod classic_send;
 mod client;
+mod client_receives;
+mod client_sends;
 mod durations;
 mod frame;
 mod inbox;
@@ -82,6 +85,10 @@ mod cometmq_native {
     mod codec {
         #[pymodule_export]
         use crate::ack::AckReader;
+        #[pymodule_export]
+        use crate::client_receives::MessageReader;
+        #[pymodule_export]
+        use crate::client_sends::send_request;
         #[pymodule_export]
         use crate::index_entries::index_entries;
         #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Protobuf's wire format: fields of an encoded message, and varints.
+//! Protobuf's wire format: the fields of an encoded message. `wire_fields` writes them.
 //!
 //! Accepts a part of what protobuf decoders accept: varints and length-delimited fields, with keys
 //! and lengths in their shortest form. Callers pass everything else to a complete decoder.
@@ -83,24 +83,11 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Append a varint.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// The number of bytes of a varint.
-pub fn varint_bytes(value: u64) -> usize {
-    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::chance::{rounds, Chance};
+    use crate::wire_fields::{put_varint, varint_bytes};
 
     fn fields(data: &[u8]) -> Result<Vec<(u32, Value<'_>)>, Unusual> {
         let mut fields = Fields::of(data);

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use flate2::Crc;
 
 use crate::classic_send::{self, ClassicSend};
-use crate::protobuf::{put_varint, varint_bytes};
 use crate::record_layout::{
     FIXED_BYTES, HOST_BYTES, MAGIC_V1, MAGIC_V2, SYS_COMPRESSED, TOPIC_BYTES_V1_MAX,
 };
 use crate::sent::{self, Sent};
+use crate::wire_fields::{put_varint, varint_bytes};
 
 const CRC_MASK: u32 = 0x7FFF_FFFF;
 const PROPERTIES_MAX: usize = 32_767;

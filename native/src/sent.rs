@@ -230,7 +230,7 @@ fn timestamp_ms(data: &[u8]) -> Result<i64, Unusual> {
 mod tests {
     use super::*;
     use crate::chance::{rounds, Chance};
-    use crate::protobuf::put_varint;
+    use crate::wire_fields::put_varint;
 
     fn put(out: &mut Vec<u8>, number: u32, data: &[u8]) {
         put_varint(out, u64::from(number << 3 | 2));

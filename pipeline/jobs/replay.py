@@ -185,7 +185,7 @@ def replay_part(part: ReplayPart) -> ReplayDone:
     counter = _Counter()
     messages = _messages(part, counter, wall_ms())
     if part.dry_run:
-        size = sum(len(message.proto.body) for message in messages)
+        size = sum(len(message.body) for message in messages)
         return ReplayDone(counter.found, Sent(0, size, counter.left_out))
     sent = send_all(part.target, messages)
     return ReplayDone(counter.found, replace(sent, left_out=counter.left_out))

@@ -17,7 +17,7 @@ from cometmq.client.errors import NotFound, ServerFailed, TooManyRequests, refus
 from cometmq.client.filters import Filter, sql, subscriptions
 from cometmq.client.identity import MessageIds, client_id
 from cometmq.client.message import read_message
-from cometmq.client.outgoing import outgoing
+from cometmq.client.outgoing import message_proto, outgoing
 from cometmq.client.retry_policy import read_policy
 from cometmq.client.routes import Isolation, next_queue, queue_of_group, read_route
 from cometmq.client.transport.addresses import parse_endpoints, target_of
@@ -101,20 +101,26 @@ def test_a_damaged_body_is_marked_corrupted(fault: str) -> None:
 
 def test_a_message_has_all_given_fields() -> None:
     made = outgoing("t", b"b", "id", NOW_MS, tag="red", keys="k", properties={"a": "1"}, group="g")
-    system = made.proto.system_properties
+    proto = message_proto(made)
+    system = proto.system_properties
     assert (system.tag, list(system.keys), system.message_group) == ("red", ["k"], "g")
     assert system.message_type == v2.FIFO
-    assert dict(made.proto.user_properties) == {"a": "1"}
+    assert dict(proto.user_properties) == {"a": "1"}
 
 
 @pytest.mark.parametrize("after", [90, 90.0, timedelta(seconds=90)])
 def test_a_delay_is_converted_to_a_delivery_time(after: float | timedelta) -> None:
     made = outgoing("t", b"b", "id", NOW_MS, deliver_in=after)
-    assert made.proto.system_properties.delivery_timestamp.ToMilliseconds() == NOW_MS + 90_000
+    assert (
+        message_proto(made).system_properties.delivery_timestamp.ToMilliseconds() == NOW_MS + 90_000
+    )
     assert made.kind == v2.DELAY
     at = datetime.fromtimestamp(NOW_MS / 1000 + 90, UTC)
     again = outgoing("t", b"b", "id", NOW_MS, deliver_at=at)
-    assert again.proto.system_properties.delivery_timestamp.ToMilliseconds() == NOW_MS + 90_000
+    assert (
+        message_proto(again).system_properties.delivery_timestamp.ToMilliseconds()
+        == NOW_MS + 90_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,16 +132,22 @@ def test_a_delay_is_converted_to_a_delivery_time(after: float | timedelta) -> No
         ({"keys": ["k"] * 65}, "at most 64"),
         ({"group": "g", "deliver_in": 1}, "cannot be combined"),
         ({"group": "g" * 64}, "limit is 63"),
-        ({"priority": -1}, "0 or more"),
+        ({"priority": -1}, "use 0 to"),
+        ({"priority": 1 << 31}, "use 0 to"),
         ({"deliver_in": -1}, "is negative"),
+        ({"deliver_in": float("nan")}, "years 1 to 9999"),
+        ({"deliver_in": 1e300}, "years 1 to 9999"),
+        ({"topic": "\ud800"}, "not valid Unicode"),
+        ({"keys": "\ud800"}, "not valid Unicode"),
+        ({"properties": {"a": "\ud800"}}, "not valid Unicode"),
         ({"deliver_at": datetime(2030, 1, 1)}, "time zone"),
         ({"properties": {str(i): "" for i in range(129)}}, "at most 128"),
     ],
 )
 def test_invalid_messages_raise_value_error(more: dict[str, object], sentence: str) -> None:
-    fields = {"body": b"b", **more}
+    fields = {"topic": "t", "body": b"b", "message_id": "id", **more}
     with pytest.raises(ValueError, match=sentence):
-        outgoing("t", fields.pop("body"), "id", NOW_MS, **fields)  # type: ignore[arg-type]
+        outgoing(now_ms=NOW_MS, **fields)  # type: ignore[arg-type]
 
 
 def test_a_number_as_deliver_at_raises_type_error() -> None:
