@@ -98,12 +98,15 @@ class Message:
 
 
 def response_reader() -> ReadResponses | None:
-    """Return the crate's function for responses: a message for each, None for unusual forms."""
-    codec = native.part("codec")
-    if codec is None:
+    """Return the crate's function for responses: a message for each, None for unusual forms.
+
+    None without the crate, and with an older one.
+    """
+    reader = getattr(native.part("codec"), "MessageReader", None)
+    if reader is None:
         return None
     types = [_TYPE_NAMES.get(number, "normal") for number in v2.MessageType.values()]
-    read: ReadResponses = codec.MessageReader(Message, types).read
+    read: ReadResponses = reader(Message, types).read
     return read
 
 

@@ -22,7 +22,8 @@ PRIORITY_MAX = (1 << 31) - 1
 #: Bounds of protobuf's timestamps: the years 1 to 9999.
 DELIVERY_MIN_MS, DELIVERY_MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 
-_codec: Any = native.part("codec")
+#: None without the crate, and with an older one.
+_native_request: Any = getattr(native.part("codec"), "send_request", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,8 @@ def message_proto(message: Outgoing) -> v2.Message:
 
 def send_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
     """Return the encoded SendMessage request with these messages for a queue."""
-    if _codec is not None and all(message.proto is None for message in messages):
-        encoded: bytes = _codec.send_request(messages, queue_id)
+    if _native_request is not None and all(message.proto is None for message in messages):
+        encoded: bytes = _native_request(messages, queue_id)
         return encoded
     return python_request(messages, queue_id)
 
