@@ -3,7 +3,8 @@
 An interceptor has any of these methods. They are called in order and must not block. Their
 exceptions propagate to the caller.
 
-    sending(message)                 before a send, with the protobuf message; may add properties
+    sending(message)                 before a send, with the protobuf message; may add properties,
+                                     but not change the message after it returned
     sent(message, result)            after a send, with the receipt or the exception
     received(message)                before the application gets a `Message`
     handling(message)                before a push consumer's handler

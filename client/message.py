@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 #: Bytes of a decompressed body: a small message must not fill the memory.
 DECOMPRESSED_MAX = 64 << 20
 _ANY_WRAPPING = zlib.MAX_WBITS | 32
-ReadResponses: TypeAlias = (
-    "Callable[[Sequence[bytes], str, Target | None], Sequence[Message | None]]"
-)
+#: The crate's function: a message for each response, None for those of an unusual form.
+NativeRead: TypeAlias = "Callable[[Sequence[bytes], str, Target | None], Sequence[Message | None]]"
 A = TypeVar("A", v2.ReceiveMessageResponse, v2.PullMessageResponse)
-_TYPE_NAMES = {
+_TYPE_NAMES: dict[int, str] = {
     v2.NORMAL: "normal",
     v2.FIFO: "fifo",
     v2.DELAY: "delay",
@@ -53,7 +52,10 @@ class Receipt:
 
 @dataclass(slots=True)
 class Message:
-    """A received message."""
+    """A received message.
+
+    The native crate passes the fields by position: add new ones at the end, with a default.
+    """
 
     topic: str
     body: bytes
@@ -97,29 +99,26 @@ class Message:
         return _datetime(self.deliver_ms)
 
 
-def response_reader() -> ReadResponses | None:
-    """Return the crate's function for responses: a message for each, None for unusual forms.
-
-    None without the crate, and with an older one.
-    """
+def native_read() -> NativeRead | None:
+    """Return the crate's function for responses; None without the crate, and with an older one."""
     reader = getattr(native.part("codec"), "MessageReader", None)
     if reader is None:
         return None
-    types = [_TYPE_NAMES.get(number, "normal") for number in v2.MessageType.values()]
-    read: ReadResponses = reader(Message, types).read
+    numbers = range(max(v2.MessageType.values()) + 1)
+    read: NativeRead = reader(Message, [_TYPE_NAMES.get(n, "normal") for n in numbers]).read
     return read
 
 
-_read_responses = response_reader()
+_native_read = native_read()
 
 
 def read_responses(
     responses: Sequence[bytes], kind: type[A], broker: str, source: Target | None = None
 ) -> tuple[list[Message], list[A]]:
-    """Return the messages of a stream, and its other responses. Raises DecodeError."""
+    """Return the messages of a stream, and the responses without one. Raises DecodeError."""
     read: Sequence[Message | None] = [None] * len(responses)
-    if _read_responses is not None:
-        read = _read_responses(responses, broker, source)
+    if _native_read is not None:
+        read = _native_read(responses, broker, source)
     messages, others = [], []
     for response, message in zip(responses, read, strict=True):
         if message is not None:

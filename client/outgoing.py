@@ -8,6 +8,7 @@ installed; `tests/client/message_cases.py` compares both.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -50,7 +51,7 @@ class Outgoing:
     header: Header
     body: bytes
     message_id: str
-    #: The message for interceptors, which may change it. It is sent then.
+    #: What interceptors got, and may have changed; if set, it is sent instead of the other fields.
     proto: v2.Message | None = None
 
     @property
@@ -91,26 +92,28 @@ def outgoing(
     `deliver_in` is a timedelta or seconds.
     """
     body = _checked(body)
-    delivery_ms = _delivery_ms(deliver_at, deliver_in, now_ms)
-    kind = _kind(group, delivery_ms, priority, transactional)
+    tag = _text("tag", tag or "")
     if tag and ("|" in tag or not tag.strip()):
         raise ValueError(f"invalid tag {tag!r}: a tag is not blank and has no '|'")
-    if len(_text("message group", group).encode()) > GROUP_BYTES_MAX:
+    group = _text("message group", group or "")
+    if len(group.encode()) > GROUP_BYTES_MAX:
         raise ValueError(
             f"message group of {len(group.encode())} bytes: the limit is {GROUP_BYTES_MAX}"
         )
+    priority = _priority(priority)
+    delivery_ms = _delivery_ms(deliver_at, deliver_in, now_ms)
     header = Header(
-        namespace,
+        _text("namespace", namespace or ""),
         _text("topic", topic),
-        kind,
+        _kind(group, delivery_ms, priority, transactional),
         now_ms,
-        _text("tag", tag),
+        tag,
         _keys(keys),
         dict(_properties(properties or {})),
         group,
         delivery_ms,
         priority,
-        _text("trace context", trace_context),
+        _text("trace context", trace_context or ""),
     )
     return Outgoing(header, body, _text("message id", message_id))
 
@@ -125,12 +128,15 @@ def outgoing_like(
 
 def message_proto(message: Outgoing) -> v2.Message:
     """Return the protobuf message, without a queue."""
-    header = message.header
+    proto = _header_proto(message.header)
+    proto.system_properties.message_id = message.message_id
+    proto.body = message.body
+    return proto
+
+
+def _header_proto(header: Header) -> v2.Message:
     system = v2.SystemProperties(
-        message_id=message.message_id,
-        message_type=header.kind,
-        body_encoding=v2.IDENTITY,
-        keys=header.keys,
+        message_type=header.kind, body_encoding=v2.IDENTITY, keys=header.keys
     )
     system.born_timestamp.FromMilliseconds(header.born_ms)
     if header.tag:
@@ -147,7 +153,6 @@ def message_proto(message: Outgoing) -> v2.Message:
         topic=v2.Resource(resource_namespace=header.namespace, name=header.topic),
         user_properties=header.properties,
         system_properties=system,
-        body=message.body,
     )
 
 
@@ -161,23 +166,32 @@ def send_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
 
 def python_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
     """Return the request as `send_request` does, without the crate."""
-    request = v2.SendMessageRequest(
-        messages=[message.proto or message_proto(message) for message in messages]
-    )
-    for each in request.messages:
-        each.system_properties.queue_id = queue_id
+    request = v2.SendMessageRequest()
+    header: Header | None = None
+    for message in messages:
+        sent = request.messages.add()
+        if message.proto is not None:
+            sent.CopyFrom(message.proto)
+        else:
+            if message.header is not header:  # messages of one call share it
+                header = message.header
+                template = _header_proto(header)
+            sent.CopyFrom(template)
+            sent.system_properties.message_id = message.message_id
+            sent.body = message.body
+        sent.system_properties.queue_id = queue_id
     return request.SerializeToString()
 
 
 def _text(what: str, value: str) -> str:
-    """Return a text that UTF-8 can encode."""
+    """Return a text that UTF-8 can encode. Raises TypeError, ValueError."""
     if not isinstance(value, str):
         raise TypeError(f"the {what} must be str, not {type(value).__name__}")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"the {what} {value!r} is not valid Unicode: {error}") from None
+            raise ValueError(f"the {what} is not valid Unicode: {error}") from None
     return value
 
 
@@ -201,8 +215,6 @@ def _kind(
     used = [name for name, is_used in features.items() if is_used]
     if len(used) > 1:
         raise ValueError(f"{' and '.join(used)} cannot be combined in one message")
-    if priority is not None and not 0 <= priority <= PRIORITY_MAX:
-        raise ValueError(f"priority {priority} is out of range: use 0 to {PRIORITY_MAX}")
     if transactional:
         return v2.TRANSACTION
     if group:
@@ -210,6 +222,17 @@ def _kind(
     if delivery_ms is not None:
         return v2.DELAY
     return v2.NORMAL if priority is None else v2.PRIORITY
+
+
+def _priority(priority: int | None) -> int | None:
+    if priority is None:
+        return None
+    if isinstance(priority, bool) or not hasattr(priority, "__index__"):
+        raise TypeError(f"the priority must be int, not {type(priority).__name__}")
+    number = operator.index(priority)
+    if not 0 <= number <= PRIORITY_MAX:
+        raise ValueError(f"priority {number} is out of range: use 0 to {PRIORITY_MAX}")
+    return number
 
 
 def _delivery_ms(at: datetime | None, after: timedelta | float | None, now_ms: int) -> int | None:
@@ -220,17 +243,21 @@ def _delivery_ms(at: datetime | None, after: timedelta | float | None, now_ms: i
             raise TypeError(f"deliver_at must be a datetime, not {type(at).__name__}")
         if at.tzinfo is None:
             raise ValueError("deliver_at has no time zone: use datetime.now(timezone.utc) + ...")
-        time_ms = at.timestamp() * 1000
-    elif after is not None:
-        seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds < 0:
-            raise ValueError(f"deliver_in of {seconds} s is negative: use 0 or more")
-        time_ms = now_ms + seconds * 1000
-    else:
+        return _delivery_time_ms(at.timestamp() * 1000)
+    if after is None:
         return None
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if seconds < 0:
+        raise ValueError(f"deliver_in of {seconds} s is negative: use 0 or more")
+    return _delivery_time_ms(now_ms + seconds * 1000, round)
+
+
+def _delivery_time_ms(time_ms: float, whole: Callable[[float], int] = int) -> int:
     if not DELIVERY_MIN_MS <= time_ms <= DELIVERY_MAX_MS:  # also for NaN
-        raise ValueError("the delivery time is not in the years 1 to 9999")
-    return int(time_ms)
+        raise ValueError(
+            f"the delivery time of {time_ms:.15g} ms since 1970 is not in the years 1 to 9999"
+        )
+    return whole(time_ms)
 
 
 def _keys(keys: Iterable[str] | str) -> tuple[str, ...]:
@@ -249,4 +276,4 @@ def _properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     for key, value in properties.items():
         if not isinstance(value, str) or not isinstance(key, str):
             raise TypeError(f"property {key!r}={value!r}: names and values must be str")
-        yield _text("property name", key), _text("property", value)
+        yield _text("name of a property", key), _text(f"property {key[:64]!r}", value)

@@ -1,8 +1,8 @@
 //! Messages for the SDK, from the responses of a ReceiveMessage or PullMessage stream.
 //!
 //! The fields are those of `client/message.py`; a test compares both. A response of another form
-//! (a status, a compressed body, an SHA-1 digest, a repeated field, unknown fields) is left to
-//! Python, which also refuses damaged ones.
+//! (a status, a compressed or large body, an SHA-1 digest, a repeated field, unknown fields) is left
+//! to Python, which also refuses damaged ones.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -13,8 +13,10 @@ use crate::protobuf::{Fields, Unusual, Value};
 const GZIP: i32 = 2;
 const MD5: i32 = 2;
 const SHA1: i32 = 3;
-/// Seconds of a timestamp whose milliseconds are an i64.
-const SECONDS_MAX: i64 = i64::MAX / 1_000 - 1;
+/// Seconds of a timestamp whose milliseconds are an i64, with any i32 of nanoseconds.
+const SECONDS_MAX: i64 = i64::MAX / 1_000 - 3;
+/// Bytes of a body with a digest. Python digests larger ones faster, and lets other threads run.
+const DIGESTED_MAX: usize = 64 << 10;
 
 /// A received message.
 #[derive(Debug, Default, PartialEq)]
@@ -167,6 +169,9 @@ fn response_message(data: &[u8]) -> Result<Received<'_>, Unusual> {
             4 => found.body = once.bytes(number, data)?,
             _ => return Err(Unusual),
         }
+    }
+    if found.digest.0 == MD5 && found.body.len() > DIGESTED_MAX {
+        return Err(Unusual);
     }
     Ok(found)
 }
@@ -347,11 +352,12 @@ mod tests {
         let good = response(&system(), b"body");
         let of = |extra: &[u8]| response(&[&system(), extra].concat(), b"body");
         for raw in [
-            field(b"\x0A", b"\x08\x01"),        // a status
-            [good.clone(), good].concat(),      // two messages
-            of(b"\x28\x01"),                    // a repeated field
-            of(b"\xB8\x01\x00"),                // an unknown field
-            of(&field(b"\x42", b"\xFF")),       // damaged text in a field that is not used
+            field(b"\x0A", b"\x08\x01"),   // a status
+            [good.clone(), good].concat(), // two messages
+            of(b"\x28\x01"),               // a repeated field
+            of(b"\xB8\x01\x00"),           // an unknown field
+            of(&field(b"\x42", b"\xFF")),  // damaged text in a field that is not used
+            response(b"\x22\x02\x08\x02", &vec![0; DIGESTED_MAX + 1]),
             response(b"\x28\x02", b"body"),     // a compressed body
             response(b"\x22\x02\x08\x03", b""), // an SHA-1 digest
         ] {

@@ -1,22 +1,20 @@
 //! MD5 of several bodies at once (RFC 1321), for the digest of delivered messages.
 //!
 //! One body at a time is bound by the latency of 64 dependent steps for each block. Eight bodies
-//! side by side in vector registers take about twice the time of one. The digest is part of the
+//! side by side in vector registers (SSE2) take 3.6 times as long as one. The digest is part of the
 //! client protocol; it protects nothing.
+
+use std::ops::{BitAnd, BitOr, BitXor, Not};
+
+use wide::u32x8;
 
 /// Bodies that are digested side by side.
 const LANES: usize = 8;
+/// The work of this many bodies of equal length takes as long one by one as side by side.
+const LANES_GAIN: usize = 4;
 const BLOCK: usize = 64;
 const LENGTH_BYTES: usize = 8;
 const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
-/// Rotations of a round's steps, by the step modulo four.
-const ROTATIONS: [[u32; 4]; 4] = [
-    [7, 12, 17, 22],
-    [5, 9, 14, 20],
-    [4, 11, 16, 23],
-    [6, 10, 15, 21],
-];
-
 /// The whole part of 2^32 * |sin(i + 1)|.
 #[rustfmt::skip]
 const SINES: [u32; 64] = [
@@ -43,15 +41,15 @@ pub fn digests(bodies: &[&[u8]]) -> Vec<Digest> {
     for group in order.chunks(LANES) {
         let blocks: usize = group.iter().map(|&index| block_count(bodies[index])).sum();
         let longest = group.last().map_or(0, |&index| block_count(bodies[index]));
-        if blocks >= 2 * longest && group.len() > 1 {
+        if blocks >= LANES_GAIN * longest {
             let lanes = std::array::from_fn(|lane| group.get(lane).map_or(&[][..], |&i| bodies[i]));
-            let results: [Digest; LANES] = together(&lanes);
+            let results = together::<u32x8, LANES>(&lanes);
             for (&index, digest) in group.iter().zip(results) {
                 found[index] = digest;
             }
         } else {
             for &index in group {
-                [found[index]] = together(&[bodies[index]]);
+                [found[index]] = together::<u32, 1>(&[bodies[index]]);
             }
         }
     }
@@ -63,32 +61,83 @@ fn block_count(body: &[u8]) -> usize {
     (body.len() + LENGTH_BYTES) / BLOCK + 1
 }
 
+/// A word of one body, or of bodies side by side.
+trait Word:
+    Copy + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self> + Not<Output = Self>
+{
+    /// Make a word of the word of every lane.
+    fn of(word: impl Fn(usize) -> u32) -> Self;
+    /// Return the word of a lane.
+    fn lane(self, lane: usize) -> u32;
+    fn plus(self, other: Self) -> Self;
+    fn rotated(self, left: u32) -> Self;
+}
+
+impl Word for u32 {
+    fn of(word: impl Fn(usize) -> u32) -> Self {
+        word(0)
+    }
+
+    fn lane(self, _lane: usize) -> u32 {
+        self
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+
+    fn rotated(self, left: u32) -> Self {
+        self.rotate_left(left)
+    }
+}
+
+impl Word for u32x8 {
+    fn of(word: impl Fn(usize) -> u32) -> Self {
+        Self::from(std::array::from_fn::<u32, LANES, _>(word))
+    }
+
+    fn lane(self, lane: usize) -> u32 {
+        self.to_array()[lane]
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+
+    fn rotated(self, left: u32) -> Self {
+        (self << left) | (self >> (32 - left))
+    }
+}
+
 /// Digest bodies side by side. A body that ends before the others keeps its result.
-fn together<const N: usize>(bodies: &[&[u8]; N]) -> [Digest; N] {
+fn together<W: Word, const N: usize>(bodies: &[&[u8]; N]) -> [Digest; N] {
     let counts = bodies.map(block_count);
     let tails: [_; N] = std::array::from_fn(|lane| padded_tail(bodies[lane]));
-    let mut state = START.map(|word| [word; N]);
+    let mut state = START.map(|word| W::of(|_| word));
     let mut found = [[0; 16]; N];
     for number in 0..counts.iter().copied().max().unwrap_or(0) {
-        let mut words = [[0; N]; 16];
-        for lane in 0..N {
+        let blocks: [&[u8]; N] = std::array::from_fn(|lane| {
             if number < counts[lane] {
-                let block = block_of(bodies[lane], &tails[lane], number);
-                for (word, four) in words.iter_mut().zip(block.chunks_exact(4)) {
-                    word[lane] = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-                }
+                block_of(bodies[lane], &tails[lane], number)
+            } else {
+                &[0; BLOCK]
             }
-        }
+        });
+        let words = std::array::from_fn(|at| W::of(|lane| word_of(blocks[lane], at)));
         compress(&mut state, &words);
         for lane in 0..N {
             if number + 1 == counts[lane] {
                 for (bytes, word) in found[lane].chunks_exact_mut(4).zip(&state) {
-                    bytes.copy_from_slice(&word[lane].to_le_bytes());
+                    bytes.copy_from_slice(&word.lane(lane).to_le_bytes());
                 }
             }
         }
     }
     found
+}
+
+fn word_of(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|byte| block[4 * at + byte]))
 }
 
 /// Return the last bytes of a body with the padding: one or two blocks.
@@ -114,44 +163,35 @@ fn block_of<'a>(body: &'a [u8], tail: &'a [u8; 2 * BLOCK], number: usize) -> &'a
 }
 
 /// Add a block of every lane to its state.
-fn compress<const N: usize>(state: &mut [[u32; N]; 4], words: &[[u32; N]; 16]) {
+fn compress<W: Word>(state: &mut [W; 4], words: &[W; 16]) {
     let [mut a, mut b, mut c, mut d] = *state;
     macro_rules! round {
-        ($round:literal, $mix:expr, $word:expr) => {
+        ($round:literal, $rotations:expr, $mix:expr, $word:expr) => {
             for step in 0..16 {
-                let word = &words[$word(step) % 16];
-                let sine = SINES[16 * $round + step];
-                let rotation = ROTATIONS[$round][step % 4];
-                let mut next = [0; N];
-                for lane in 0..N {
-                    let mixed: u32 = $mix(b[lane], c[lane], d[lane]);
-                    let sum = a[lane].wrapping_add(mixed).wrapping_add(word[lane]);
-                    let sum = sum.wrapping_add(sine).rotate_left(rotation);
-                    next[lane] = b[lane].wrapping_add(sum);
-                }
-                (a, d, c, b) = (d, c, b, next);
+                let sine = W::of(|_| SINES[16 * $round + step]);
+                let sum = a.plus($mix(b, c, d)).plus(words[$word(step) % 16]);
+                let sum = sum.plus(sine).rotated($rotations[step % 4]);
+                (a, d, c, b) = (d, c, b, b.plus(sum));
             }
         };
     }
+    let (as_is, odd, third, seventh) = (
+        |step: usize| step,
+        |step: usize| 5 * step + 1,
+        |step: usize| 3 * step + 5,
+        |step: usize| 7 * step,
+    );
     round!(
         0,
-        |b: u32, c: u32, d: u32| d ^ (b & (c ^ d)),
-        |step: usize| step
+        [7, 12, 17, 22],
+        |b: W, c: W, d: W| d ^ (b & (c ^ d)),
+        as_is
     );
-    round!(
-        1,
-        |b: u32, c: u32, d: u32| c ^ (d & (b ^ c)),
-        |step: usize| 5 * step + 1
-    );
-    round!(2, |b: u32, c: u32, d: u32| b ^ c ^ d, |step: usize| 3
-        * step
-        + 5);
-    round!(3, |b: u32, c: u32, d: u32| c ^ (b | !d), |step: usize| 7
-        * step);
-    for (sums, words) in state.iter_mut().zip([a, b, c, d]) {
-        for (sum, word) in sums.iter_mut().zip(words) {
-            *sum = sum.wrapping_add(word);
-        }
+    round!(1, [5, 9, 14, 20], |b: W, c: W, d: W| c ^ (d & (b ^ c)), odd);
+    round!(2, [4, 11, 16, 23], |b: W, c: W, d: W| b ^ c ^ d, third);
+    round!(3, [6, 10, 15, 21], |b: W, c: W, d: W| c ^ (b | !d), seventh);
+    for (sum, word) in state.iter_mut().zip([a, b, c, d]) {
+        *sum = sum.plus(word);
     }
 }
 
@@ -186,7 +226,10 @@ mod tests {
             let mut chance = Chance::new(seed);
             let bodies: Vec<Vec<u8>> = (0..chance.below(20)).map(|_| chance.bytes(300)).collect();
             let views: Vec<&[u8]> = bodies.iter().map(|body| &body[..]).collect();
-            let single: Vec<Digest> = views.iter().map(|body| together(&[*body])[0]).collect();
+            let single: Vec<Digest> = views
+                .iter()
+                .map(|body| together::<u32, 1>(&[*body])[0])
+                .collect();
             assert_eq!(digests(&views), single, "seed {seed}");
         }
     }

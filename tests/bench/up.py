@@ -1,13 +1,19 @@
-"""Benchmarks of `cometmq up`: time from process start to the first message, and an idle broker.
+"""Benchmarks of starts: `cometmq up` and a broker until the first message; and an idle broker.
 
-`python -m cometmq.tests.bench.up` prints rows. The start is measured twice: on an empty directory
-until the ready file exists, and on an existing one until a send is answered OK.
+`python -m cometmq.tests.bench.up [--log-gib G]` prints rows. The start of `up` is measured twice:
+on an empty directory until the ready file exists, and on an existing one until a send is answered
+OK. A broker is measured alone, from the start of its process until a send is answered OK: after a
+clean stop, and after `kill -9` with a log of G GiB (default 4.4) that is in the page cache.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
+import signal
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -18,9 +24,14 @@ from ..harness.cluster import Cluster, temporary
 from ..harness.wire import Wire, normal_message
 from .processes import anonymous_mib, cpu_seconds
 from .rows import Row, show
+from .server import ASYNC, loadgen, prepared
+from .server import TOPIC as BENCH_TOPIC
 
 RUNS = 3
 START_LIMIT_S, IDLE_LIMIT_MIB, IDLE_LIMIT_CORE = 2.0, 90.0, 2.0
+BROKER_LIMIT_S, KILLED_LIMIT_S = 0.5, 2.0
+LOG_GIB = 4.4
+WAIT_S = 120.0
 SETTLE_S, IDLE_S = 5.0, 15.0
 TOPIC = "first"
 
@@ -67,6 +78,65 @@ def start() -> list[Row]:
     return rows
 
 
+def broker_alone(log_gib: float) -> list[Row]:
+    """Return the start of a broker process until a send is answered OK, clean and after a kill."""
+    with tempfile.TemporaryDirectory(prefix="cometmq-") as folder:
+        data = Path(folder) / "data"
+        cluster = Cluster(data, "--single", *ASYNC, segment_size=None).start()
+        try:
+            node, address = prepared(cluster).node("master"), cluster.address("master")
+            log = node.data / "store" / "commitlog"
+            while sum(file.stat().st_blocks * 512 for file in log.iterdir()) < log_gib * (1 << 30):
+                loadgen(address, node.pid, "-inflight", "8", "-batch", "32", seconds=2)
+            cluster.kill9("master")
+        finally:
+            cluster.stop()
+        ends = (signal.SIGKILL, signal.SIGTERM)
+        killed = [_first_ok(node.command, address, end) for end in ends]
+        clean = [_first_ok(node.command, address, signal.SIGTERM) for _ in range(RUNS)]
+    rows = (
+        ("broker: clean start to first message", clean, BROKER_LIMIT_S),
+        (f"broker: the same after kill -9, {log_gib:g} GiB", killed, KILLED_LIMIT_S),
+    )
+    return [
+        Row(name, middle, "s", spread, None, f"within {limit:g} s", middle <= limit)
+        for name, found, limit in rows
+        for middle in [statistics.median(found)]
+        for spread in [f"{min(found):.2f}-{max(found):.2f} s in {len(found)} starts"]
+    ]
+
+
+def _first_ok(command: list[str], address: str, end: signal.Signals) -> float:
+    """Start a broker, and end it by a signal; return the seconds until a send is answered OK."""
+    with tempfile.TemporaryFile() as log:
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        asyncio.run(asyncio.wait_for(_until_ok(address), WAIT_S))
+        return time.monotonic() - began
+    finally:
+        os.kill(process.pid, end)
+        process.wait(WAIT_S)
+
+
+async def _until_ok(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    while True:  # a refused connection costs less than the back-off of a gRPC channel
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            await asyncio.sleep(0.005)
+        else:
+            writer.close()
+            break
+    async with Wire(address) as wire:
+        while True:
+            answer = await wire.send([normal_message(BENCH_TOPIC, f"01{1:032X}", b"first")])
+            if answer.status.code == v2.OK:
+                return
+            await asyncio.sleep(0.005)
+
+
 def idle() -> list[Row]:
     """Return anonymous memory and CPU of each process of an idle cluster with an empty store."""
     rows = []
@@ -108,7 +178,10 @@ def _idle_rows(role: str, memory: float, core: float) -> list[Row]:
 
 def main() -> None:
     """Run from the command line."""
-    show([*start(), *idle()])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log-gib", type=float, default=LOG_GIB)
+    options = parser.parse_args()
+    show([*start(), *broker_alone(options.log_gib), *idle()])
 
 
 if __name__ == "__main__":

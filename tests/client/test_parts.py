@@ -137,9 +137,10 @@ def test_a_delay_is_converted_to_a_delivery_time(after: float | timedelta) -> No
         ({"deliver_in": -1}, "is negative"),
         ({"deliver_in": float("nan")}, "years 1 to 9999"),
         ({"deliver_in": 1e300}, "years 1 to 9999"),
-        ({"topic": "\ud800"}, "not valid Unicode"),
+        ({"topic": "\ud800"}, "the topic is not valid Unicode"),
+        ({"namespace": "\ud800"}, "not valid Unicode"),
         ({"keys": "\ud800"}, "not valid Unicode"),
-        ({"properties": {"a": "\ud800"}}, "not valid Unicode"),
+        ({"properties": {"a": "\ud800"}}, "property 'a' is not valid Unicode"),
         ({"deliver_at": datetime(2030, 1, 1)}, "time zone"),
         ({"properties": {str(i): "" for i in range(129)}}, "at most 128"),
     ],
@@ -148,6 +149,22 @@ def test_invalid_messages_raise_value_error(more: dict[str, object], sentence: s
     fields = {"topic": "t", "body": b"b", "message_id": "id", **more}
     with pytest.raises(ValueError, match=sentence):
         outgoing(now_ms=NOW_MS, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("priority", [1.5, True, "3"])
+def test_a_priority_that_is_no_integer_raises_type_error(priority: object) -> None:
+    with pytest.raises(TypeError, match="priority must be int"):
+        outgoing("t", b"b", "id", NOW_MS, priority=priority)  # type: ignore[arg-type]
+
+
+def test_a_delay_is_rounded_to_milliseconds() -> None:
+    made = outgoing("t", b"b", "id", NOW_MS, deliver_in=0.0019)
+    assert made.header.delivery_ms == NOW_MS + 2
+
+
+def test_none_stands_for_no_tag_and_no_group() -> None:
+    made = outgoing("t", b"b", "id", NOW_MS, tag=None, group=None)  # type: ignore[arg-type]
+    assert (made.header.tag, made.group) == ("", "")
 
 
 def test_a_number_as_deliver_at_raises_type_error() -> None:

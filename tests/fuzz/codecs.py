@@ -15,7 +15,7 @@ from cometmq.broker.pop.ack_request import common_acks
 from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
-from cometmq.client.message import response_reader
+from cometmq.client.message import native_read
 from cometmq.proto import native, v2
 from cometmq.remoting import bare_json, codec, header_fields, headers
 from cometmq.store.format.errors import RecordFormatError
@@ -33,7 +33,7 @@ from cometmq.store.format.record import decode, decode_delivery, encode_record
 from cometmq.store.format.results import StoredRecord
 from cometmq.tests.broker.ack_cases import BROKER
 from cometmq.tests.broker.ack_cases import check as check_acks
-from cometmq.tests.client.message_cases import check_response
+from cometmq.tests.client.message_cases import check_responses
 from cometmq.tests.fuzz.target import Check, target
 
 NOW_MS = 1_700_000_000_000
@@ -222,11 +222,11 @@ def acks(_directory: Path) -> Iterator[Check]:
 @target
 def responses(_directory: Path) -> Iterator[Check]:
     """The SDK's messages that the native crate reads in responses are those that Python reads."""
-    read = response_reader()
+    read = native_read()
 
     def check(data: bytes) -> None:
         if read is not None:
-            check_response(read, data)
+            check_responses(read, [data])
 
     yield check
 
