@@ -46,6 +46,7 @@ from .role import RoleSwitch
 from .routing.isolation import Isolation
 from .routing.membership import Membership
 from .routing.registrar import Registrar
+from .sql import load_parser
 from .trace.spans import stop_exporting
 
 logger = logging.getLogger(__name__)
@@ -258,6 +259,7 @@ class BrokerLifecycle:
         )
         self._expire_clients(broker)
         _freeze_heap()
+        asyncio.get_running_loop().run_in_executor(None, load_parser)
         logger.info(
             "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s remoting=%s door=%s"
             " topics=%d",

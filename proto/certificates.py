@@ -2,6 +2,8 @@
 
 A replacement that cannot be used (a missing file, a key of another certificate) is logged once and
 the former certificate stays in use. Open connections keep the certificate that they began with.
+`cryptography` is imported where it is used: that takes 30 to 50 ms, which a node without
+certificates saves at its start.
 """
 
 import logging
@@ -9,10 +11,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +60,10 @@ class CertificateFiles:
         return [(each.st_mtime_ns, each.st_ino, each.st_size) for each in found]
 
     def _read(self) -> Certificates:
+        from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
         chain, key, authorities = (_content(path) for path in self._paths)
         leaf = x509.load_pem_x509_certificate(chain)
         try:
@@ -85,6 +87,8 @@ def _content(path: str) -> bytes:
 @lru_cache(maxsize=1_024)
 def has_dns_name(certificate: bytes, name: str) -> bool:
     """Return whether a verified certificate (PEM or DER) has a DNS name."""
+    from cryptography import x509
+
     pem = certificate.startswith(b"-----BEGIN")
     try:
         parsed = (x509.load_pem_x509_certificate if pem else x509.load_der_x509_certificate)(

@@ -18,6 +18,7 @@ from lark.exceptions import VisitError
 from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive, v_args
 
+from .errors import SqlError
 from .syntax import (
     And,
     Compare,
@@ -45,15 +46,6 @@ _INTEGER_MAX = (1 << 63) - 1
 _DIGITS_MAX = len(str(_INTEGER_MAX))
 _CONDITIONS = (Property, Not, And, Or, Compare, IsNull, In, Text)
 _ORDERS = (Comparison.BELOW, Comparison.AT_MOST, Comparison.ABOVE, Comparison.AT_LEAST)
-
-
-class SqlError(Exception):
-    """An invalid expression; `position` counts characters from 1."""
-
-    def __init__(self, position: int, sentence: str) -> None:
-        super().__init__(f"{sentence} (at position {position})")
-        self.position = position
-        self.sentence = sentence
 
 
 def parse(text: str) -> Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -294,3 +296,10 @@ def test_the_number_of_words_is_limited() -> None:
     compile_sql(words)
     with pytest.raises(SqlError, match=f"more than {WORDS_MAX} words"):
         compile_sql(f"{words} OR a=1 OR a=1")
+
+
+def test_a_broker_starts_without_the_libraries_that_few_need() -> None:
+    code = "import sys, cometmq.broker.lifecycle\nprint(*{'lark', 'cryptography'} & {*sys.modules})"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
