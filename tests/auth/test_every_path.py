@@ -47,15 +47,15 @@ async def first_answer(
         call = channel.stream_stream(rpc.path, response_deserializer=rpc.response.FromString)(
             iter(sent),
             metadata=HEADERS,
-            timeout=10,
+            timeout=60,
         )
     elif rpc.server_streaming:
         call = channel.unary_stream(rpc.path, response_deserializer=rpc.response.FromString)(
-            request.SerializeToString(), metadata=HEADERS, timeout=10
+            request.SerializeToString(), metadata=HEADERS, timeout=60
         )
     else:
         unary = channel.unary_unary(rpc.path, response_deserializer=rpc.response.FromString)
-        return await unary(request.SerializeToString(), metadata=HEADERS, timeout=10)
+        return await unary(request.SerializeToString(), metadata=HEADERS, timeout=60)
     answers = [answer async for answer in call]
     wanted = 2 if rpc.path == paths.RECEIVE_MESSAGE else 1  # a delivery time follows its status
     assert len(answers) == wanted, "nothing follows the refusal"
@@ -87,7 +87,7 @@ async def test_every_path_of_a_broker_is_refused(tmp_path: Path, door: str) -> N
                 assert code_of(answer) == v2.UNAUTHORIZED, path
             await refused_as_a_call(channel, NODE_SERVICES, grpc.StatusCode.UNIMPLEMENTED)
             health = channel.unary_unary(STANDARD[0])
-            assert await health(b"", timeout=10) == b"\x08\x01"
+            assert await health(b"", timeout=60) == b"\x08\x01"
         async with grpc.aio.insecure_channel(target(bound.ha)) as channel:
             names = {"cometmq.v1.HaReplication", "cometmq.v1.ReplicaControl"}
             await refused_as_a_call(channel, names, grpc.StatusCode.PERMISSION_DENIED)
@@ -135,7 +135,7 @@ async def test_every_path_of_a_proxy_is_refused(tmp_path: Path) -> None:
             await refused_in_a_stream(channel)
             names = {*NODE_SERVICES, "cometmq.v1.Test"}
             await refused_as_a_call(channel, names, grpc.StatusCode.UNIMPLEMENTED)
-            assert await health(b"", timeout=10) == b"\x08\x01"
+            assert await health(b"", timeout=60) == b"\x08\x01"
     finally:
         await proxy.stop(0.5)
         await broker.stop(1.0)

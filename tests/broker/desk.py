@@ -49,6 +49,22 @@ def message(
     )
 
 
+class StoppedClock(Clock):
+    """Wall time that only moves when a test moves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start_ms = super().wall_ms()
+
+    def wall_ms(self) -> int:
+        """Return the start plus the moves."""
+        return self._start_ms + self._wall_shift_ms
+
+    def set_wall_ms(self, wall_ms: int) -> None:
+        """Set the wall time, which stays there."""
+        self._wall_shift_ms = wall_ms - self._start_ms
+
+
 @dataclass(slots=True)
 class Received:
     """A parsed ReceiveMessage stream."""

@@ -31,7 +31,13 @@ def replica(directory: Path, broker_id: int, *, sync: bool = False, **broker: An
     role: BrokerRole = "SYNC_MASTER" if sync else "ASYNC_MASTER"
     return replace(
         base,
-        ha=replace(base.ha, enable_controller_mode=True, broker_role=role, ha_beat_interval_ms=100),
+        ha=replace(
+            base.ha,
+            enable_controller_mode=True,
+            broker_role=role,
+            ha_beat_interval_ms=100,
+            slave_timeout=60_000,  # a stall of the machine does not fail a send
+        ),
     )
 
 

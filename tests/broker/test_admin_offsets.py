@@ -8,16 +8,18 @@ from typing import Any
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import decode
 from cometmq.tests.broker.desk import Desk, desk, parse_received
-from cometmq.tests.broker.live import follower_of, running, until
-from cometmq.tests.harness.wire import Wire
+from cometmq.tests.broker.live import HELD_S, SHORT_HOLDS, follower_of, running, until
+from cometmq.tests.harness.wire import WITHIN_S, Wire
 
 Edge = v1.ResetOffsetsRequest
 
 
-async def reset(wire: Wire, **fields: Any) -> v1.ResetOffsetsResponse:
+async def reset(
+    wire: Wire, *, within_s: float = WITHIN_S, **fields: Any
+) -> v1.ResetOffsetsResponse:
     request = v1.ResetOffsetsRequest(**{"group": "g", "topic": "t", **fields})
     answer: v1.ResetOffsetsResponse = await wire.call(
-        paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse
+        paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse, within_s
     )
     return answer
 
@@ -142,7 +144,7 @@ async def test_retries_stay_unless_the_reset_skips_them(tmp_path: Path) -> None:
 async def test_a_reset_survives_a_restart_and_reaches_the_follower(tmp_path: Path) -> None:
     async with (
         desk(tmp_path / "a") as one,
-        running(follower_of(one.live.bound, tmp_path / "b")) as follower,
+        running(follower_of(one.live.bound, tmp_path / "b"), door=SHORT_HOLDS) as follower,
         follower.client() as wire,
     ):
         await _five(one)
@@ -150,7 +152,7 @@ async def test_a_reset_survives_a_restart_and_reaches_the_follower(tmp_path: Pat
         one.ack("t", "g", *got.handles)
         await until(lambda: follower.node.offsets.get("t", "g", 0) == 5)
         # Without a nameserver the follower has no address to forward to.
-        assert (await reset(wire, offset=2)).code == v2.HA_NOT_AVAILABLE
+        assert (await reset(wire, within_s=HELD_S, offset=2)).code == v2.HA_NOT_AVAILABLE
         async with one.live.client() as direct:
             assert (await reset(direct, offset=2)).code == v2.OK
         await until(lambda: follower.node.offsets.get("t", "g", 0) == 2)

@@ -57,9 +57,10 @@ async def arrive(k: Desk, bodies: list[bytes]) -> None:
 async def test_each_level_delivers_at_its_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=2)
-        for level in (18, 3, 4, 4):
+        # Of 2 h, 30 minutes and 1 h: no delay of the machine makes a message due.
+        for level in (18, 16, 17, 17):
             await send(k, b"%d" % level, level, queue_id=level % 2)
-        for wait_s, bodies in ((9, []), (1, [b"3"]), (20, [b"3", b"4", b"4"])):
+        for wait_s, bodies in ((1_200, []), (600, [b"16"]), (1_800, [b"16", b"17", b"17"])):
             k.advance(wait_s * 1000)
             await arrive(k, bodies)
         k.advance(7_200_000)
@@ -109,7 +110,7 @@ async def test_levels_can_be_configured(tmp_path: Path) -> None:
 async def test_a_failed_append_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC)
-        await send(k, b"x", 1)
+        await send(k, b"x", 5)  # one minute: not due before the refusals
         asked: list[str] = []
 
         def refusal() -> str:
@@ -118,7 +119,7 @@ async def test_a_failed_append_is_retried(tmp_path: Path, monkeypatch: pytest.Mo
 
         with monkeypatch.context() as patched:
             patched.setattr(k.node.replication, "write_refusal", refusal)
-            k.advance(1_000)
+            k.advance(60_000)
             await until(lambda: asked)
             assert stored(k) == []
         await until(lambda: len(stored(k)) == 1)

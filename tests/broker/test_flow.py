@@ -38,8 +38,11 @@ async def test_sends_that_waited_too_long_are_refused(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         time.sleep(STALL_S)  # noqa: ASYNC251
         found = await waiting
-        assert found[v2.TOO_MANY_REQUESTS, "[TIMEOUT_CLEAN_QUEUE"] == 3
-        assert await codes(one, 3) == {(v2.OK, "OK"): 3}
+        refusal = (v2.TOO_MANY_REQUESTS, "[TIMEOUT_CLEAN_QUEUE")
+        assert found == {refusal: 3}
+        async with asyncio.timeout(60):  # a slow machine stalls for longer than the limit too
+            while (found := await codes(one, 3)) != {(v2.OK, "OK"): 3}:
+                assert set(found) <= {refusal, (v2.OK, "OK")}
 
 
 async def test_held_sends_do_not_expire_while_a_new_leader_starts(

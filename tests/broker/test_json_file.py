@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.metadata import json_file
+from cometmq.tests.broker.live import until
 
 
 async def _save_many(path: Path) -> int:
@@ -23,7 +24,7 @@ async def _save_many(path: Path) -> int:
     saver = json_file.Saver(path, render, 0.01)
     for _ in range(50):
         saver.changed()
-    await asyncio.sleep(0.1)
+    await until(path.exists)
     saver.changed()
     await saver.close()
     return rendered

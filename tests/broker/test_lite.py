@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.broker.lite.names import queue_of
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import message
+from cometmq.tests.broker.desk import StoppedClock, message
 from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 
 
@@ -76,7 +76,7 @@ async def test_a_message_or_a_subscription_wakes_a_waiting_poll(tmp_path: Path) 
 async def test_unacknowledged_messages_are_redelivered_and_then_dead_lettered(
     tmp_path: Path,
 ) -> None:
-    async with lite(tmp_path) as one:
+    async with lite(tmp_path, clock=StoppedClock()) as one:
         one.bind(attempts="2")
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1", b"a2")
@@ -106,7 +106,7 @@ async def test_unacknowledged_messages_are_redelivered_and_then_dead_lettered(
 
 
 async def test_the_invisible_time_can_be_changed_and_a_message_suspended(tmp_path: Path) -> None:
-    async with lite(tmp_path) as one:
+    async with lite(tmp_path, clock=StoppedClock()) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1")
         got = await one.receive()
@@ -154,7 +154,7 @@ async def test_a_lost_response_is_repeated_for_its_attempt_id(tmp_path: Path) ->
 
 
 async def test_undelivered_messages_are_redelivered_after_a_second(tmp_path: Path) -> None:
-    async with lite(tmp_path) as one:
+    async with lite(tmp_path, clock=StoppedClock()) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1")
         ctx = one.one.context()

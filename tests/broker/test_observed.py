@@ -42,7 +42,7 @@ def get(address: str, path: str, method: str = "GET") -> tuple[int, str]:
     """Return status and body of one HTTP request."""
     request = urllib.request.Request(f"http://{address}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -257,6 +257,7 @@ async def test_slow_readers_of_metrics_are_aborted(monkeypatch: pytest.MonkeyPat
             while data := await asyncio.to_thread(slow.recv, 1 << 20):
                 received += len(data)
         assert received < len(page)
+    monkeypatch.setattr(http, "_ANSWER_S", 60.0)  # a reader that reads may be slow as well
     status, text = await asyncio.to_thread(get, f"127.0.0.1:{port}", "/metrics")
     assert (status, len(text)) == (200, len(page))
     await server.stop()
@@ -279,7 +280,7 @@ async def test_scrapes_at_the_same_time_get_one_page() -> None:
 
     def render() -> bytes:
         renderings.append(None)
-        release.wait(10)
+        release.wait(60)
         return b"page"
 
     server = MetricsServer(lambda: render, dict, Clock())

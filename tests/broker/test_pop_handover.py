@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from cometmq.broker.pop.fifo.ordered_group import OrderedGroup
 from cometmq.broker.pop.group import PopGroup
 from cometmq.proto import v1
 from cometmq.tests.broker.desk import Desk, desk
-from cometmq.tests.broker.live import Live, follower_of, running, settings
+from cometmq.tests.broker.live import Live, follower_of, running, settings, until
 
 NOW_MS = 1_000_000
 
@@ -125,21 +124,17 @@ def of(live: Live) -> Desk:
 
 async def caught_up(leader: Desk, follower: Desk) -> None:
     """Wait until the follower's log and view equal the leader's."""
-    for _ in range(500):
-        await asyncio.sleep(0.01)
-        same = follower.node.store.dispatched_offset == leader.node.store.log_end
-        if same and sorted(follower.node.offsets) == sorted(leader.node.offsets):
-            return
-    raise AssertionError("the follower does not catch up")
+    await until(
+        lambda: (
+            follower.node.store.dispatched_offset == leader.node.store.log_end
+            and sorted(follower.node.offsets) == sorted(leader.node.offsets)
+        )
+    )
 
 
 async def alone(follower: Desk) -> None:
     """Wait until the follower has noticed that its leader is gone."""
-    for _ in range(500):
-        if not follower.node.replication.leader_alive:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the leader is still there")
+    await until(lambda: not follower.node.replication.leader_alive)
 
 
 async def test_a_follower_serves_and_the_returning_leader_takes_its_offsets(tmp_path: Path) -> None:
@@ -168,12 +163,7 @@ async def test_a_follower_serves_and_the_returning_leader_takes_its_offsets(tmp_
             assert live.node.offsets.get("t", "g", 0) == 6
             async with desk(tmp_path / "a", settings(tmp_path / "a")) as again:
                 live.node.replication.set_leader(again.live.bound.ha)
-                for _ in range(500):
-                    await asyncio.sleep(0.01)
-                    if again.node.offsets.get("t", "g", 0) == 6:
-                        break
-                else:
-                    raise AssertionError("the leader did not take the offsets")
+                await until(lambda: again.node.offsets.get("t", "g", 0) == 6)
                 await again.nothing("t", "g")
                 await again.sent("t", b"new")
                 assert (await again.receive("t", "g")).bodies == [b"new"]

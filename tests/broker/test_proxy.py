@@ -166,7 +166,7 @@ async def test_settings_are_answered_once_and_heartbeats_forwarded(tmp_path: Pat
         command.settings.client_type = v2.PRODUCER
         command.settings.publishing.topics.add(name="t")
         await stream.write(command)
-        answer = await asyncio.wait_for(stream.read(), 10)
+        answer = await asyncio.wait_for(stream.read(), 60)
         assert answer.WhichOneof("command") == "settings"
         assert answer.settings.publishing.max_body_size > 0
         request = v2.HeartbeatRequest(client_type=v2.PRODUCER)

@@ -200,7 +200,7 @@ async def test_connections_to_brokers_have_a_limit_and_end_with_their_client() -
 async def test_the_next_nameserver_is_asked_after_one_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nameservers, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(nameservers, "_ANSWER_S", 3.0)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

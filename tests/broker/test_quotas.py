@@ -181,7 +181,7 @@ async def connected(wire: Wire, topic: str) -> tuple[Any, int]:
     """Open a telemetry stream; return it and the code of its answer."""
     stream = telemetry(wire)
     await stream.write(publishing(topic))
-    answer = await asyncio.wait_for(stream.read(), 10)
+    answer = await asyncio.wait_for(stream.read(), 60)
     return stream, v2.OK if answer.HasField("settings") else answer.status.code
 
 

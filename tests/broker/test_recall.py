@@ -20,7 +20,7 @@ from cometmq.proto.errors import WireError
 from cometmq.store.format.errors import DiskFullError
 from cometmq.store.format.record import decode
 from cometmq.store.timer.rules import TIMER_TOPIC
-from cometmq.tests.broker.desk import Desk, desk, message, resource
+from cometmq.tests.broker.desk import Desk, StoppedClock, desk, message, resource
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.timing import with_store
 
@@ -75,7 +75,7 @@ async def recall(k: Desk, handle: str, topic: str = TOPIC) -> v2.RecallMessageRe
 
 async def bodies(k: Desk, count: int) -> list[bytes]:
     await until(lambda: sum(k.node.timers.stats.dequeued_by_topic.values()) >= count)
-    return (await k.receive(TOPIC, GROUP, k.context(remaining_ms=300))).bodies
+    return (await k.receive(TOPIC, GROUP, k.context(remaining_ms=30_000))).bodies
 
 
 async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> None:
@@ -122,20 +122,6 @@ async def test_the_old_form_of_the_key_is_accepted(tmp_path: Path) -> None:
         await send(k, b"kept", due, "M2")
         k.advance(HOUR)
         assert await bodies(k, 2) == [b"kept"]
-
-
-class StoppedClock(Clock):
-    """Wall time that only moves when a test moves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._start_ms = super().wall_ms()
-
-    def wall_ms(self) -> int:
-        return self._start_ms + self._wall_shift_ms
-
-    def set_wall_ms(self, wall_ms: int) -> None:
-        self._wall_shift_ms = wall_ms - self._start_ms
 
 
 async def test_a_recall_in_an_open_slot_wins_until_the_messages_own_time(

@@ -14,9 +14,10 @@ import pytest
 
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.server import BrokerServer
-from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.live import (
+    HELD_S,
+    SHORT_HOLDS,
     Live,
     RpcError,
     Settings,
@@ -35,8 +36,14 @@ from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 
 
 def in_sync(chosen: Settings, minimum: int = 1) -> Settings:
-    """Return the settings of a synchronous master."""
-    ha = replace(chosen.ha, broker_role="SYNC_MASTER", min_in_sync_replicas=minimum)
+    """Return the settings of a synchronous master, whose sends a stall does not fail."""
+    ha = replace(
+        chosen.ha,
+        broker_role="SYNC_MASTER",
+        min_in_sync_replicas=minimum,
+        slave_timeout=60_000,
+        ha_in_sync_lag_ms=90_000,
+    )
     return replace(chosen, ha=ha)
 
 
@@ -48,7 +55,7 @@ async def pair(path: Path, *, sync: bool = False) -> AsyncIterator[tuple[Live, L
         async with running(in_sync(first) if sync else first) as leader:
             second = settings(path / "b", namesrv_addr=address, broker_id=1)
             second = replace(second, ha=replace(second.ha, broker_role="SLAVE"))
-            async with running(second) as follower:
+            async with running(second, door=SHORT_HOLDS) as follower:
                 await until(lambda: follower.node.replication.leader_alive)
                 await until(lambda: len(leader.node.cluster.own().members) == 2)
                 await until(lambda: len(follower.node.cluster.own().members) == 2)
@@ -102,7 +109,7 @@ async def receive_all(wire: Wire, count: int) -> list[Any]:
     """Receive until there are `count` messages."""
     got: list[Any] = []
     while len(got) < count:
-        code, messages = await wire.receive(receive_request("t", "g", await_s=5), within_s=15)
+        code, messages = await wire.receive(receive_request("t", "g", await_s=5), within_s=60)
         assert code == v2.OK, f"{len(got)} of {count}"
         got += messages
     return got
@@ -138,9 +145,9 @@ async def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_p
         assert (await wire.ack("t", "g", again)).status.code == v2.OK
         assert follower.node.offsets.get("t", "g", 0) == 10
         assert follower.node.runtime.counters.redelivered_without_handover == 0
-        refused = await wire.send([normal_message("t", "late", b"x")], within_s=1.5)
+        refused = await wire.send([normal_message("t", "late", b"x")], HELD_S)
         assert refused.status.code == v2.HA_NOT_AVAILABLE
-        group = await create_topic(wire, "new")
+        group = await create_topic(wire, "new", within_s=HELD_S)
         assert group.code == v2.HA_NOT_AVAILABLE
 
 
@@ -171,12 +178,12 @@ async def test_a_diverged_follower_serves_no_reads_without_its_leader(tmp_path: 
         await wire.send([normal_message("t", "stray", b"x")])
     async with (
         running(settings(tmp_path / "a")) as leader,
-        running(follower_of(leader.bound, tmp_path / "b")) as follower,
+        running(follower_of(leader.bound, tmp_path / "b"), door=SHORT_HOLDS) as follower,
     ):
         await until(lambda: follower.node.replication.diverged is not None)
         await leader.server.stop(0.2)
         async with follower.client() as wire:
-            code, messages = await wire.receive(receive_request("t", "g"), within_s=5)
+            code, messages = await wire.receive(receive_request("t", "g"), HELD_S)
         assert (code, messages) == (v2.HA_NOT_AVAILABLE, [])
 
 
@@ -192,9 +199,7 @@ async def test_held_sends_succeed_when_the_leader_returns(tmp_path: Path) -> Non
             async with running(second) as follower, follower.client() as wire:
                 await create_topic(wire, "t", queues=1)
                 await leader.server.stop(0.2)
-                sending = asyncio.create_task(
-                    wire.send([normal_message("t", "held", b"x")], within_s=10)
-                )
+                sending = asyncio.create_task(wire.send([normal_message("t", "held", b"x")]))
                 await asyncio.sleep(0.3)
                 assert not sending.done()
                 back = settings(tmp_path / "a", namesrv_addr=address, **ports)
@@ -259,13 +264,13 @@ async def test_a_follower_never_writes(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "a")) as leader, leader.client() as wire:
         await create_topic(wire, "t", queues=1)
         chosen = follower_of(leader.bound, tmp_path / "b")
-    follower = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig())
+    follower = BrokerServer(chosen.broker, chosen.store, chosen.ha, SHORT_HOLDS)
     bound = await follower.start()
     try:
         assert follower.broker.metadata.ensure_group("g").name == "g"
         assert follower.broker.store.log_end == 0
         async with Wire(bound.client) as wire:
-            sent = await wire.send([normal_message("t", "id", b"x")])
+            sent = await wire.send([normal_message("t", "id", b"x")], HELD_S)
             assert sent.status.code == v2.HA_NOT_AVAILABLE
             with pytest.raises(RpcError):
                 await wire.call("/x/Y", v1.ListTopicsRequest(), v1.ListTopicsResponse)

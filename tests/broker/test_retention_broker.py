@@ -75,8 +75,15 @@ async def test_queues_of_a_deleted_topic_are_removed_with_its_last_message(tmp_p
 
 
 async def fill(one: Desk, count: int = 60, topic: str = "t") -> None:
-    """Fill about a segment per 15 messages."""
-    await one.sent(topic, *[f"{n:04d}".encode().ljust(900) for n in range(count)])
+    """Fill about a segment per 15 messages. A request has several: each ends with a flush."""
+    for first in range(0, count, 15):
+        numbers = range(first, min(first + 15, count))
+        batch = [
+            message(topic, f"{n:04d}".encode().ljust(900), message_id=f"ID-{n}") for n in numbers
+        ]
+        answer = await one.send(*batch)
+        assert answer.status.code == v2.OK, answer
+    await one.dispatched()
 
 
 def one_segment(live: Live) -> Callable[[], bool]:

@@ -14,7 +14,7 @@ from cometmq.proto.errors import WireError
 from cometmq.store.format.properties import decode_properties
 from cometmq.store.format.record import Message, decode_delivery
 from cometmq.store.format.results import AppendResult, PutStatus
-from cometmq.tests.broker.desk import Desk, desk, message, parse_received
+from cometmq.tests.broker.desk import Desk, StoppedClock, desk, message, parse_received
 from cometmq.tests.broker.live import settings
 
 V1, V2 = "%RETRY%g_t", "%RETRY%g+t"
@@ -22,7 +22,7 @@ V1, V2 = "%RETRY%g_t", "%RETRY%g+t"
 
 async def until(condition: Callable[[], bool]) -> None:
     """Run the loop until a condition holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - a turn a look
             await asyncio.sleep(0)
 
@@ -237,7 +237,7 @@ async def test_a_message_whose_copy_is_refused_is_redelivered_in_place_and_copie
 async def test_after_three_hours_the_groups_retry_policy_hides_a_message_once_more(
     tmp_path: Path,
 ) -> None:
-    async with desk(tmp_path) as one:
+    async with desk(tmp_path, clock=StoppedClock()) as one:
         one.topic("t")
         await one.sent("t", b"a")
         got = await one.receive("t", "g", auto_renew=True)

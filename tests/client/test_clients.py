@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 import cometmq
 from cometmq.client.errors import BadRequest, Closed, NotFound
-from cometmq.tests.harness.cluster import Cluster
+from cometmq.tests.harness.cluster import Cluster, wait_until
 
 from .conftest import Make
 
@@ -21,14 +23,14 @@ WAIT_S = 60.0
 
 
 async def receive_all(consumer: cometmq.SimpleConsumer, count: int) -> list[cometmq.Message]:
-    """Receive and acknowledge until `count` came."""
-    found: list[cometmq.Message] = []
+    """Receive and acknowledge until `count` different ones came; a message may come twice."""
+    found: dict[str, cometmq.Message] = {}
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:
             some = await consumer.receive(wait=5)
             assert await consumer.ack_all(some) == []
-            found += some
-    return found
+            found |= {one.message_id: one for one in some}
+    return list(found.values())
 
 
 async def test_a_message_comes_back_as_it_was_sent(
@@ -97,9 +99,9 @@ async def test_receive_without_a_message_returns_when_its_wait_is_over(
 
     together = asyncio.Barrier(2)
     async with asyncio.timeout(WAIT_S):
-        await asyncio.gather(receive(3), receive(1))
+        await asyncio.gather(receive(8), receive(1))
     # Compared with a longer wait that began with it, not with a clock: machines differ.
-    assert returned == [1, 3]
+    assert returned == [1, 8]
 
 
 async def test_send_many_returns_a_receipt_for_each_message(
@@ -203,7 +205,7 @@ async def test_a_message_whose_handler_raised_is_delivered_again(
         seen.append((message.body, message.attempt))
         if message.body == b"bad" and message.attempt == 1:
             raise RuntimeError("not yet")
-        if len(seen) == 4:
+        if len(set(seen)) == 4:
             done.set()
 
     async with (
@@ -216,7 +218,8 @@ async def test_a_message_whose_handler_raised_is_delivered_again(
             await producer.send(topic, body)
         async with asyncio.timeout(WAIT_S):
             await done.wait()
-    assert sorted(seen) == [(b"bad", 1), (b"bad", 2), (b"fine", 1), (b"good", 1)]
+    # A message may come twice, with the next attempt.
+    assert {(b"bad", 1), (b"bad", 2), (b"fine", 1), (b"good", 1)} <= set(seen)
     assert consumer.statistics.handler_failures == 1
     assert consumer.statistics.acknowledged == 3
 
@@ -303,12 +306,12 @@ def test_blocking_clients_send_and_receive(
     ):
         receipt = producer.send(topic, b"one", tag="t")
         assert len(producer.send_many(topic, [b"two", b"three"])) == 2
-        found: list[cometmq.Message] = []
+        found: set[str] = set()
         while len(found) < 3:
             some = consumer.receive(wait=5)
             assert consumer.ack_all(some) == []
-            found += some
-        assert receipt.message_id in {one.message_id for one in found}
+            found |= {one.message_id for one in some}
+        assert receipt.message_id in found
     with pytest.raises(Closed):
         producer.send(topic, b"x")
 
@@ -375,6 +378,15 @@ async def test_no_task_is_left_behind(
         assert not late
 
 
+def log_offset(cluster: Cluster, role: str, position: str) -> int:
+    """Return an offset of a broker's log from its metrics page."""
+    address = f"http://127.0.0.1:{cluster.node(role).ports['metrics']}/metrics"
+    with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
+        page = answer.read().decode()
+    (found,) = re.findall(rf'^cometmq_log_offset{{.*position="{position}".*}} (\S+)$', page, re.M)
+    return int(float(found))
+
+
 async def test_clients_survive_the_death_and_restart_of_the_master(new_cluster: Any) -> None:
     cluster = new_cluster()
     topic, group = cluster.create_topic("sdk-death"), cluster.create_group("sdk-death")
@@ -386,7 +398,12 @@ async def test_clients_survive_the_death_and_restart_of_the_master(new_cluster: 
         # A follower serves records up to the confirm offset that it has received, some heartbeats
         # after the OK (docs/formats/ha.md, section 6.8, R10). A master killed earlier would not
         # have sent it.
-        await asyncio.sleep(2.0)
+        end = log_offset(cluster, "master", "end")
+        await asyncio.to_thread(
+            wait_until,
+            "the slave serves it",
+            lambda: log_offset(cluster, "slave", "dispatched") >= end,
+        )
         await asyncio.to_thread(cluster.kill9, "master")
         sending = asyncio.create_task(producer.send(topic, b"during"))
         got = await receive_all(consumer, 1)

@@ -27,7 +27,7 @@ async def receiving(**options: Any) -> AsyncIterator[tuple[StrangeBroker, cometm
     async with (
         StrangeBroker.running() as broker,
         cometmq.SimpleConsumer(
-            broker.endpoints, group="g", topics="t", **{"timeout": 1.0, **options}
+            broker.endpoints, group="g", topics="t", **{"timeout": WAIT_S, **options}
         ) as consumer,
     ):
         yield broker, consumer
@@ -35,7 +35,7 @@ async def receiving(**options: Any) -> AsyncIterator[tuple[StrangeBroker, cometm
 
 def pushed(broker: StrangeBroker, handler: Handler, **options: Any) -> cometmq.PushConsumer:
     """A push consumer of the broker."""
-    options = {"timeout": 1.0, **options}
+    options = {"timeout": WAIT_S, **options}
     return cometmq.PushConsumer(broker.endpoints, handler, group="g", topics="t", **options)
 
 
@@ -128,7 +128,8 @@ async def test_an_ack_is_retried_until_the_broker_is_back() -> None:
         async def handle(_: cometmq.Message) -> None:
             pass
 
-        async with pushed(broker, handle, timeout=0.1) as consumer:
+        async with pushed(broker, handle) as consumer:
+            consumer._session.timeout_s = 0.1  # after the start, which may take longer
             await until(lambda: broker.calls[paths.ACK_MESSAGE] >= 3)
             del broker.answers[paths.ACK_MESSAGE]
             await until(lambda: consumer.statistics.acknowledged == 1)
@@ -179,7 +180,7 @@ async def test_close_does_not_wait_for_the_retries_of_a_message_group() -> None:
         broker.deliver("a", "b")
         consumer = await pushed(broker, handle).start()
         await until(lambda: bool(seen))
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(20.0):
             await consumer.close()
     assert seen == ["a"], "the next of the group must wait for it"
 
@@ -194,7 +195,7 @@ async def test_a_handler_may_close_its_own_consumer() -> None:
     async with StrangeBroker.running() as broker:
         broker.deliver("a")
         consumer = await pushed(broker, handle).start()
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(20.0):
             await closed.wait()
 
 

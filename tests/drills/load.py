@@ -25,6 +25,8 @@ from ..harness.wire import Wire, normal_message, receive_request
 from .history import History
 
 RETRY_S = 0.03
+#: A send without an answer is repeated after it.
+SEND_S = 3.0
 PAD = bytes(range(97, 123)) * 4096
 #: Nothing was written: another attempt is not a repeat.
 REFUSED = (v2.HA_NOT_AVAILABLE, v2.TOO_MANY_REQUESTS, v2.TOPIC_NOT_FOUND, v2.FORBIDDEN)
@@ -61,7 +63,7 @@ class Sender:
         while True:
             self._history.write("invoke", identity, **facts)
             try:
-                answer = await wire.send([message])
+                answer = await wire.send([message], SEND_S)
             except grpc.aio.AioRpcError as error:
                 self._history.write("unknown", identity, why=error.code().name)
             else:
@@ -98,7 +100,7 @@ class Reader:
                 await asyncio.sleep(RETRY_S)
                 continue
             with suppress(grpc.aio.AioRpcError):
-                answer = await wire.ack(self._topic, self._group, messages)
+                answer = await wire.ack(self._topic, self._group, messages, 5.0)
                 if answer.status.code == v2.OK:
                     for message in messages:
                         self._history.write("done", message.body.split(b"|")[0].decode())

@@ -21,6 +21,7 @@ from ..harness.wire import Wire, normal_message
 
 BODY = bytes(range(256)) * 2  # 512 bytes: many records per segment, and every byte value
 RETRY_S = 0.05
+SEND_S = 3.0  # a send without an answer is repeated after it
 TAGS = ("red", "green", "blue", "")
 
 
@@ -45,7 +46,7 @@ class Workload:
         while True:
             self._journal.attempt(identity)
             try:
-                answer = await wire.send([message])
+                answer = await wire.send([message], SEND_S)
             except grpc.aio.AioRpcError as error:
                 self._journal.unknown(identity, error.code().name)
             else:

@@ -33,7 +33,7 @@ PREFIX = "/test.Conformance/"
 #: The native door is tested where it is installed; scripts/test builds it where there is a
 #: toolchain.
 DOORS = ("grpcio", "native") if is_available() else ("grpcio",)
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -285,7 +285,7 @@ async def _eventually(condition: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def eventually() -> Iterator[Callable[..., Any]]:
-    """Wait until a condition holds; fails after ten seconds."""
+    """Wait until a condition holds; fails after a minute."""
     yield _eventually
 
 

@@ -74,11 +74,17 @@ class RawConnection:
         self._kept: list[Frame] = []  # of other streams than the one that was asked for
 
     @classmethod
-    async def open(cls, port: int) -> "RawConnection":
+    async def greet(cls, port: int) -> "RawConnection":
+        """Connect and send the preface, without waiting for the server's."""
         connection = cls(*await asyncio.open_connection("127.0.0.1", port))
         connection.write(PREFACE + frame(SETTINGS, 0, 0, b""))
+        return connection
+
+    @classmethod
+    async def open(cls, port: int) -> "RawConnection":
+        connection = await cls.greet(port)
         # Some limits hold only after the client has acknowledged the server's settings.
-        while (got := await asyncio.wait_for(connection.read(), 10)) is not None:
+        while (got := await asyncio.wait_for(connection.read(), 60)) is not None:
             if got.kind == SETTINGS and not got.flags & ACK:
                 for setting, value in struct.iter_unpack(">HI", got.body):
                     if setting == INITIAL_WINDOW_SIZE:
@@ -119,7 +125,7 @@ class RawConnection:
         found = [kept for kept in self._kept if kept.stream == stream]
         self._kept = [kept for kept in self._kept if kept.stream != stream]
         while not (found and found[-1].ends):
-            got = await asyncio.wait_for(self.read(), 10)
+            got = await asyncio.wait_for(self.read(), 60)
             if got is None:
                 break
             (found if got.stream == stream else self._kept).append(got)
@@ -129,7 +135,7 @@ class RawConnection:
         """So many bytes of this stream's data."""
         data = b""
         while len(data) < size:
-            got = await asyncio.wait_for(self.read(), 10)
+            got = await asyncio.wait_for(self.read(), 60)
             assert got is not None, "the server closed the connection"
             if got.stream == stream and got.kind == DATA:
                 data += got.body
@@ -144,7 +150,7 @@ class RawConnection:
 
     async def closed(self) -> bool:
         """The server has closed the connection, after whatever it still had to say."""
-        while await asyncio.wait_for(self.read(), 10) is not None:
+        while await asyncio.wait_for(self.read(), 60) is not None:
             pass
         return True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 import grpc
@@ -58,12 +59,14 @@ async def test_a_unary_call_is_passed_on_and_back(front: Any, bench: Any) -> Non
 
 async def test_the_deadline_goes_along(front: Any, bench: Any) -> None:
     async with await bench() as owner, front(_at(owner)) as f:
+        began_ns = time.monotonic_ns()
         await f.bench.client.unary("Echo", timeout=7)
+        took_ns = time.monotonic_ns() - began_ns
         await f.bench.client.unary("Echo", timeout=None)
         there, without = owner.services.contexts
         here = f.asked[0][2]
         assert without.deadline_ns is None
-        assert abs(here.deadline_ns - there.deadline_ns) < 1_000_000_000
+        assert abs(here.deadline_ns - there.deadline_ns) < 1_000_000_000 + took_ns
 
 
 async def test_locate_sees_the_request(front: Any, bench: Any) -> None:
@@ -223,8 +226,12 @@ async def test_a_forwarded_mark_is_accepted_from_nodes_of_the_cluster_only(
 
 
 async def test_two_nodes_that_point_at_each_other_do_not_circle(front: Any) -> None:
-    async with front(None) as one, front(_at(one.bench)) as two:
+    # The hold ends long before the deadline, however long the machine stalls.
+    async with (
+        front(None, front_forward_hold_margin=10_000) as one,
+        front(_at(one.bench)) as two,
+    ):
         one.owner = _at(two.bench)
-        answer = await one.bench.client.unary("Wire", timeout=1)
+        answer = await one.bench.client.unary("Wire", timeout=10.5)
         assert v2.AckMessageResponse.FromString(answer).status.code == v2.HA_NOT_AVAILABLE
         assert two.access.statistics.forwarded == 0

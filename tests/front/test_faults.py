@@ -1,5 +1,6 @@
 """Faults: the table itself, and how a door meets the faults of its RPCs."""
 
+import asyncio
 import errno
 from typing import Any
 
@@ -135,11 +136,13 @@ async def test_a_call_is_served_later(bench: Any) -> None:
 async def test_a_dropped_answer_was_served(bench: Any) -> None:
     async with await bench() as b:
         b.faults.put(Fault("lost", RPC, "*", DROP, remaining=2))
-        for call in (
-            b.client.unary("Echo", timeout=0.1),
-            b.client.stream("Items", b"1 0", timeout=0.1),
-        ):
-            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        # Both wait at once: the time must be enough for a slow machine to serve them.
+        calls = (
+            b.client.unary("Echo", timeout=5),
+            b.client.stream("Items", b"1 0", timeout=5),
+        )
+        codes = await asyncio.gather(*(call.code() for call in calls))
+        assert set(codes) == {grpc.StatusCode.DEADLINE_EXCEEDED}
         assert len(b.services.contexts) == 1
         assert b.services.undelivered == 0  # lost on the way: the server does not know
         assert await b.client.unary("Echo", b"x") == b"x"

@@ -60,7 +60,7 @@ def server() -> Iterator[tuple[int, int]]:
         yield int(process.stdout.readline()), process.pid
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def anonymous_kib(pid: int) -> int:

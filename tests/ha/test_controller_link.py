@@ -108,7 +108,7 @@ async def test_a_lost_and_returning_controller_stops_no_writes(tmp_path: Path) -
         await until(lambda: len(world.controller.state.in_sync) == 2)
         await world.controller.stop()
         await asyncio.sleep(2)  # longer than the lease: now echoes keep the permission
-        assert leader.replication.write_refusal() is None
+        await until(lambda: leader.replication.write_refusal() is None)
         assert not leader.replication.has_controller
         end = await leader.append_random(1, 20)
         await until(lambda: leader.replication.confirm == end)

@@ -97,7 +97,7 @@ def test_only_a_leader_with_a_full_disk_hands_over() -> None:
 async def test_a_leader_with_a_full_disk_hands_over_automatically() -> None:
     world = World()
     task = asyncio.create_task(world.watch.run())
-    for _ in range(500):
+    for _ in range(6_000):
         if world.asked:
             break
         await asyncio.sleep(0.01)

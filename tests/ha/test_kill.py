@@ -39,7 +39,7 @@ class Process:
             stdout=asyncio.subprocess.PIPE,
         )
         self.listener = asyncio.get_running_loop().create_task(self._listen())
-        await until(lambda: "port" in self.facts or self.process.returncode is not None)
+        await until(lambda: "port" in self.facts or self.process.returncode is not None, 60)
         assert self.process.returncode is None
         return self
 

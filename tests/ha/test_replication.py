@@ -119,7 +119,8 @@ async def test_the_bytes_on_disk_are_equal(tmp_path: Path) -> None:
 
 async def test_confirm_waits_for_a_lost_follower_until_it_leaves(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader()
+        # The time until it leaves is longer than a stall of the machine.
+        leader = await pair.leader(ha_in_sync_lag_ms=8_000)
         assert leader.append(b"alone") == leader.replication.confirm
         follower = await pair.follower(leader)
         await until(lambda: leader.replication.in_sync_count == 2)
@@ -174,7 +175,7 @@ async def test_in_sync_flush_only_flushed_bytes_are_confirmed(tmp_path: Path) ->
     async with Pair(tmp_path) as pair:
         flush = {"flush_disk_type": "SYNC_FLUSH"}
         slow = {"flush_interval_commit_log": 700}
-        leader = await pair.leader(store=flush, ha_in_sync_lag_ms=5000)
+        leader = await pair.leader(store=flush, ha_in_sync_lag_ms=60_000)
         follower = await pair.follower(leader, store=slow)
         await until(lambda: leader.replication.in_sync_count == 2)
         end = leader.append(b"x" * 5000)

@@ -146,7 +146,7 @@ async def test_a_leader_without_permission_refuses_writes(tmp_path: Path) -> Non
         group.answers_proposals = False  # the controller is gone, too
         leader.replication.roles.machine.lease.controller_until_ns = 0
         await asyncio.sleep(0.3)
-        assert leader.replication.write_refusal() is None, "its follower echoes"
+        await until(lambda: leader.replication.write_refusal() is None)  # its follower echoes
         await group.stop(1)
         await until(lambda: leader.replication.write_refusal() is not None)
         assert "no answer from the controller" in (leader.replication.write_refusal() or "")

@@ -18,6 +18,8 @@ from cometmq.proto.short_polls import SHORT_POLL_METADATA
 Metadata = tuple[tuple[str, str], ...]
 
 MAX_MESSAGE = 64 << 20
+#: Ends only a call that hangs; a loaded machine takes seconds for one call.
+WITHIN_S = 60.0
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -70,7 +72,9 @@ class Wire:
         """Close the connection at once."""
         await self.channel.close(None)
 
-    async def call(self, path: str, request: Any, answer: type[Any], within_s: float = 5.0) -> Any:
+    async def call(
+        self, path: str, request: Any, answer: type[Any], within_s: float = WITHIN_S
+    ) -> Any:
         """Make one unary call. Raises grpc.aio.AioRpcError."""
         method = self._calls.get(path)
         if method is None:
@@ -81,7 +85,7 @@ class Wire:
             )
         return await method(request, timeout=within_s, metadata=self.metadata)
 
-    async def send(self, messages: Sequence[Any], within_s: float = 3.0) -> Any:
+    async def send(self, messages: Sequence[Any], within_s: float = WITHIN_S) -> Any:
         """Make one SendMessage call with all messages."""
         request = v2.SendMessageRequest(messages=messages)
         return await self.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, within_s)
@@ -90,10 +94,10 @@ class Wire:
         """Make one ReceiveMessage call that does not wait for messages (0.1 s), however slow the
         machine is."""
         request.long_polling_timeout.FromMilliseconds(100)
-        return await self.receive(request, within_s=60.0, metadata=SHORT_POLL_METADATA)
+        return await self.receive(request, within_s=WITHIN_S, metadata=SHORT_POLL_METADATA)
 
     async def receive(
-        self, request: Any, within_s: float = 10.0, metadata: Metadata = ()
+        self, request: Any, within_s: float = WITHIN_S, metadata: Metadata = ()
     ) -> tuple[int, list[Any]]:
         """Make one ReceiveMessage call; return the status code and the messages."""
         stream = self.channel.unary_stream(
@@ -109,7 +113,9 @@ class Wire:
                 code = part.status.code
         return code, found
 
-    async def ack(self, topic: str, group: str, messages: Sequence[Any]) -> Any:
+    async def ack(
+        self, topic: str, group: str, messages: Sequence[Any], within_s: float = WITHIN_S
+    ) -> Any:
         """Make one AckMessage call for all messages."""
         request = v2.AckMessageRequest(
             group=v2.Resource(name=group),
@@ -122,7 +128,7 @@ class Wire:
                 for one in messages
             ],
         )
-        return await self.call(paths.ACK_MESSAGE, request, v2.AckMessageResponse)
+        return await self.call(paths.ACK_MESSAGE, request, v2.AckMessageResponse, within_s)
 
 
 def normal_message(topic: str, message_id: str, body: bytes, tag: str = "", key: str = "") -> Any:

@@ -29,7 +29,7 @@ class Caller:
         method = self.channel.unary_unary(path, response_deserializer=answer.FromString)
         token = more.pop("token", self.token)
         pairs = (*CLIENT, ("x-cometmq-token", token)) if token else CLIENT
-        return await method(request.SerializeToString(), metadata=pairs, timeout=10, **more)
+        return await method(request.SerializeToString(), metadata=pairs, timeout=60, **more)
 
     async def register(self, broker_id: int = 0, **more: Any) -> v1.RegisterResponse:
         self.sequence += 1
