@@ -108,7 +108,7 @@ def saved(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_restored_cluster_has_the_same_messages_and_groups_continue(
     cluster: Cluster, saved: Path, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_restored_cluster_has_the_same_messages_and_groups_continue(
         again.stop()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_one_store_is_restored_for_a_broker_of_its_own(
     cluster: Cluster, saved: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ WAIT_S = 120.0
 SEGMENT = 64 << 10
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_restored_users_log_in_with_their_rights(tmp_path: Path) -> None:
     saved, data = tmp_path / "saved", tmp_path / "restored"
     first = Cluster(tmp_path / "first", "--single", "--auth", segment_size=SEGMENT)

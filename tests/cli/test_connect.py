@@ -110,7 +110,7 @@ def relay_in_thread() -> Iterator[tuple[Relay, str]]:
         loop.close()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_what_answers_at_an_advertised_address_instead_of_the_broker_is_named(
     cluster: Cluster, new_cluster: Callable[..., Cluster]
 ) -> None:

@@ -319,7 +319,7 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
         assert "No `cometmq up` is running" in away.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_child_that_cannot_start_is_retried_five_times(new_cluster: NewCluster) -> None:
     cluster = new_cluster("--single", restart=True, env=SMALL)
     conf = cluster.node("single").data / "broker.conf"

@@ -55,7 +55,7 @@ def consumed(endpoint: str, topic: str, wanted: set[bytes]) -> set[bytes]:
     return bodies
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_group_is_added_to_a_running_cluster_with_its_topics(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "data", "--replicas", "1", controller=True, segment_size=1 << 20)
     try:

@@ -259,7 +259,7 @@ def test_a_user_gets_policies_and_loses_them(console: Served, tab: Page) -> None
     assert console.ask("GET", "/users/acted-user").status == 404
 
 
-@pytest.mark.timeout(500)  # the first run fetches and builds the program
+@pytest.mark.timeout(900)  # the first run fetches and builds the program
 @pytest.mark.skipif(not is_available(), reason="Java needs TLS, which the native door has")
 def test_the_stack_of_a_java_consumer_is_shown(
     console: Served, tab: Page, shared_cluster: Cluster, tmp_path: Path

@@ -223,7 +223,13 @@ def copy(source: Path, target: Path) -> None:
             to.mkdir(parents=True, exist_ok=True)
             continue
         to.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "rb") as old, open(to, "wb") as new:
+        try:
+            old = open(path, "rb")  # noqa: SIM115 - closed below
+        except FileNotFoundError:
+            if path.suffix == ".tmp":
+                continue  # a running broker has renamed it
+            raise
+        with old, open(to, "wb") as new:
             size = os.fstat(old.fileno()).st_size
             new.truncate(size)
             for begin, end in data_ranges(old.fileno(), 0, size):

@@ -61,7 +61,7 @@ from cometmq.tests.store.damage import Place, flip
 
 __all__ = ["small_disk"]
 
-pytestmark = pytest.mark.timeout(400)  # a busy machine starts brokers and Prometheus slowly
+pytestmark = pytest.mark.timeout(900)  # a busy machine starts brokers and Prometheus slowly
 
 #: By alert: the threshold of the rule, that of its drill, and the reason.
 DRILLED = {

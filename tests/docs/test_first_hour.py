@@ -136,7 +136,7 @@ def cluster() -> Iterator[Cluster]:
         yield found.wait_in_sync()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_the_commands_of_the_guides_do_what_they_say(cluster: Cluster) -> None:
     places = {"ENDPOINT": cluster.address("master"), "STORE": "data/master/store"}
     for row in _LINES:

@@ -90,7 +90,7 @@ def whole_group(s: Stage) -> None:
 
 
 @pytest.mark.slow  # the limits are times: run it on a machine that does nothing else
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("body", "setup", "mode"),
     [

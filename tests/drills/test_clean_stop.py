@@ -42,7 +42,7 @@ def rolling_restart(s: Stage) -> None:
     s.check("no replica truncated its log", not s.verdict.archived, s.verdict.archived)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_a_rolling_restart_costs_nothing(mode: str, tmp_path: Path) -> None:
     result = Verdict("clean stop", (rolling_restart.__doc__ or "").strip(), mode)

@@ -182,7 +182,7 @@ def test_the_two_versions_run_different_modules(versions: Versions) -> None:
 
 
 @pytest.mark.slow  # about two minutes; `tests/proto/test_released.py` runs always
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_cluster_is_upgraded_and_returned_node_by_node_under_load(
     versions: Versions, tmp_path: Path
 ) -> None:

@@ -59,7 +59,7 @@ def no_error(s: Stage) -> None:
 PATIENT = {"controllerLeaseMs": "6000", "haInSyncLagMs": "12000"}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("body", [changes, no_error], ids=lambda body: body.__name__)
 def test_a_policy_changes_under_load(body: object, tmp_path: Path) -> None:
     assert callable(body)

@@ -15,7 +15,7 @@ from cometmq.tests.drills.run import run_random
 SECONDS = 6.0
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("seed", "mode"), [(1, "sync"), (2, "sync"), (3, "async")])
 def test_random_faults(seed: int, mode: str, tmp_path: Path) -> None:
     result = run_random(tmp_path, seed, mode, seconds=SECONDS)
@@ -24,7 +24,7 @@ def test_random_faults(seed: int, mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_a_hundred_in_a_row(seed: int, tmp_path: Path) -> None:
     settle(run_random(tmp_path, seed, ("sync", "async")[seed % 2], seconds=SECONDS), tmp_path)

@@ -15,7 +15,7 @@ from cometmq.tests.drills.stage import Stage
 from cometmq.tests.drills.verdict import Verdict
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("body", "mode"),
     [

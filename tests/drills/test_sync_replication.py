@@ -69,7 +69,7 @@ def slave_dies(cluster: Cluster, wanted: int) -> tuple[list[int], list[int]]:
     return asyncio.run(scenario())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_open_waits_time_out_and_writes_continue(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster().wait_in_sync()
     cluster.create_topic(TOPIC)
@@ -84,7 +84,7 @@ def test_open_waits_time_out_and_writes_continue(new_cluster: Callable[..., Clus
     assert log_difference(*stores) == ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_writes_are_refused_below_min_in_sync_replicas(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     prepare(cluster.data, minInSyncReplicas="2")
@@ -106,7 +106,7 @@ def test_writes_are_refused_below_min_in_sync_replicas(tmp_path: Path) -> None:
         cluster.stop()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_refused_send_is_not_in_the_log(tmp_path: Path) -> None:
     """HA_NOT_AVAILABLE means that nothing was written."""
     cluster = Cluster(tmp_path / "cluster")

@@ -9,7 +9,7 @@ import pytest
 from cometmq.tests.drills.judging import cases_of, judge
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("number", "mode"), cases_of(7, 8, 9, 10, 38, 39, 40))
 def test_drill(number: int, mode: str, tmp_path: Path) -> None:
     judge(number, mode, tmp_path)

@@ -34,13 +34,13 @@ async def delayed(client: Client, topic: str, body: str, after_ms: int) -> v2.Se
 @pytest.mark.feature("Timed message")
 async def test_a_timed_message_is_not_early_and_wakes_a_waiting_poll(client: Client) -> None:
     topic, group = await client.topic(v2.DELAY), client.name("group")
-    at_ms = await client.now_ms() + 60_500
+    at_ms = await client.now_ms() + 120_500
     sent = await client.send(topic, "later", deliver_ms=at_ms, message_type=v2.DELAY, tag="t")
     poll = client.waiting(topic, group, within_s=40)
-    await client.advance(59_000)
+    await client.advance(60_000)
     await asyncio.sleep(0.2)
     assert not poll.done()
-    await client.advance(1_000)
+    await client.advance(60_500)
     got = await poll
     assert await client.now_ms() >= at_ms
     assert got.bodies == [b"later"]
@@ -100,7 +100,7 @@ async def test_records_with_a_delay_level_wait_for_the_levels_delay(
     _append_levels(house, topic, list(waits))
     for level, wait_ms in {1: 1_000, 2: 4_000, 3: 5_000}.items():
         await client.advance(wait_ms)
-        got = await client.one(topic, group)
+        got = await client.one(topic, group, batch=1)  # a slow machine may have the next, too
         assert got.body == b"%d" % level
         await client.ack(topic, group, [got])
     await client.advance(7_100_000)

@@ -83,7 +83,7 @@ async def test_lag_in_flight_and_retries_are_counted(client: Client, house: Hous
     now = await progress()
     assert (now.lag, now.in_flight, now.retries) == (3, 2, 0)
     await client.advance(10_000)
-    for _ in range(200):
+    for _ in range(1200):
         now = await progress()
         if now.retries == 2:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -34,6 +35,40 @@ def build(command: list[str], folder: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]
 
 
+def keep(partial: Path, folder: Path) -> None:
+    """Give a complete folder its name, unless another run made the same meanwhile."""
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(partial)
+
+
+def fetched(jars: Path, project: Path, *options: str) -> Path:
+    """Fetch the jars of a Maven project into a folder, once; return the folder."""
+    if not jars.is_dir():
+        partial = jars.with_name(f"{jars.name}.{os.getpid()}")
+        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+        build(["mvn", "-q", "-B", *options, *goal], project)
+        keep(partial, jars)
+    return jars
+
+
+def compiled(classes: Path, jars: Path, folder: Path, *sources: str) -> Path:
+    """Compile Java sources, once; return the folder, which no other version of them shares.
+
+    A Java process of another run may read it.
+    """
+    digest = hashlib.sha256(b"".join((folder / source).read_bytes() for source in sources))
+    kept = classes.with_name(f"{classes.name}-{digest.hexdigest()[:12]}")
+    if not kept.is_dir():
+        partial = kept.with_name(f"{kept.name}.{os.getpid()}")
+        build(["javac", "-cp", f"{jars}/*", "-d", str(partial), *sources], folder)
+        keep(partial, kept)
+    return kept
+
+
 def go() -> list[str]:
     """Build the Go program; return its command."""
     require("go")
@@ -45,23 +80,22 @@ def go() -> list[str]:
 def java() -> list[str]:
     """Build the Java program; return its command."""
     require("mvn", "java", "javac")
-    jars, classes = CACHE / "java-jars", CACHE / "java-classes"
-    if not jars.is_dir():
-        partial = jars.with_name(f"java-jars.{os.getpid()}")
-        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-        build(["mvn", "-q", "-B", *goal], HERE / "java")
-        partial.rename(jars)
-    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Client.java"], HERE / "java")
+    jars = fetched(CACHE / "java-jars", HERE / "java")
+    classes = compiled(CACHE / "java-classes", jars, HERE / "java", "Client.java")
     return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*", "Client"]
 
 
 def node() -> list[str]:
     """Install the Node.js program; return its command."""
     require("node", "npm")
-    folder = CACHE / "node-client"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "client.js"):
-        shutil.copy(HERE / "node" / name, folder / name)
-    if not (folder / "node_modules").is_dir():
-        build(["npm", "install", "--silent", "--no-audit", "--no-fund"], folder)
+    files = [HERE / "node" / name for name in ("package.json", "client.js", "acl.js")]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    folder = CACHE / f"node-client-{digest[:12]}"
+    if not folder.is_dir():
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        partial.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copy(file, partial)
+        build(["npm", "install", "--silent", "--no-audit", "--no-fund"], partial)
+        keep(partial, folder)
     return ["node", str(folder / "client.js")]

@@ -20,7 +20,7 @@ import pytest
 
 from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, wait_until
-from cometmq.tests.interop.programs import CACHE, HERE, build, java, node, require
+from cometmq.tests.interop.programs import CACHE, HERE, build, compiled, fetched, node, require
 
 pytestmark = pytest.mark.timeout(600)  # the first run fetches and builds
 
@@ -36,9 +36,10 @@ def python_client(cases: list[Case]) -> list[str]:
 
 
 def java_client(cases: list[Case]) -> list[str]:
-    program = [*java()[:-1], "Acl"]
-    jars, classes = CACHE / "java-jars", CACHE / "java-classes"
-    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Acl.java"], HERE / "java")
+    require("mvn", "java", "javac")
+    jars = fetched(CACHE / "java-jars", HERE / "java")
+    classes = compiled(CACHE / "java-acl-classes", jars, HERE / "java", "Acl.java")
+    program = ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*", "Acl"]
     return [*program, *(text for case in cases for text in case)]
 
 
@@ -50,9 +51,8 @@ def go_client(cases: list[Case]) -> list[str]:
 
 
 def node_client(cases: list[Case]) -> list[str]:
-    folder = Path(node()[-1]).parent
-    shutil.copy(HERE / "node" / "acl.js", folder / "acl.js")
-    return ["node", str(folder / "acl.js"), json.dumps(cases)]
+    program = Path(node()[-1]).with_name("acl.js")
+    return ["node", str(program), json.dumps(cases)]
 
 
 CLIENTS: tuple[Client, ...] = (python_client, java_client, go_client, node_client)

@@ -23,7 +23,7 @@ from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.official import Official
 from cometmq.tests.harness.official_program import OfficialProgram
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = pytest.mark.timeout(1800)
 
 GROUPS = ["broker-a", "broker-b"]
 REPLICAS = ["master", "slave", "master-b", "slave-b"]

@@ -25,7 +25,7 @@ RUN_S, COUNT = 240.0, 20
 LATE = {"java": ("NotFoundException", "40400"), "node": ("too late", "40400"), "go": ()}
 
 pytestmark = [
-    pytest.mark.timeout(500),  # the first run fetches and builds
+    pytest.mark.timeout(900),  # the first run fetches and builds
     pytest.mark.skipif(
         not is_available(),
         reason="the native door is not installed (scripts/native_door builds it where Rust is)",

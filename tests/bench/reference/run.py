@@ -20,6 +20,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cometmq.tests.interop.programs import keep
+
 HERE = Path(__file__).parent
 CACHE = Path(__file__).resolve().parents[3] / ".cache"
 JARS = CACHE / "reference-5.5.0"
@@ -81,7 +83,7 @@ def _fetched(folder: Path, goal: str, option: str) -> Path:
     )
     if done.returncode != 0:
         raise ReferenceMissing(f"the reference's jars cannot be fetched: {done.stdout[-500:]}")
-    partial.rename(folder)
+    keep(partial, folder)
     return folder
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.tests.interop.programs import COPY_GOAL, keep
+
 HERE = Path(__file__).parent
 CACHE = Path(__file__).resolve().parents[3] / ".cache" / "apache-5.5.0"
-COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 FETCH_S = 110.0
 RUN_S = 100.0
 JAVA_OPTIONS = (
@@ -60,8 +61,7 @@ def jars() -> Path:
     )
     if done.returncode:
         pytest.skip(f"Maven cannot fetch the released Apache broker: {_say(done)}")
-    if not folder.is_dir():  # else another run was faster
-        partial.rename(folder)
+    keep(partial, folder)
     return folder
 
 
@@ -83,8 +83,7 @@ def classpath() -> str:
             check=False,
         )
         assert done.returncode == 0, _say(done)
-        if not classes.is_dir():
-            partial.rename(classes)
+        keep(partial, classes)
     return f"{classes}:{library}"
 
 

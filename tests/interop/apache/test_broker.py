@@ -24,7 +24,7 @@ from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 from cometmq.tests.interop.apache import oracle
 
-pytestmark = pytest.mark.timeout(300)  # the first one fetches the jars
+pytestmark = pytest.mark.timeout(900)  # the first one fetches the jars
 TOPIC, QUEUES, COUNT = "Payments", 4, 120
 NOW_MS = 1_900_000_000_000
 

@@ -25,7 +25,7 @@ from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of
 from cometmq.tests.interop.apache import oracle, our_writer
 
-pytestmark = pytest.mark.timeout(300)  # the first one fetches the jars
+pytestmark = pytest.mark.timeout(900)  # the first one fetches the jars
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 131_072,
     "mapped_file_size_consume_queue": 2_000,

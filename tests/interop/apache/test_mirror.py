@@ -29,7 +29,7 @@ from cometmq.tests.interop.apache.test_directories import CONF
 from cometmq.tests.interop.apache.test_take_over import now_ms, unique
 from cometmq.tests.remoting.client import RemotingClient
 
-pytestmark = pytest.mark.timeout(500)  # the first one fetches the jars
+pytestmark = pytest.mark.timeout(900)  # the first one fetches the jars
 QUEUES, STEPS = 4, 20
 WAIT_S = 120.0
 

@@ -27,7 +27,7 @@ from cometmq.tests.interop.apache import live, oracle
 from cometmq.tests.interop.apache.test_directories import CONF
 from cometmq.tests.remoting.client import RemotingClient
 
-pytestmark = pytest.mark.timeout(500)  # the first one fetches the jars
+pytestmark = pytest.mark.timeout(900)  # the first one fetches the jars
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "migration.md"
 PORTS = ("9876", "9877", "8081", "10911", "10912", "5557")
 SIZES = CONF | {"mappedFileSizeTimerLog": "52000"}

@@ -24,7 +24,7 @@ from cometmq.tests.broker.live import (
     settings,
 )
 from cometmq.tests.harness.tls_cluster import dev_ca
-from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
+from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
 from cometmq.tests.remoting.client import RemotingClient, wait_for_routes
 
 HERE = Path(__file__).parent / "java"
@@ -46,14 +46,9 @@ RUNS = [(version, program) for version in ("5.5.0", "4.9.8") for program in TOPI
 def java(version: str) -> list[str]:
     """Fetch a version of the client and build the programs; return the command without a class."""
     require("mvn", "java", "javac")
-    jars, classes = CACHE / f"classic-client-{version}", CACHE / f"classic-classes-{version}"
-    if not jars.is_dir():
-        partial = jars.with_name(f"{jars.name}.{os.getpid()}")
-        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-        build(["mvn", "-q", "-B", f"-Dclient.version={version}", *goal], HERE)
-        partial.rename(jars)
+    jars = fetched(CACHE / f"classic-client-{version}", HERE, f"-Dclient.version={version}")
     programs = [f"{name}.java" for name in (*TOPICS, "Failover", "Nameservers", "Ordered")]
-    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), *programs], HERE)
+    classes = compiled(CACHE / f"classic-classes-{version}", jars, HERE, *programs)
     return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*"]
 
 

@@ -25,7 +25,7 @@ from cometmq.remoting.command import Command, reply
 from cometmq.tests.broker.classic_wire import heartbeat, message, port_of
 from cometmq.tests.broker.live import Live, create_group, create_topic, running, settings
 from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_proxy, hidden
-from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
+from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
 from cometmq.tests.interop.remoting.mqadmin_commands import CASES, Case, through_a_proxy
 from cometmq.tests.remoting.client import RemotingClient
 
@@ -42,13 +42,8 @@ UNIQUE_ID = "7F000001" + "0" * 24
 def java() -> list[str]:
     """Fetch mqadmin and build the program that runs it; return its command."""
     require("mvn", "java", "javac")
-    jars, classes = CACHE / "mqadmin-jars-5.5.0", CACHE / "mqadmin-classes"
-    if not jars.is_dir():
-        partial = jars.with_name(f"{jars.name}.{os.getpid()}")
-        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-        build(["mvn", "-q", "-B", *goal], HERE)
-        partial.rename(jars)
-    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Mqadmin.java"], HERE)
+    jars = fetched(CACHE / "mqadmin-jars-5.5.0", HERE)
+    classes = compiled(CACHE / "mqadmin-classes", jars, HERE, "Mqadmin.java")
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     return ["java", *options, "-cp", f"{classes}:{jars}/*", "Mqadmin"]
 

@@ -11,7 +11,7 @@ import pytest
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.tests.broker.live import create_topic, running, settings
-from cometmq.tests.interop.programs import CACHE, COPY_GOAL, build, require
+from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
 
 HERE = Path(__file__).parent / "spring"
 RUN_S = 300
@@ -20,13 +20,8 @@ RUN_S = 300
 def java() -> list[str]:
     """Fetch the starter and build the program; return its command."""
     require("mvn", "java", "javac")
-    jars, classes = CACHE / "spring-jars", CACHE / "spring-classes"
-    if not jars.is_dir():
-        partial = jars.with_name(f"{jars.name}.{os.getpid()}")
-        goal = [COPY_GOAL, "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-        build(["mvn", "-q", "-B", *goal], HERE)
-        partial.rename(jars)
-    build(["javac", "-cp", f"{jars}/*", "-d", str(classes), "Shop.java"], HERE)
+    jars = fetched(CACHE / "spring-jars", HERE)
+    classes = compiled(CACHE / "spring-classes", jars, HERE, "Shop.java")
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     return ["java", *options, "-cp", f"{classes}:{jars}/*", "shop.Shop"]
 

@@ -1,9 +1,10 @@
-// The official Go client with its default settings: sends, receives, retries, orders, delays, transacts;
+// The official Go client with its default settings, but time for a slow machine: sends, receives, retries, orders, delays, transacts;
 // prints what it saw.
 //
 //	client ENDPOINT MARK COUNT
 //	client ENDPOINT MARK load:SECONDS    sends one after the other instead, and prints the gaps
-//	client ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS    sends until SIGTERM, and writes every outcome to FILE
+//	client ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS[:TIMEOUT_S]
+//	    sends until SIGTERM, and writes every outcome to FILE; a request may take 3 s, or so long
 //
 // Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 package main
@@ -26,6 +27,9 @@ import (
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
+
+// A request takes longer only if the broker hangs: the client's own 3 s are too short on a slow machine.
+const patience = 30 * time.Second
 
 var (
 	endpoint, mark = os.Args[1], os.Args[2]
@@ -65,6 +69,7 @@ func receive(kind, group string, each func(rmq.SimpleConsumer, *rmq.MessageView)
 		rmq.WithSimpleAwaitDuration(5*time.Second),
 		rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic(kind): rmq.SUB_ALL}))
 	check(err)
+	consumer.SetRequestTimeout(patience)
 	check(consumer.Start())
 	until := time.Now().Add(60 * time.Second)
 	for enough := false; !enough && time.Now().Before(until); {
@@ -190,7 +195,7 @@ func load(seconds int) {
 
 // record sends to a FIFO topic until SIGTERM, with a pause after each message, a message again until it is
 // acknowledged, and writes a line for each attempt and outcome, in the form of tests/drills/history.py.
-func record(file, run string, pause time.Duration) {
+func record(file, run string, pause, timeout time.Duration) {
 	out, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	check(err)
 	line := func(event, id string, more map[string]any) {
@@ -217,6 +222,7 @@ func record(file, run string, pause time.Duration) {
 	for !stopped.Load() {
 		producer, err = rmq.NewProducer(config(""), rmq.WithTopics(mark))
 		check(err)
+		producer.SetRequestTimeout(timeout)
 		if err = producer.Start(); err == nil {
 			break
 		}
@@ -249,7 +255,12 @@ func main() {
 		words := strings.Split(rest, ":")
 		pause, err := strconv.Atoi(words[2])
 		check(err)
-		record(words[0], words[1], time.Duration(pause)*time.Millisecond)
+		timeout := 3 // the client's own
+		if len(words) > 3 {
+			timeout, err = strconv.Atoi(words[3])
+			check(err)
+		}
+		record(words[0], words[1], time.Duration(pause)*time.Millisecond, time.Duration(timeout)*time.Second)
 		return
 	}
 	if seconds, is := strings.CutPrefix(os.Args[3], "load:"); is {
@@ -264,12 +275,16 @@ func main() {
 		lock.Lock()
 		defer lock.Unlock()
 		asked = append(asked, string(one.GetBody()))
+		if string(one.GetBody()) == "rollback" {
+			return rmq.ROLLBACK // asked before its end arrived
+		}
 		return rmq.COMMIT
 	}
 	producer, err = rmq.NewProducer(config(topic("group")),
 		rmq.WithTopics(topic("normal"), topic("fifo"), topic("delay"), topic("transaction")),
 		rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: checker}))
 	check(err)
+	producer.SetRequestTimeout(patience)
 	check(producer.Start())
 	due := later()
 	sent, got := plain(count)

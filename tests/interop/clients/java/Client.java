@@ -25,11 +25,12 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
- * The official Java client with its default settings: sends, receives, retries, orders, delays, recalls,
+ * The official Java client with its default settings, but time for a slow machine: sends, receives, retries, orders, delays, recalls,
  * transacts; prints what it saw.
  *
  * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps, or
- * ENDPOINT MARK consume, which consumes until it is killed, or ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS, which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
+ * ENDPOINT MARK consume, which consumes until it is killed, or ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS[:TIMEOUT_S],
+ * which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
  * MARK-group, MARK-ordered.
  */
 public class Client {
@@ -47,9 +48,12 @@ public class Client {
 
     public static void main(String[] arguments) throws Exception {
         mark = arguments[1];
-        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
+        configuration = configured(arguments[0], 3); // the client's own timeout
         if (arguments[2].startsWith("history:")) {
             String[] words = arguments[2].split(":");
+            if (words.length > 4) {
+                configuration = configured(arguments[0], Integer.parseInt(words[4]));
+            }
             record(words[1], words[2], Long.parseLong(words[3]));
             Runtime.getRuntime().halt(0);
         }
@@ -64,12 +68,15 @@ public class Client {
             });
         }
         int count = Integer.parseInt(arguments[2]);
+        configuration = configured(arguments[0], 30); // a request takes longer only if the broker hangs
         producer = PROVIDER.newProducerBuilder()
             .setClientConfiguration(configuration)
             .setTopics(topic("normal"), topic("fifo"), topic("delay"), topic("transaction"))
             .setTransactionChecker(message -> {
                 ASKED.add(text(message));
-                return TransactionResolution.COMMIT;
+                // "rollback" is asked about if its end did not arrive yet.
+                return text(message).equals("rollback")
+                    ? TransactionResolution.ROLLBACK : TransactionResolution.COMMIT;
             })
             .build();
         long due = later();
@@ -78,6 +85,11 @@ public class Client {
             + ",\"late\":\"" + late() + "\",\"asked\":" + quoted(ASKED);
         System.out.println("{" + seen + "}");
         System.exit(0);
+    }
+
+    private static ClientConfiguration configured(String endpoints, int timeoutS) {
+        return ClientConfiguration.newBuilder().setEndpoints(endpoints)
+            .setRequestTimeout(Duration.ofSeconds(timeoutS)).build();
     }
 
     /**
@@ -232,9 +244,9 @@ public class Client {
         return got;
     }
 
-    /** What is sent for later goes first, so that everything else happens meanwhile. */
+    /** What is sent for later goes first, so that everything else happens meanwhile; early enough for the recall. */
     private static long later() throws Exception {
-        long due = System.currentTimeMillis() + 6_000;
+        long due = System.currentTimeMillis() + 20_000;
         SendReceipt gone = producer.send(message("delay", "gone").setDeliveryTimestamp(due - 1_000).build());
         last = producer.send(message("delay", "later").setDeliveryTimestamp(due).build());
         producer.recallMessage(topic("delay"), gone.getRecallHandle());

@@ -1,4 +1,4 @@
-// The official Node.js client with its default settings: sends, receives, retries, orders, delays, recalls,
+// The official Node.js client with its default settings, but time for a slow machine: sends, receives, retries, orders, delays, recalls,
 // transacts; prints what it saw.
 //
 //   client.js ENDPOINT MARK COUNT
@@ -6,7 +6,8 @@
 // Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
-const COMMIT = 1; // TransactionResolution of the protocol; the package does not export it
+const [COMMIT, ROLLBACK] = [1, 2]; // TransactionResolution of the protocol; the package does not export it
+const requestTimeout = 30000; // a request takes longer only if the broker hangs
 const [endpoints, mark, number] = process.argv.slice(2);
 const count = Number(number);
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
@@ -25,6 +26,7 @@ async function receive(kind, group, each) {
     logger: quiet,
     subscriptions: new Map().set(topic(kind), '*'),
     awaitDuration: 5000,
+    requestTimeout,
   });
   await consumer.startup();
   const until = Date.now() + 60000;
@@ -72,9 +74,9 @@ async function order() {
   return got;
 }
 
-// What is sent for later goes first, so that everything else happens meanwhile.
+// What is sent for later goes first, so that everything else happens meanwhile; early enough for the recall.
 async function later() {
-  const due = Date.now() + 6000;
+  const due = Date.now() + 20000;
   const gone = await producer.send(message('delay', 'gone', { deliveryTimestamp: new Date(due - 1000) }));
   last = await producer.send(message('delay', 'later', { deliveryTimestamp: new Date(due) }));
   await producer.recallMessage(topic('delay'), gone.recallHandle);
@@ -140,10 +142,11 @@ async function main() {
   const checker = {
     async check(one) {
       asked.push(one.body.toString());
-      return COMMIT;
+      return one.body.toString() === 'rollback' ? ROLLBACK : COMMIT; // asked before its end arrived
     },
   };
-  producer = new Producer({ endpoints, namespace: '', logger: quiet, checker, topic: topic('transaction') });
+  const settings = { endpoints, namespace: '', logger: quiet, requestTimeout };
+  producer = new Producer({ ...settings, checker, topic: topic('transaction') });
   await producer.startup();
   const due = await later();
   const seen = { ...(await plain()), retry: await retry(), order: await order() };
