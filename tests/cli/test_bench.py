@@ -32,7 +32,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def bench(cluster: Cluster, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = cluster.run("bench", *words, "--endpoint", cluster.endpoints, check=False)
+    done = cluster.run("bench", *words, "--endpoint", cluster.endpoints, check=False, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -387,9 +387,12 @@ def test_silent_nodes_delay_status_once_and_not_each(stack: ExitStack) -> None:
     for one, address in zip((replicas[0], replicas[2]), addresses, strict=False):
         one.stop()
         one.address = address
-    began = time.monotonic()
-    code, (found,) = invoke("status", "--namesrv", f"{addresses[2]};{door.address}")
-    calls = (time.monotonic() - began) / STATUS_S
+    taken = []
+    for _ in range(3):  # what a busy machine adds is not in the shortest
+        began = time.monotonic()
+        code, (found,) = invoke("status", "--namesrv", f"{addresses[2]};{door.address}")
+        taken.append(time.monotonic() - began)
+    calls = min(taken) / STATUS_S
     assert code == Exit.UNHEALTHY
     assert f"nameserver {addresses[2]} does not answer" in found["problems"]
     assert [row["role"] for row in found["replicas"]] == ["unreachable", "leader", "unreachable"]

@@ -46,5 +46,5 @@ def test_the_tools_work_through_a_proxy(tmp_path: Path) -> None:
                 assert wanted in answer.read()
     finally:
         proxy.send_signal(signal.SIGTERM)
-        assert proxy.wait(30) == 0, log.read_text()
+        assert proxy.wait(60) == 0, log.read_text()
         cluster.stop()

@@ -20,7 +20,7 @@ from cometmq.proto import paths, v2
 from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, ClusterError, cometmq_command, wait_until
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 NewCluster = Callable[..., Cluster]
 # Small segments: a recovery reads one, and these tests are about processes.
 SMALL = {"COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(16 << 20)}

@@ -14,6 +14,7 @@ import re
 import resource
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -25,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from cometmq.broker.pop.queue import PopQueue
@@ -114,23 +116,30 @@ def drill_rules(path: Path) -> Path:
 
 
 class Watch:
-    """What has fired, at a server that scrapes once a second."""
+    """What has fired, at a server that scrapes every other second."""
 
     def __init__(self, server: Prometheus, targets: list[str]) -> None:
         self._server, self._targets = server, targets
+        self._since_s = time.time()
 
     async def fired(self) -> set[str]:
-        """Return the alerts that have fired so far."""
-        expression = 'count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))'
+        """Return the alerts that have fired since it was quiet."""
+        window_s = max(1, int(time.time() - self._since_s))
+        firing = f'ALERTS{{alertstate="firing"}}[{window_s}s]'
+        expression = f"count by (alertname) (count_over_time({firing}))"
         found = await asyncio.to_thread(self._server.query, expression)
         return {one["metric"]["alertname"] for one in found}
 
     async def quiet(self, *names: str) -> None:
-        """Wait until every target was scraped twice; none of these alerts has fired."""
+        """Wait until every target was scraped twice and none of these alerts fires.
+
+        A busy machine may make one fire before that.
+        """
         expression = 'count(count_over_time(up{job="cometmq"}[1h]) > 1)'
 
         await self.shows(f"{expression} == {len(self._targets)}")
-        assert not await self.fired() & set(names)
+        await self.shows(f'absent(ALERTS{{alertname=~"{"|".join(names)}", alertstate="firing"}})')
+        self._since_s = time.time()
 
     async def fires(self, *names: str) -> None:
         """Wait until these alerts have fired."""
@@ -166,7 +175,7 @@ class Watch:
 async def watching(root: Path, *targets: str) -> AsyncIterator[Watch]:
     """Run Prometheus with the rules of the drills."""
     rules = drill_rules(root / "rules.yml")
-    with prometheus(root / "prometheus", list(targets), rules, every="1s") as server:
+    with prometheus(root / "prometheus", list(targets), rules, every="2s") as server:
         yield Watch(server, list(targets))
 
 
@@ -220,6 +229,16 @@ async def test_alerts_of_processes(tmp_path: Path) -> None:
                     await watch.fires("CometMQRestarts", "CometMQVersionsDiffer")
 
 
+async def code_of(wire: Wire, sent: v2.Message) -> int:
+    """Send with a short deadline, which the proxy keeps; with longer ones on a slow machine."""
+    for within_s in (3, 10):
+        try:
+            return int((await wire.send([sent], within_s)).status.code)
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return int((await wire.send([sent], 30)).status.code)
+
+
 async def test_alerts_of_a_group_without_leader(tmp_path: Path) -> None:
     """Switchovers; then both replicas stop, and the one that may lack messages returns alone."""
     async with monitored(tmp_path) as live, watching(tmp_path, *live.targets) as watch:
@@ -227,10 +246,13 @@ async def test_alerts_of_a_group_without_leader(tmp_path: Path) -> None:
         link = Link(live.namesrv)
         group = live.leader.node.cluster.own().name
         for _ in range(4):
-            request = v1.SwitchoverRequest(group=group, to=live.broker_id(live.follower))
-            answer = await link.call(paths.SWITCHOVER, request, v1.GroupsResponse, ())
-            assert answer.code == v2.OK, answer
-            await live.in_sync()
+            async with asyncio.timeout(WITHIN_S):
+                while True:  # refused while a replica of a busy machine is not in sync
+                    request = v1.SwitchoverRequest(group=group, to=live.broker_id(live.follower))
+                    answer = await link.call(paths.SWITCHOVER, request, v1.GroupsResponse, ())
+                    await live.in_sync()
+                    if answer.code == v2.OK:
+                        break
         await link.close()
         await watch.fires("CometMQFrequentElections")
         async with Wire(live.proxy, "c@1") as wire:
@@ -241,8 +263,7 @@ async def test_alerts_of_a_group_without_leader(tmp_path: Path) -> None:
             await until(lambda: live.leader.node.replication.in_sync_count == 1, WITHIN_S)
             await live.stop(live.leader)
             await live.start(behind)
-            answer = await wire.send([normal_message("t", "b", b"x")], within_s=3)
-            assert answer.status.code == v2.HA_NOT_AVAILABLE
+            assert await code_of(wire, normal_message("t", "b", b"x")) == v2.HA_NOT_AVAILABLE
             await watch.fires(*OF_A_GROUP)
 
 
@@ -306,7 +327,10 @@ async def test_alerts_of_a_follower(tmp_path: Path) -> None:
             one.topic("t")
             one.topic(LATER, message_type=v2.DELAY)
             due_ms = clock.wall_ms() + HOUR
-            assert (await one.send(delayed(b"late", due_ms))).status.code == v2.OK
+            async with asyncio.timeout(WITHIN_S):
+                # Refused while the follower of a busy machine is not in sync.
+                while (await one.send(delayed(b"late", due_ms))).status.code != v2.OK:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
             await watch.quiet(*OF_A_SILENT_FOLLOWER, *OF_RETURNS)
             relay.make_deaf()
             relay.refuse()
@@ -347,7 +371,7 @@ async def test_alerts_of_a_hung_and_failing_disk(
 ) -> None:
     """fdatasync hangs under sends that wait for it, and fails later."""
     base = settings(tmp_path / "store")
-    store = replace(base.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
+    store = replace(base.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=300_000)
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(desk(tmp_path, replace(base, store=store)))
         wire = await stack.enter_async_context(one.live.client())
@@ -366,7 +390,7 @@ async def test_alerts_of_a_hung_and_failing_disk(
         disk = one.node.store.disk
         disk.fault = hang
         waiting = [
-            asyncio.create_task(wire.send([normal_message("t", f"m{n}", bytes(500_000))], 60))
+            asyncio.create_task(wire.send([normal_message("t", f"m{n}", bytes(500_000))], 300))
             for n in range(4)
         ]
         await watch.fires("CometMQFlushBehind", "CometMQDispatchBehind")

@@ -27,6 +27,7 @@ def topic_then_kill(s: Stage) -> None:
         leader = s.plant.wait_leader()
         address = s.plant.client_address(leader, direct=True)
         s.retry("create the topic", partial(ask.create_topic, address, name, kind=v2.NORMAL))
+        s.plant.wait_in_sync(len(s.plant.brokers))
         sent = s.retry("send", partial(_send, address, name))
         s.plant.kill(leader)
         now = s.plant.wait_leader(but=leader)
@@ -71,6 +72,7 @@ def offsets_survive(s: Stage) -> None:
     s.more_acks(400)
     quiet(s, 1.0)
     leader = s.plant.wait_leader()
+    s.plant.wait_in_sync(len(s.plant.brokers))
     s.plant.kill(leader)
     at = time.monotonic()
     s.plant.wait_leader(but=leader)
@@ -149,6 +151,7 @@ def halves_survive(s: Stage) -> None:
             producer.call("transact", end="rollback", topic=HALVES, body=f"r{number}")
             producer.call("transact", end="leave", topic=HALVES, body=f"h{number}")
         quiet(s, 0.5)  # op messages are written in batches, here every 200 ms
+        s.plant.wait_in_sync(len(s.plant.brokers))
         s.plant.kill(leader)
         s.plant.wait_leader(but=leader)
         s.more_acks(100)

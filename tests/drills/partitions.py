@@ -165,6 +165,7 @@ def controller_and_leader_die(s: Stage) -> None:
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
+    s.plant.wait_in_sync(len(s.plant.brokers))
     s.plant.kill("ns0")
     s.plant.kill(leader, report=False)
     s.plant.start_node("ns0")
@@ -201,6 +202,7 @@ def nameserver_restarts(s: Stage) -> None:
     s.more_acks(200)
     leader = s.plant.wait_leader()
     old = s.plant.status(leader).beat.replica
+    s.plant.wait_in_sync(len(s.plant.brokers))
     s.plant.kill(leader)
     s.plant.kill("ns1")
     s.plant.wait_leader(but=leader)

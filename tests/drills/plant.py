@@ -311,7 +311,8 @@ class Plant:
 
     def followers(self) -> list[str]:
         """Return the other running brokers."""
-        leader = self.leader()
+        # Between two leaders nobody is known to follow.
+        leader = self.wait("a leader", self.leader, START_S)
         return [name for name in self.brokers if name != leader and self.nodes[name].runs]
 
     def report(self) -> Any:

@@ -99,7 +99,7 @@ def test_hostile_classic_clients_of_a_proxy_harm_only_their_connections(tmp_path
         cluster.start()
         for topic in (TOPIC, CLASSIC):
             cluster.create_topic(topic, queues=4)
-        with proxy_process(cluster, tmp_path, front_request_timeout="2000") as proxy:
+        with proxy_process(cluster, tmp_path, front_request_timeout="10000") as proxy:
             memory = Memory(proxy.pid)
             before_mib = memory.own_mib()
             asyncio.run(attacked(proxy.port))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -175,7 +174,7 @@ def proxy(cluster: Cluster, folder: Path) -> Iterator[str]:
         yield json.loads(ready.read_text())["endpoints"]
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)

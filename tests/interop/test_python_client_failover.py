@@ -43,7 +43,7 @@ def test_reads_continue_from_the_slave(new_cluster: Callable[..., Cluster], star
     sent = set(client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(50)]))
     # A follower serves records below its confirm offset, which arrives with the heartbeats
     # (docs/formats/ha.md, section 6.8, R10).
-    time.sleep(2)
+    time.sleep(5)
 
     cluster.kill9("master")
     got: set[str] = set()

@@ -187,7 +187,7 @@ async def test_the_native_door_serves_all_four_on_one_port(certificates: Path) -
 async def test_a_client_that_sends_nothing_is_closed_and_neighbours_are_served(
     door_name: str,
 ) -> None:
-    async with sharing(door_name, front_handshake_timeout=100) as shared:
+    async with sharing(door_name, front_handshake_timeout=3_000) as shared:
         reader, writer = await asyncio.open_connection("127.0.0.1", shared.port)
         await closed(reader)
         writer.close()

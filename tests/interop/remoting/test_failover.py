@@ -13,6 +13,7 @@ import pytest
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.interop.remoting.test_go_client import program
 from cometmq.tests.interop.remoting.test_java_clients import java
+from cometmq.tests.remoting.client import wait_for_routes
 
 VERSIONS = ("5.5.0", "4.9.8")
 RUN_S = 300
@@ -92,6 +93,9 @@ def run_on_cluster(runs: list[Run], kind: str, folder: Path) -> None:
             (folder / run.mark).mkdir()
             cluster.create_topic(f"{run.mark}-{kind}", queues=4)
         cluster.wait_in_sync()
+        nameserver = cluster.node("namesrv").ports["namesrv_remoting"]
+        # The clients do not ask twice at their start.
+        asyncio.run(wait_for_routes(nameserver, [f"{run.mark}-{kind}" for run in runs]))
         asyncio.run(killing(cluster, runs, folder))
     finally:
         cluster.stop()

@@ -66,6 +66,7 @@ async def test_the_client_works_unmodified(tmp_path: Path) -> None:
             )
             assert output.splitlines()[-1] == "OK", output[-3_000:]
             dead = "%DLQ%go-dead-group"
-            await until(lambda: live.node.store.max_offset(dead, 0) == 1)
+            # More than one if the client repeated what took it more than 3 s.
+            await until(lambda: live.node.store.max_offset(dead, 0) >= 1)
     finally:
         await nameserver.stop(0.5)

@@ -88,7 +88,7 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
         remoting_listen_port=-1,
         namesrv_addr=address,
         transaction_check_interval=1_000,
-        transaction_time_out=1_000,
+        transaction_time_out=10_000,  # a send and its end may take seconds
         # 4.9.8 sends its first heartbeat half a minute after its first message.
         transaction_check_max=100,
         recall_message_enable=True,
@@ -138,7 +138,7 @@ async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: 
         remoting_listen_port=-1,
         namesrv_addr=address,
         transaction_check_interval=1_000,
-        transaction_time_out=1_000,
+        transaction_time_out=10_000,  # a send and its end may take seconds
         # 4.9.8 sends its first heartbeat half a minute after its first message.
         transaction_check_max=100,
         recall_message_enable=True,

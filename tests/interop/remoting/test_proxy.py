@@ -29,7 +29,7 @@ from cometmq.tests.remoting.client import wait_for_routes
 
 CHECKS = {
     "transaction_check_interval": 1_000,
-    "transaction_time_out": 1_000,
+    "transaction_time_out": 10_000,  # a send and its end may take seconds
     # 4.9.8 and Go send their first heartbeat half a minute after their first message.
     "transaction_check_max": 100,
     "recall_message_enable": True,

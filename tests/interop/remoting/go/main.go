@@ -73,10 +73,10 @@ func push(sender rocketmq.Producer) {
 	for n := range count {
 		answered.Add(1)
 		body := "async-" + strconv.Itoa(n)
-		require(sender.SendAsync(context.Background(), func(_ context.Context, _ *primitive.SendResult, err error) {
-			require(err)
-			answered.Done()
-		}, message(topic, "wanted", body)))
+		go func() {
+			defer answered.Done()
+			sendAsync(sender, topic, body)
+		}()
 		batch = append(batch, message(topic, "wanted", "batch-"+strconv.Itoa(n)))
 		wanted[body], wanted["batch-"+strconv.Itoa(n)] = true, true
 	}
@@ -107,6 +107,23 @@ func push(sender rocketmq.Producer) {
 	check(!got.has("filtered"), "the tag filter")
 }
 
+// sendAsync repeats a message until it is acknowledged: the client gives each attempt 3 s, and does not retry.
+func sendAsync(sender rocketmq.Producer, topic, body string) {
+	for end := time.Now().Add(limit); ; {
+		outcome := make(chan error, 2) // the client calls back twice after an error
+		err := sender.SendAsync(context.Background(), func(_ context.Context, _ *primitive.SendResult, err error) {
+			outcome <- err
+		}, message(topic, "wanted", body))
+		if err == nil {
+			err = <-outcome
+		}
+		if err == nil {
+			return
+		}
+		check(time.Now().Before(end), "an asynchronous send: "+err.Error())
+	}
+}
+
 // order sends to one queue and consumes in order.
 func order(rocketmq.Producer) {
 	topic := mark + "-order"
@@ -118,7 +135,8 @@ func order(rocketmq.Producer) {
 	}
 	got := newSeen()
 	defer stop(started("order", topic, everything, func(_ context.Context, each *primitive.MessageExt) consumer.ConsumeResult {
-		check(string(each.Body) == strconv.Itoa(got.size()), "the order")
+		// An attempt that the client repeated may have been stored, too.
+		check(got.has(string(each.Body)) || string(each.Body) == strconv.Itoa(got.size()), "the order")
 		got.add(string(each.Body))
 		return consumer.ConsumeSuccess
 	}, consumer.WithConsumerOrder(true)))
@@ -226,6 +244,9 @@ func (l listener) ExecuteLocalTransaction(each *primitive.Message) primitive.Loc
 
 func (l listener) CheckLocalTransaction(each *primitive.MessageExt) primitive.LocalTransactionState {
 	l.asked.add(string(each.Body))
+	if string(each.Body) == "rolled back" {
+		return primitive.RollbackMessageState // asked before its end arrived
+	}
 	return primitive.CommitMessageState
 }
 
@@ -234,7 +255,7 @@ func transaction(rocketmq.Producer) {
 	topic, asked, got := mark+"-transaction", newSeen(), newSeen()
 	sender, err := rocketmq.NewTransactionProducer(listener{asked},
 		producer.WithNsResolver(resolver()), producer.WithGroupName(mark+"-transactions"), producer.WithInstanceName(mark+"-tx"),
-		producer.WithSendMsgTimeout(30*time.Second))
+		producer.WithSendMsgTimeout(30*time.Second), producer.WithRetry(10))
 	require(err)
 	require(sender.Start())
 	defer func() { require(sender.Shutdown()) }()
@@ -420,7 +441,8 @@ func failover() {
 
 func newProducer(options ...producer.Option) rocketmq.Producer {
 	options = append(options, producer.WithNsResolver(resolver()), producer.WithGroupName(mark+"-producers"),
-		producer.WithInstanceName(instance()), producer.WithSendMsgTimeout(30*time.Second))
+		producer.WithInstanceName(instance()), producer.WithSendMsgTimeout(30*time.Second),
+		producer.WithRetry(10)) // an attempt has 3 s, whatever the timeout says
 	made, err := rocketmq.NewProducer(options...)
 	require(err)
 	require(made.Start())

@@ -142,7 +142,10 @@ public class Classic {
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
             for (MessageExt each : messages) {
-                got.add(new String(each.getBody(), StandardCharsets.UTF_8));
+                String body = new String(each.getBody(), StandardCharsets.UTF_8);
+                if (!got.contains(body)) { // a send that the client repeated may have been stored twice
+                    got.add(body);
+                }
             }
             return ConsumeOrderlyStatus.SUCCESS;
         });

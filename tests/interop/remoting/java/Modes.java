@@ -181,6 +181,7 @@ public class Modes {
         for (String part : new String[] {"one", "two"}) {
             send(producer, topic, part);
             DefaultMQPushConsumer consumer = consumer(group, 0);
+            consumer.setAwaitTerminationMillisWhenShutdown(30_000); // so long may its listener run on
             Set<String> got = start(consumer, topic);
             More.until(() -> got.size() >= COUNT, "restart: " + part);
             // The last offsets are committed when the listener has returned.
