@@ -14,7 +14,8 @@
 //! | `budget` | bytes of unfinished requests and unread answers |
 //! | `call` | orders of Python for a call |
 //! | `client` | outgoing calls to servers, for the SDK |
-//! | `client_sends`, `client_receives` | the SDK's messages to requests, and from responses |
+//! | `client_sends` | SendMessage requests from messages of the SDK |
+//! | `client_receives` | messages of the SDK from responses |
 //! | `durations` | durations of answered calls |
 //! | `inbox` | events for Python, one wake-up for many |
 //! | `metadata` | the headers that Python requested |

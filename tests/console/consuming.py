@@ -14,7 +14,7 @@ def receive(cluster: Cluster, topic: str, group: str, count: int) -> list[cometm
     with cometmq.sync.SimpleConsumer(cluster.endpoints, group=group, topics=topic) as consumer:
 
         def all_came() -> bool:
-            found.extend(consumer.receive(max_messages=count - len(found), wait=1))
+            found.extend(consumer.receive(count - len(found), invisible_for=3600, wait=1))
             return len(found) >= count
 
         wait_until("the messages are received", all_came)
