@@ -179,6 +179,7 @@ def test_a_setting_below_1_is_refused_with_its_key() -> None:
 def test_freed_memory_is_checked_again_after_a_lack_of_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    FreedMemory().give_back()  # of other tests
     freed = FreedMemory()
 
     def without_descriptors(_: psutil.Process) -> None:
@@ -192,6 +193,7 @@ def test_freed_memory_is_checked_again_after_a_lack_of_descriptors(
 
 
 def test_freed_memory_is_returned_once_the_process_has_grown() -> None:
+    FreedMemory().give_back()  # of other tests: the pieces below must not fit into it
     freed = FreedMemory()
     assert not any(freed.grown() for _ in range(20))
     # Small pieces, and one behind them: the C library keeps them when they are freed.
