@@ -311,7 +311,7 @@ class Plant:
 
     def followers(self) -> list[str]:
         """Return the other running brokers."""
-        # Between two leaders nobody is known to follow.
+        # Without a leader the followers are not known.
         leader = self.wait("a leader", self.leader, START_S)
         return [name for name in self.brokers if name != leader and self.nodes[name].runs]
 
