@@ -31,6 +31,7 @@ RUNS = 3
 START_LIMIT_S, IDLE_LIMIT_MIB, IDLE_LIMIT_CORE = 2.0, 90.0, 2.0
 BROKER_LIMIT_S, KILLED_LIMIT_S = 0.5, 2.0
 LOG_GIB = 4.4
+RECORD_BYTES = 1_302  # of a message of loadgen
 WAIT_S = 120.0
 SETTLE_S, IDLE_S = 5.0, 15.0
 TOPIC = "first"
@@ -85,9 +86,10 @@ def broker_alone(log_gib: float) -> list[Row]:
         cluster = Cluster(data, "--single", *ASYNC, segment_size=None).start()
         try:
             node, address = prepared(cluster).node("master"), cluster.address("master")
-            log = node.data / "store" / "commitlog"
-            while sum(file.stat().st_blocks * 512 for file in log.iterdir()) < log_gib * (1 << 30):
-                loadgen(address, node.pid, "-inflight", "8", "-batch", "32", seconds=2)
+            log_bytes = 0
+            while log_bytes < log_gib * (1 << 30):
+                run = loadgen(address, node.pid, "-inflight", "8", "-batch", "32", seconds=2)
+                log_bytes += run["messages"] * RECORD_BYTES
             cluster.kill9("master")
         finally:
             cluster.stop()
