@@ -37,9 +37,9 @@ from cometmq.tests.damage.injury import Injury, choose
 from cometmq.tests.damage.world import LATER, POPPED, PULLED, QUEUES, TAGS, TOPIC, Model, Variant
 
 GOOD = ("correct", "refused", "counted")
-CASE_S = 300.0
+CASE_S = 60.0
 #: How long a reader waits for a repair before it counts as stalled.
-PATIENCE_S = 20.0
+PATIENCE_S = 8.0
 _PAUSE_S = 0.02
 #: Events of a healthy broker in these tests.
 _USUAL = ("door.", "scrub.round", "pop_handover.", "ha.")

@@ -40,9 +40,7 @@ class Load:
         self._options = options
         self._history = History(options.history, f"official-{options.run}")
         self._stop = threading.Event()
-        self._configuration = ClientConfiguration(
-            options.endpoints, Credentials(), request_timeout=options.request_timeout
-        )
+        self._configuration = ClientConfiguration(options.endpoints, Credentials())
         self._threads: list[threading.Thread] = []
 
     def run(self) -> None:
@@ -138,7 +136,6 @@ def main() -> None:
     parser.add_argument("--senders", type=int, default=2)
     parser.add_argument("--pause", type=float, default=0.0, help="of a sender between messages")
     parser.add_argument("--group", default="")
-    parser.add_argument("--request-timeout", type=int, default=3, help="seconds; the client's own")
     Load(parser.parse_args()).run()
 
 

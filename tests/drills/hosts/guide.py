@@ -36,8 +36,6 @@ PREFIX = "/opt/cometmq/bin/cometmq"
 START_S = 90.0
 LOADED = "loaded"
 PAUSE_MS = 20
-#: The client's own 3 s would be errors of a busy machine; a broker that stops ends its calls.
-REQUEST_S = 30
 _OFFICIAL_LOAD = Path(__file__).parents[1] / "official_load.py"
 
 
@@ -169,12 +167,11 @@ class Loads:
     def __init__(self, hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
         self._hosts, self._folder = hosts, folder
         python = [sys.executable, "-P", str(_OFFICIAL_LOAD), "--pause", str(PAUSE_MS / 1000)]
-        python += ["--request-timeout", str(REQUEST_S)]
         self._histories = {name: folder / f"history-{name}.jsonl" for name in ("python", *programs)}
         words = ("--endpoints", hosts.endpoints, "--topic", LOADED, "--history")
         self._processes = [self._start("python", [*python, *words, str(self._histories["python"])])]
         for name, command in programs.items():
-            record = f"history:{self._histories[name]}:a:{PAUSE_MS}:{REQUEST_S}"
+            record = f"history:{self._histories[name]}:a:{PAUSE_MS}"
             self._processes.append(self._start(name, [*command, hosts.endpoints, LOADED, record]))
 
     def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:

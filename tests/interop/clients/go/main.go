@@ -3,8 +3,7 @@
 //
 //	client ENDPOINT MARK COUNT
 //	client ENDPOINT MARK load:SECONDS    sends one after the other instead, and prints the gaps
-//	client ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS[:TIMEOUT_S]
-//	    sends until SIGTERM, and writes every outcome to FILE; a request may take 3 s, or so long
+//	client ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS    sends until SIGTERM, and writes every outcome to FILE
 //
 // Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 package main
@@ -195,7 +194,7 @@ func load(seconds int) {
 
 // record sends to a FIFO topic until SIGTERM, with a pause after each message, a message again until it is
 // acknowledged, and writes a line for each attempt and outcome, in the form of tests/drills/history.py.
-func record(file, run string, pause, timeout time.Duration) {
+func record(file, run string, pause time.Duration) {
 	out, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	check(err)
 	line := func(event, id string, more map[string]any) {
@@ -222,7 +221,6 @@ func record(file, run string, pause, timeout time.Duration) {
 	for !stopped.Load() {
 		producer, err = rmq.NewProducer(config(""), rmq.WithTopics(mark))
 		check(err)
-		producer.SetRequestTimeout(timeout)
 		if err = producer.Start(); err == nil {
 			break
 		}
@@ -255,12 +253,7 @@ func main() {
 		words := strings.Split(rest, ":")
 		pause, err := strconv.Atoi(words[2])
 		check(err)
-		timeout := 3 // the client's own
-		if len(words) > 3 {
-			timeout, err = strconv.Atoi(words[3])
-			check(err)
-		}
-		record(words[0], words[1], time.Duration(pause)*time.Millisecond, time.Duration(timeout)*time.Second)
+		record(words[0], words[1], time.Duration(pause)*time.Millisecond)
 		return
 	}
 	if seconds, is := strings.CutPrefix(os.Args[3], "load:"); is {

@@ -29,7 +29,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * transacts; prints what it saw.
  *
  * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps, or
- * ENDPOINT MARK consume, which consumes until it is killed, or ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS[:TIMEOUT_S],
+ * ENDPOINT MARK consume, which consumes until it is killed, or ENDPOINT TOPIC history:FILE:RUN:PAUSE_MS,
  * which sends until SIGTERM and writes every outcome; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
  * MARK-group, MARK-ordered.
  */
@@ -51,9 +51,6 @@ public class Client {
         configuration = configured(arguments[0], 3); // the client's own timeout
         if (arguments[2].startsWith("history:")) {
             String[] words = arguments[2].split(":");
-            if (words.length > 4) {
-                configuration = configured(arguments[0], Integer.parseInt(words[4]));
-            }
             record(words[1], words[2], Long.parseLong(words[3]));
             Runtime.getRuntime().halt(0);
         }
