@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
 
-    from ..front.access_point import Locate, Unreachable
+    from ..front.access_point import Locate, ServesAll, Unreachable
     from ..front.clock import Clock
     from ..front.config import DoorConfig
     from ..front.faults import FaultTable
@@ -108,7 +108,7 @@ class ClientPort:
         relay = Relay(broker.leadership.leader_client, self._links)
         stack.push_async_callback(relay.close)
         methods = list(map(broker.quotas.watching, self._methods(relay)))
-        locate, unreachable = self._routing()
+        locate, unreachable, serves_all = self._routing()
         audit = self.audit = self._open_audit(stack)
         if audit is not None:
             methods = list(map(audit.watching, methods))
@@ -116,7 +116,7 @@ class ClientPort:
             guard = self.guard = await self._guard(audit)
             broker.quotas.identify(guard.user_of)
             methods = list(map(guard.watching, methods))
-            locate = guard.locating(locate)
+            locate, serves_all = guard.locating(locate), None  # each request is checked
         access = self.access = AccessPoint(
             services.table(methods),
             self._door_config,
@@ -124,6 +124,7 @@ class ClientPort:
             locate,
             unreachable,
             links=self._links,
+            serves_all=serves_all,
         )
         stack.push_async_callback(access.close)
         stack.callback(broker.sender.close)
@@ -249,7 +250,7 @@ class ClientPort:
             methods += services.testing(tests)
         return methods
 
-    def _routing(self) -> tuple[Locate, Unreachable]:
+    def _routing(self) -> tuple[Locate, Unreachable, ServesAll | None]:
         broker = self._broker
         router = RequestRouter(
             leadership=broker.leadership,
@@ -259,7 +260,7 @@ class ClientPort:
             cold_reads=ColdReads(broker.runtime, broker.store, broker.replication, broker.cluster),
             lite_fanout=broker.lite_fanout,
         )
-        return router.locate, router.unreachable
+        return router.locate, router.unreachable, router.serves_all
 
     def _admin(self, stacks: ClientStacks) -> Admin:
         broker = self._broker

@@ -16,8 +16,9 @@ owner failed in the middle may have been executed there: held sends are delivere
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import CoroutineType
 from typing import Any, Literal
 
@@ -35,7 +36,16 @@ from .clock import Clock
 from .config import DoorConfig
 from .context import RequestContext
 from .reply_future import ReplyFuture
-from .service import Kind, Method, Outbound, ServiceTable, Session, read_message
+from .service import (
+    Kind,
+    Method,
+    Outbound,
+    ServiceTable,
+    Session,
+    Taken,
+    read_message,
+    taker_of,
+)
 from .statistics import ForwardStatistics
 
 #: The owner exists but is not known: `unreachable` decides about the request.
@@ -43,6 +53,8 @@ UNKNOWN = ""
 Decision = Literal["serve", "hold"] | WireError
 Locate = Callable[[str, Any, RequestContext], str | None]
 Unreachable = Callable[[str, Any, RequestContext], Decision]
+#: Whether `locate` returns None for every request of a method that its `TurnHandler` takes.
+ServesAll = Callable[[str], bool]
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -68,12 +80,15 @@ class AccessPoint:
         unreachable: Unreachable,
         *,
         links: NodeLinks,
+        serves_all: ServesAll | None = None,
     ) -> None:
+        """Without `serves_all` each call is located."""
         self.statistics = ForwardStatistics()
         self._config = config
         self._clock = clock
         self._locate = locate
         self._unreachable = unreachable
+        self._serves_all = serves_all
         self._links = links
         self._pool = ChannelPool(config, links)
         #: No other node can be reached: what another node must serve fails with UNAVAILABLE.
@@ -143,7 +158,10 @@ class AccessPoint:
                 return handler(request, ctx)
             return forward(_Forward(method, raw, request, ctx, owner))
 
-        return handle
+        take, serves_all = taker_of(method), self._serves_all
+        if take is None or serves_all is None:
+            return handle
+        return _RoutedTurns(handle, take, partial(serves_all, path))
 
     def _bidi(self, method: Method) -> Callable[..., Session]:
         path, handler, locate = method.path, method.handler, self._locate
@@ -313,6 +331,21 @@ class AccessPoint:
         if remaining_ns <= 0:
             raise RpcFailure(DEADLINE_EXCEEDED, "the deadline passed before it was forwarded")
         return remaining_ns / _NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _RoutedTurns:
+    """A `TurnHandler` that locates single calls, and takes calls while this node serves all."""
+
+    handle: Callable[[bytes, RequestContext], Any]
+    take_all: Callable[..., Taken | None]
+    serves_all: Callable[[], bool]
+
+    def __call__(self, raw: bytes, ctx: RequestContext) -> Any:
+        return self.handle(raw, ctx)
+
+    def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> Taken | None:
+        return self.take_all(requests, contexts) if self.serves_all() else None
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ A door receives and returns bytes. `Method.parse` decodes the request; the handl
 Handlers are plain functions on the event loop, not coroutines: the hot path pays for no task, and
 one loop callback can resolve thousands of futures. A door cancels the future when the client
 leaves. `ReplyFuture` (`reply_future.py`) is a lighter future. A UNARY handler may return a
-coroutine where a task is needed anyway, for example to forward a call.
+coroutine where a task is needed anyway, for example to forward a call. A UNARY handler that is a
+`TurnHandler` can also take many calls in one step.
 
 Errors: a `WireError` becomes the answer that `Method.fail` builds (a gRPC success that carries a
 status), an `RpcFailure` becomes a gRPC status, any other exception becomes INTERNAL and is counted
@@ -19,7 +20,7 @@ and logged (`failure.py`). Services do not depend on the door (docs/formats/fron
 """
 
 from asyncio import Future
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -101,6 +102,32 @@ def methods_of(service: str, handlers: Mapping[str, Callable[..., Any]]) -> list
     return rows
 
 
+class TurnHandler(Protocol):
+    """A UNARY handler that can take calls of one turn of the loop together."""
+
+    def __call__(self, request: Any, ctx: RequestContext) -> Any:
+        """Handle one call."""
+
+    def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> "Taken | None":
+        """Handle the first of these calls, as many as it can; the door calls the handler for the
+        others. None: it takes none.
+
+        Calls with equal metadata share a context, without deadline and size. A call that is taken
+        can be answered only: it does not fail, and is not cancelled when its client leaves.
+        """
+
+
+class Taken(Protocol):
+    """The calls that a `TurnHandler` has taken."""
+
+    @property
+    def count(self) -> int:
+        """Their number."""
+
+    def then(self, answer: Callable[[list[bytes]], None]) -> None:
+        """Call `answer` with an encoded answer for each of them, once: now or later."""
+
+
 class OutboundFull(Exception):
     """The bound of a stream is reached: its client is slow. The caller decides what to drop."""
 
@@ -137,6 +164,15 @@ class Session(Protocol):
         After HALF_CLOSED the door sends the queued messages and ends the stream. If a future is
         returned, the door waits for it first and cancels it when the client leaves.
         """
+
+
+def taker_of(method: Method) -> Callable[..., Taken | None] | None:
+    """Return `TurnHandler.take` of the method's handler, if it has one.
+
+    A handler that wraps another one has none of its own accord, so that no check is bypassed.
+    """
+    taker: Callable[..., Taken | None] | None = getattr(method.handler, "take", None)
+    return taker
 
 
 def admit(method: Method, ctx: RequestContext) -> None:

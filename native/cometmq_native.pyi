@@ -44,7 +44,7 @@ class Server:
         routes: Sequence[tuple[str, bool]],
         names: Sequence[str],
         prepare: Callable[[str, bool, bytes | None, tuple[str | None, ...]], Any],
-        options: Mapping[str, int | Mapping[str, int]],
+        options: Mapping[str, int | Mapping[str, int] | Sequence[str]],
         bounds_ms: Sequence[int] = (),
     ) -> None:
         """`routes`: (path, bidirectional) of every method; `names`: the headers to pick;
@@ -69,7 +69,9 @@ class Server:
     def take(self, max: int) -> list[tuple[Any, ...]]:
         """Take up to `max` events: (0, call, method, request or None, prepared, timeout ns or -1),
         (1, id, message), (2, id) half-closed, (3, id) gone, (4, id) delivered, (5, id) drained,
-        (6, id, code, text) broken, (7,) closed."""
+        (6, id, code, text) broken, (7,) closed, (8, descriptor, peer) a connection of the remoting
+        protocol. Calls in a row of a method of `options["together"]` are one event: (9, method,
+        calls, requests, prepared, timeouts), the last four lists."""
 
     def stop(self, grace_ms: int) -> None:
         """Stop accepting, let calls end, close; the last event reports the end."""

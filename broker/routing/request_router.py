@@ -206,6 +206,11 @@ class RequestRouter:
             raise _no_copy()
         return None
 
+    def serves_all(self, path: str) -> bool:
+        """Whether `locate` returns None for every SendMessage to a topic that is writable here."""
+        leadership = self._leadership
+        return path == paths.SEND_MESSAGE and leadership.is_leader and not leadership.pausing
+
     def unreachable(
         self, path: str, request: Any, ctx: RequestContext
     ) -> Literal["serve", "hold"] | WireError:

@@ -42,12 +42,14 @@ Done = Callable[[PutStatus], None]
 
 @dataclass(slots=True)
 class Wait:
-    """One append (of one request) that is not durable yet."""
+    """One append that is not durable yet."""
 
     #: Log offset after its last record.
     end: int
     since_ns: int
     done: Done
+    #: Number of requests.
+    requests: int = 1
 
 
 @dataclass(slots=True)
@@ -60,10 +62,10 @@ class WaitingList:
     replication_timeout_ns: int | None
     waits: deque[Wait] = field(default_factory=deque)
 
-    def add(self, end: int, now_ns: int, done: Done) -> None:
+    def add(self, end: int, now_ns: int, done: Done, requests: int = 1) -> None:
         """Add a wait for the log up to `end`. Calls come in log order."""
         assert not self.waits or self.waits[-1].end <= end, (self.waits[-1].end, end)
-        self.waits.append(Wait(end, now_ns, done))
+        self.waits.append(Wait(end, now_ns, done, requests))
 
     def safe_end(self, flushed: int, confirm: int) -> int | None:
         """Return the offset up to which the log is durable; None if the policy requires nothing."""
@@ -130,24 +132,28 @@ class DurabilityGate:
         self._replication = replication
         self._policy = policy
         self._list = WaitingList(_flush_timeout_ns(policy), _replication_timeout_ns(policy))
+        self._requests = 0
         self._timer: asyncio.TimerHandle | None = None
         self._together: Together = nullcontext
         #: Whether an append satisfies the policy as soon as it returns.
         self.immediate = policy.immediate
 
     def __len__(self) -> int:
-        return len(self._list.waits)
+        """Return the number of requests that wait."""
+        return self._requests
 
     def connect(self, together: Together) -> None:
         """Connect the front door: `together` is `Door.together`."""
         self._together = together
 
-    def wait(self, end: int, done: Done) -> None:
-        """Call `done(status)` when the log is durable up to `end`, or after a timeout."""
+    def wait(self, end: int, done: Done, requests: int = 1) -> None:
+        """Call `done(status)` when the log is durable up to `end`, or after a timeout; `requests`
+        wait for it."""
         if self.immediate:
             done(PutStatus.PUT_OK)
             return
-        self._list.add(end, self._clock.steady_ns(), done)
+        self._requests += requests
+        self._list.add(end, self._clock.steady_ns(), done, requests)
         if self._timer is None:
             self._arm()
 
@@ -205,6 +211,7 @@ class DurabilityGate:
 
     def _complete(self, wait: Wait, status: PutStatus) -> None:
         """Call `done`; an exception (a bug) must not affect later waits or the timer."""
+        self._requests -= wait.requests
         try:
             wait.done(status)
         except Exception as error:

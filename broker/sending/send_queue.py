@@ -87,6 +87,11 @@ class SendQueue:
         """Return the number of collected requests."""
         return len(self._pending)
 
+    def has_room(self, requests: int) -> bool:
+        """Return whether so many requests may be appended before any other: none is collected, and
+        they do not exceed the capacity."""
+        return not self._pending and requests + len(self._durability) <= self._capacity
+
     def add(
         self, request: Request, ctx: RequestContext, answer: ReplyFuture | None = None
     ) -> ReplyFuture:

@@ -34,10 +34,11 @@ from .dedup import SendDedup
 from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
 from .held_sends import HeldSends
 from .late_send import LateSend
-from .native_path import ClassicFormat, NativePath
+from .native_path import ClassicFormat, NativePath, Plan, RawRequest
 from .send_queue import Pending, Request, SendQueue
 from .send_request import SendRequest
 from .settlement import Batch, Settlement, resolve
+from .taken_sends import TakenSends
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -201,6 +202,36 @@ class Sender:
         require_client_id(ctx)
         return self._queue.add(request, ctx)
 
+    def take(
+        self, requests: Sequence[bytes], contexts: Sequence[RequestContext]
+    ) -> TakenSends | None:
+        """Append the first requests of a turn, up to one that is not common, without a future for
+        each; see `TurnHandler`.
+
+        None if there is none, or if requests must wait, be refused, or be counted by a quota: then
+        `send` decides about each of them.
+        """
+        begin_ns = self._clock.steady_ns()
+        if (
+            self._native is None
+            or self._metadata.quotas
+            or not self._queue.has_room(len(requests))
+            or self._busy
+            or self._append_refusal() is not None
+        ):
+            return None
+        answers: list[bytes] = []
+        raw = _with_peers(requests, contexts)
+        while len(answers) < len(raw):
+            plan = self._append_plan(self._native, raw, len(answers), begin_ns)
+            if plan is None or not plan.records:
+                break
+            answers += plan.answers
+        if not answers:
+            return None
+        self._pump.appended()
+        return TakenSends(answers, self._store.log_end, self._settlement)
+
     def send_prepared(self, ready: Prepared, ctx: RequestContext) -> ReplyFuture:
         """Append the records that another protocol made of a client's request, as `send` does.
 
@@ -297,20 +328,14 @@ class Sender:
             for request, ctx, _ in pending
         ]
         settle = self._settlement.settle_native
-        store = self._store
         appended = False
         at = 0
-        from_ns = begin_ns
         while at < len(pending):
-            begin = store.log_end
-            plan = native.append(requests, at)
+            plan = self._append_plan(native, requests, at, begin_ns)
             if plan is None:
                 return self._append_checked(pending[at:], None, begin_ns) or appended
             if plan.records:
                 appended = True
-                now_ns = self._note_busy(begin_ns)
-                store.meter.put(plan.records, 0, store.log_end - begin, now_ns - from_ns)
-                from_ns = now_ns
                 for (_, _, answer), content, end in zip(
                     pending[at:], plan.answers, plan.ends, strict=False
                 ):
@@ -319,8 +344,20 @@ class Sender:
             if at < plan.resume:
                 appended |= self._append_checked(pending[at : plan.resume], None, begin_ns)
                 at = plan.resume
-                from_ns = self._clock.steady_ns()
         return appended
+
+    def _append_plan(
+        self, native: NativePath, requests: list[RawRequest], first: int, begin_ns: int
+    ) -> Plan | None:
+        """Append and meter what `NativePath.append` accepts; the turn's append began at
+        `begin_ns`."""
+        store = self._store
+        begin, from_ns = store.log_end, self._clock.steady_ns()
+        plan = native.append(requests, first)
+        if plan is not None and plan.records:
+            now_ns = self._note_busy(begin_ns)
+            store.meter.put(plan.records, 0, store.log_end - begin, now_ns - from_ns)
+        return plan
 
     def _note_busy(self, begin_ns: int) -> int:
         """Note whether an append was too slow; return the steady time."""
@@ -447,6 +484,19 @@ class Sender:
             return WireError(v2.INTERNAL_SERVER_ERROR, self._store.refusal)
         refusal = self._leadership.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
+
+
+def _with_peers(requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> list[RawRequest]:
+    """Return the first requests for the native path, up to one without a client id."""
+    raw: list[RawRequest] = []
+    last, peer = None, ("", b"")
+    for request, ctx in zip(requests, contexts, strict=True):
+        if ctx is not last:
+            if not ctx.client_id:
+                break
+            last, peer = ctx, _peer(ctx.peer)
+        raw.append((request, *peer))
+    return raw
 
 
 def _number_of(request: Request) -> int:

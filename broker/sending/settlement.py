@@ -19,6 +19,8 @@ from .fast_path import Prepared
 from .late_send import LateSend
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...store.message_store import MessageStore
     from ..metrics.counters import Counters
     from ..trace.service import TraceService
@@ -83,6 +85,21 @@ class Settlement:
                 answer.stored(content)
             content = refused_answer(self.counted(WireError(*FAILURES[outcome])))
         resolve(answer, content)
+
+    def when_durable(
+        self, answers: list[bytes], end: int, answer: Callable[[list[bytes]], None]
+    ) -> None:
+        """Answer requests that the native path has appended and counted, together, once everything
+        below `end` is as safe as promised."""
+
+        def durable(outcome: PutStatus) -> None:
+            if outcome is _PUT_OK:
+                answer(answers)
+                return
+            error = WireError(*FAILURES[outcome])
+            answer([refused_answer(self.counted(error)) for _ in answers])
+
+        self._durability.wait(end, durable, len(answers))
 
     def settle(self, batches: list[Batch], results: list[AppendResult]) -> None:
         """Count and answer appended requests; `results` has those of all their messages."""

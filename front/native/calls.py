@@ -54,6 +54,8 @@ class _Door(Protocol):
 
     def leave(self, pending: Any) -> None: ...
 
+    def leave_taken(self, pending: TakenCalls) -> None: ...
+
     def drained(self, call: Any) -> asyncio.Future[None]: ...
 
 
@@ -171,6 +173,31 @@ def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw
             UnaryCall(door, call, method, ctx).answer(answer)
     except Exception as error:
         reply_failure(door, call, method, ctx, error)
+
+
+class TakenCalls:
+    """Unary calls that a `TurnHandler` has taken; registered with the door until it answers."""
+
+    __slots__ = ("calls", "ctx", "door", "method")
+
+    def __init__(self, door: _Door, calls: list[Any], method: Method, ctx: RequestContext) -> None:
+        self.door = door
+        self.calls = calls
+        self.method = method
+        self.ctx = ctx
+
+    def answer(self, answers: list[bytes]) -> None:
+        """Send the answers, unless the door has ended the calls."""
+        if self.calls:
+            self.door.replies.add_all(self.calls, answers, self.method, self.ctx)
+            self.door.leave_taken(self)
+
+    def shut_down(self) -> None:
+        """Called by the door as it closes: end the calls."""
+        self.door.leave_taken(self)
+        calls, self.calls = self.calls, []
+        for call in calls:
+            finish(call, CLOSING)
 
 
 class StreamCall(PendingCall):

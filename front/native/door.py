@@ -17,7 +17,7 @@ from typing import Any
 
 from cometmq_native import Server
 
-from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
+from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure, WireError
 from ...proto.node_links import NodeLinks
 from ..clock import Clock
 from ..config import DoorConfig
@@ -37,11 +37,19 @@ from ..failure import FailureHandler
 from ..faults import Fault, FaultAction, FaultTable
 from ..metrics.calls import BOUNDS_MS, CallTimes, Counted
 from ..process import client_connections
-from ..service import Kind, Method, ServiceTable
+from ..service import Kind, Method, ServiceTable, admit, taker_of
 from ..shared.handover import Handover
 from ..standard import StandardServices
 from ..statistics import DoorStatistics
-from .calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
+from .calls import (
+    BidiCall,
+    TakenCalls,
+    finish,
+    reply_failure,
+    serve_bidi,
+    serve_stream,
+    serve_unary,
+)
 from .replies import Replies
 from .tls import DoorCertificate
 
@@ -62,7 +70,9 @@ _CERTIFICATE_S = 10.0
 # After the grace time, calls that still wait get a status within this time.
 _FAREWELL_S = 0.1
 # Kinds of events, as `Server.take` numbers them.
-_OPEN, _MESSAGE, _HALF_CLOSED, _GONE, _DELIVERED, _DRAINED, _BROKEN, _CLOSED, _REMOTING = range(9)
+_OPEN, _MESSAGE, _HALF_CLOSED, _GONE, _DELIVERED, _DRAINED, _BROKEN, _CLOSED, _REMOTING, _ROW = (
+    range(10)
+)
 
 
 def _prepare(
@@ -84,6 +94,42 @@ def _prepare(
         tls,
         certificate or b"",
         forwarded or "",
+    )
+
+
+def _context(
+    head: tuple[Any, ...], now_ns: int, deadline_ns: int | None = None, size: int = 0
+) -> RequestContext:
+    """Return the context of a call; `head` is what `_prepare` returned."""
+    (
+        client_id,
+        language,
+        version,
+        namespace,
+        peer,
+        forwarded,
+        token,
+        pairs,
+        tls,
+        shown,
+        forwarded_for,
+    ) = head
+    return RequestContext(
+        client_id,
+        language,
+        version,
+        namespace,
+        peer,
+        deadline_ns,
+        forwarded,
+        token,
+        pairs,
+        size,
+        None,
+        tls,
+        shown,
+        forwarded_for,
+        now_ns,
     )
 
 
@@ -144,6 +190,22 @@ def _counted(paths: list[str], server: Server) -> Iterator[Counted]:
             yield path, counts, total_ns
 
 
+def _admitted(method: Method, heads: list[Any], now_ns: int) -> list[RequestContext]:
+    """Return the contexts of the first calls, up to one that is refused; equal heads share one."""
+    contexts: list[RequestContext] = []
+    last = None
+    for head in heads:
+        if head is not last:
+            ctx = _context(head, now_ns)
+            try:
+                admit(method, ctx)
+            except (RpcFailure, WireError):
+                break  # it is opened alone, and refused there
+            last = head
+        contexts.append(ctx)
+    return contexts
+
+
 def _refuse(fault: Fault, *_arguments: Any) -> None:
     fault.raise_rpc()
 
@@ -174,7 +236,9 @@ class NativeDoor:
         self._standard = StandardServices(services)
         table = {**services, **self._standard.table()}
         self._methods = [(method, _SERVE[method.kind]) for method in table.values()]
+        self._takers = [taker_of(method) for method in table.values()]
         self._calls: dict[int, Any] = {}  # open calls, by id
+        self._taken: set[TakenCalls] = set()
         self._streams: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
         self.failures = FailureHandler(clock.steady_ns)
@@ -190,6 +254,7 @@ class NativeDoor:
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
         options["remoting"] = int(handover is not None)
+        options["together"] = [path for path, method in table.items() if taker_of(method)]
         if not hasattr(Server, "reply_many"):
             raise DoorMissingError("the installed cometmq-native is too old: update it")
         self._server = Server(routes, list(_NAMES), _prepare, options, BOUNDS_MS)
@@ -257,7 +322,7 @@ class NativeDoor:
         logger.info("door.closed door=%s in_flight=%d", self.name, self.in_flight)
 
     def _shut_down_calls(self) -> None:
-        for pending in tuple(self._calls.values()):
+        for pending in (*self._calls.values(), *self._taken):
             pending.shut_down()
 
     def statistics(self) -> DoorStatistics:
@@ -296,6 +361,12 @@ class NativeDoor:
             if type(pending) is BidiCall:
                 self._streams.discard(pending)
 
+    def leave_taken(self, pending: TakenCalls) -> None:
+        """Unregister calls that were answered together."""
+        if pending in self._taken:
+            self._taken.discard(pending)
+            self.in_flight -= len(pending.calls)
+
     def drained(self, call: Any) -> asyncio.Future[None]:
         """Return a future that is done when the call has written its queue, or has ended."""
         future = self._drained.get(call.id)
@@ -322,7 +393,9 @@ class NativeDoor:
         stop_ns, together_ns = begin_ns + _TURN_NS, begin_ns + _TOGETHER_NS
         with self.replies as replies:
             for event in events:
-                if event[0] == _OPEN:
+                if event[0] == _ROW:
+                    self._open_row(event, taken_ns)
+                elif event[0] == _OPEN:
                     self._open(event, taken_ns)
                 else:
                     self._progress(event)
@@ -339,36 +412,8 @@ class NativeDoor:
         _, call, index, raw, head, timeout_ns = event
         method, serve = self._methods[index]
         raw = raw or b""  # a bidirectional stream opens without a request
-        (
-            client_id,
-            language,
-            version,
-            namespace,
-            peer,
-            forwarded,
-            token,
-            pairs,
-            tls,
-            shown,
-            forwarded_for,
-        ) = head
-        ctx = RequestContext(
-            client_id,
-            language,
-            version,
-            namespace,
-            peer,
-            now_ns + timeout_ns if timeout_ns >= 0 else None,
-            forwarded,
-            token,
-            pairs,
-            len(raw),
-            None,
-            tls,
-            shown,
-            forwarded_for,
-            now_ns,
-        )
+        deadline_ns = now_ns + timeout_ns if timeout_ns >= 0 else None
+        ctx = _context(head, now_ns, deadline_ns, len(raw))
         if self.in_flight >= self.config.front_max_concurrent_calls:
             error = RpcFailure(RESOURCE_EXHAUSTED, "too many calls at once; try again later")
             self.times.failed(method.path, now_ns, error)
@@ -377,6 +422,40 @@ class NativeDoor:
             self._open_with_faults(call, method, ctx, raw)
         else:
             serve(self, call, method, ctx, raw)
+
+    def _open_row(self, event: tuple[Any, ...], now_ns: int) -> None:
+        """Open calls of one method: the first ones together, as many as its handler takes."""
+        _, index, calls, requests, heads, timeouts = event
+        taken = self._take(index, calls, requests, heads, now_ns)
+        rest = zip(calls[taken:], requests[taken:], heads[taken:], timeouts[taken:], strict=True)
+        for call, raw, head, timeout_ns in rest:
+            self._open((_OPEN, call, index, raw, head, timeout_ns), now_ns)
+
+    def _take(
+        self, index: int, calls: list[Any], requests: list[bytes], heads: list[Any], now_ns: int
+    ) -> int:
+        """Return the number of calls that the handler has taken."""
+        method, take = self._methods[index][0], self._takers[index]
+        faults = self._faults is not None and self._faults.rpc
+        room = self.config.front_max_concurrent_calls - self.in_flight
+        if take is None or faults or len(calls) > room:
+            return 0
+        contexts = _admitted(method, heads, now_ns)
+        if not contexts:
+            return 0
+        try:
+            taken = take(requests[: len(contexts)], contexts)
+        except Exception as error:  # a bug: what it has done is unknown, so no call is repeated
+            for call in calls:
+                reply_failure(self, call, method, contexts[0], error)
+            return len(calls)
+        if taken is None:
+            return 0
+        pending = TakenCalls(self, calls[: taken.count], method, contexts[0])
+        self._taken.add(pending)
+        self.in_flight += taken.count
+        taken.then(pending.answer)
+        return taken.count
 
     def _open_with_faults(self, call: Any, method: Method, ctx: RequestContext, raw: bytes) -> None:
         serve = _SERVE[method.kind]
@@ -437,5 +516,7 @@ class NativeDoor:
         for pending in tuple(self._calls.values()):
             self.leave(pending)
             pending.gone()
+        for taken in tuple(self._taken):
+            self.leave_taken(taken)
         if not self._closing.done():
             self._closing.set_result(None)

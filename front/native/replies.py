@@ -45,6 +45,16 @@ class Replies:
         if not self._entered or len(self._calls) >= _TOGETHER_MAX:
             self.pass_on()
 
+    def add_all(
+        self, calls: list[Any], answers: list[bytes], method: Method, ctx: RequestContext
+    ) -> None:
+        """Answer calls of one method without a callback for lost answers, as `add` does."""
+        self._calls += calls
+        self._answers += answers
+        self._origins += [(method, ctx)] * len(calls)
+        if not self._entered or len(self._calls) >= _TOGETHER_MAX:
+            self.pass_on()
+
     def pass_on(self) -> None:
         """Pass the collected answers to the network."""
         if not self._calls:

@@ -20,23 +20,26 @@ use crate::metadata::Metadata;
 /// How long an unimportant event waits for others (linger).
 const LAZY: Duration = Duration::from_millis(5);
 
+/// A new call: with its one request, or (a bidirectional stream) without.
+pub struct Open {
+    /// The call's other half.
+    pub call: Arc<Shared>,
+    /// Index of the method in the table from Python.
+    pub method: usize,
+    /// The request without its frame; `None` for a bidirectional stream.
+    pub request: Option<Bytes>,
+    /// Metadata of the client.
+    pub metadata: Arc<Metadata>,
+    /// Nanoseconds until the deadline.
+    pub timeout_ns: Option<u64>,
+    /// The request's part of the budget.
+    pub held: Option<Held>,
+}
+
 /// An event for Python.
 pub enum Event {
-    /// A call: with its one request, or (a bidirectional stream) without.
-    Open {
-        /// The call's other half.
-        call: Arc<Shared>,
-        /// Index of the method in the table from Python.
-        method: usize,
-        /// The request without its frame; `None` for a bidirectional stream.
-        request: Option<Bytes>,
-        /// Metadata of the client.
-        metadata: Arc<Metadata>,
-        /// Nanoseconds until the deadline.
-        timeout_ns: Option<u64>,
-        /// The request's part of the budget.
-        held: Option<Held>,
-    },
+    /// A new call.
+    Open(Open),
     /// A message of a bidirectional stream, and its part of the budget.
     Message(u64, Bytes, Held),
     /// The client has sent its last message.

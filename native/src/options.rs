@@ -44,6 +44,8 @@ pub struct Options {
     pub resets: usize,
     /// Hand connections of the remoting protocol over to Python.
     pub remoting: bool,
+    /// Paths of the unary methods whose calls Python takes together.
+    pub together: Vec<String>,
 }
 
 impl Options {
@@ -94,6 +96,10 @@ impl Options {
             unread: budget("unread_connection_bytes", "unread_bytes")?,
             resets: limit("resets")?,
             remoting: known("remoting")? && number("remoting")? != 0,
+            together: match options.get_item("together")? {
+                Some(paths) => paths.extract()?,
+                None => Vec::new(),
+            },
         })
     }
 }

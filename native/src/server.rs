@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use bytes::Bytes;
 use http::header::HeaderName;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -24,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use crate::budget::Pool;
 use crate::call::{reply_many, Call, Outbox};
 use crate::durations::Durations;
-use crate::inbox::{Event, Inbox};
+use crate::inbox::{Event, Inbox, Open};
 use crate::metadata::Peer;
 use crate::options::{Counters, Options};
 use crate::service::{serve, Door, Route, INFLATING_MAX};
@@ -34,6 +35,8 @@ use crate::tls::{ClientAuthority, Spoken, Tls};
 const BACKLOG: i32 = 4096;
 /// Pause after a failed accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of the requests that Python takes together: a few milliseconds of its loop.
+const TOGETHER_BYTES: usize = 512 << 10;
 
 /// An HTTP/2 server for gRPC whose calls are answered by Python.
 #[pyclass(frozen, module = "cometmq_native")]
@@ -41,6 +44,8 @@ pub struct Server {
     door: Arc<Door>,
     outbox: Arc<Outbox>,
     durations: Durations,
+    /// For each route: Python takes its calls together.
+    together: Vec<bool>,
     tls: Arc<Tls>,
     prepare: Py<PyAny>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -63,6 +68,10 @@ impl Server {
         let bounds = bounds_ms.into_iter().map(Duration::from_millis).collect();
         let durations = Durations::new(bounds, routes.len());
         let options = Options::from_python(options)?;
+        let together = routes
+            .iter()
+            .map(|(path, bidirectional)| !bidirectional && options.together.contains(path))
+            .collect();
         let routes = routes.into_iter().enumerate();
         let routes: HashMap<_, _> = routes
             .map(|(index, (path, bidirectional))| {
@@ -94,6 +103,7 @@ impl Server {
             }),
             outbox: Arc::new(Outbox::default()),
             durations,
+            together,
             tls: Arc::new(Tls::default()),
             prepare,
             thread: Mutex::new(None),
@@ -137,13 +147,30 @@ impl Server {
     }
 
     /// Take up to `max` events as tuples that start with the number of their kind (see `describe`).
+    /// Calls in a row of a method of `together` are one tuple: (9, method, calls, requests,
+    /// metadata, timeouts), the last four lists.
     fn take<'py>(&self, py: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
         let events = self.door.inbox.take(max);
         let now = Instant::now();
-        let described = events
-            .into_iter()
-            .map(|event| self.describe(py, event, now));
-        PyList::new(py, described.collect::<PyResult<Vec<_>>>()?)
+        let described = PyList::empty(py);
+        let mut row = Row::default();
+        for event in events {
+            let together = match event {
+                Event::Open(open) if self.takes_together(&open) => open,
+                event => {
+                    std::mem::take(&mut row).end(&described)?;
+                    described.append(self.describe(py, event, now)?)?;
+                    continue;
+                }
+            };
+            if row.method != together.method || row.bytes >= TOGETHER_BYTES {
+                std::mem::take(&mut row).end(&described)?;
+            }
+            row.bytes += together.request.as_ref().map_or(0, Bytes::len);
+            row.add(self.opened(py, together, now)?);
+        }
+        row.end(&described)?;
+        Ok(described)
     }
 
     /// Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of
@@ -209,7 +236,65 @@ impl Drop for Server {
     }
 }
 
+/// A call for Python.
+struct Opened<'py> {
+    call: Bound<'py, Call>,
+    method: usize,
+    request: Option<Bound<'py, PyBytes>>,
+    prepared: Bound<'py, PyAny>,
+    timeout_ns: i64,
+}
+
+/// Calls in a row of one method, in columns.
+#[derive(Default)]
+struct Row<'py> {
+    method: usize,
+    bytes: usize,
+    calls: Vec<Bound<'py, Call>>,
+    requests: Vec<Option<Bound<'py, PyBytes>>>,
+    prepared: Vec<Bound<'py, PyAny>>,
+    timeouts_ns: Vec<i64>,
+}
+
+impl<'py> Row<'py> {
+    fn add(&mut self, opened: Opened<'py>) {
+        self.method = opened.method;
+        self.calls.push(opened.call);
+        self.requests.push(opened.request);
+        self.prepared.push(opened.prepared);
+        self.timeouts_ns.push(opened.timeout_ns);
+    }
+
+    /// Append the calls, if there are any, as one event.
+    fn end(self, events: &Bound<'py, PyList>) -> PyResult<()> {
+        if self.calls.is_empty() {
+            return Ok(());
+        }
+        let columns = (self.calls, self.requests, self.prepared, self.timeouts_ns);
+        let (calls, requests, prepared, timeouts_ns) = columns;
+        events.append((9u8, self.method, calls, requests, prepared, timeouts_ns))
+    }
+}
+
 impl Server {
+    fn takes_together(&self, open: &Open) -> bool {
+        self.together[open.method] && open.request.is_some()
+    }
+
+    fn opened<'py>(&self, py: Python<'py>, open: Open, now: Instant) -> PyResult<Opened<'py>> {
+        open.call.take();
+        drop(open.held);
+        let call = Call::new(open.call, Arc::clone(&self.outbox), open.method, now);
+        let timeout_ns = open.timeout_ns;
+        Ok(Opened {
+            call: Bound::new(py, call)?,
+            method: open.method,
+            request: open.request.map(|request| PyBytes::new(py, &request)),
+            prepared: open.metadata.prepared(py, &self.prepare)?,
+            timeout_ns: timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX)),
+        })
+    }
+
     /// (0, call, method, request or None, metadata, timeout ns or -1) | (1, id, message) |
     /// (2, id) half-closed | (3, id) gone | (4, id) delivered | (5, id) drained |
     /// (6, id, code, text) broken | (7,) closed | (8, descriptor, peer) remoting, which the caller
@@ -221,28 +306,16 @@ impl Server {
         now: Instant,
     ) -> PyResult<Bound<'py, PyTuple>> {
         match event {
-            Event::Open {
-                call,
-                method,
-                request,
-                metadata,
-                timeout_ns,
-                held,
-            } => {
-                call.take();
-                drop(held);
-                let call = Call::new(call, Arc::clone(&self.outbox), method, now);
-                let request = request.map(|request| PyBytes::new(py, &request));
-                let timeout = timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX));
-                (
-                    0u8,
+            Event::Open(open) => {
+                let opened = self.opened(py, open, now)?;
+                let Opened {
                     call,
                     method,
                     request,
-                    metadata.prepared(py, &self.prepare)?,
-                    timeout,
-                )
-                    .into_pyobject(py)
+                    prepared,
+                    timeout_ns,
+                } = opened;
+                (0u8, call, method, request, prepared, timeout_ns).into_pyobject(py)
             }
             Event::Message(id, message, held) => {
                 drop(held);

@@ -29,7 +29,7 @@ use crate::body::{Ending, GrpcBody};
 use crate::budget::{Held, Pool, Share};
 use crate::call::{Out, Shared};
 use crate::frame::{self, Deframer, Encoding, Packed};
-use crate::inbox::{Event, Inbox};
+use crate::inbox::{Event, Inbox, Open};
 use crate::metadata::{Peer, Remembered};
 use crate::options::{Counters, Options};
 use crate::status::{
@@ -300,7 +300,7 @@ async fn answer(
     let id = door.ids.fetch_add(1, Ordering::Relaxed);
     let unread = Arc::clone(&connection.unread);
     let call = Arc::new(Shared::new(id, Arc::clone(&connection.unseen), unread));
-    let open = |request, held| Event::Open {
+    let open = |request, held| Open {
         call: Arc::clone(&call),
         method: route.index,
         request,
@@ -330,7 +330,7 @@ async fn one_request(
     mut deadline: Deadline,
     active: Active,
     call: &Arc<Shared>,
-    open: impl FnOnce(Option<Bytes>, Option<Held>) -> Event,
+    open: impl FnOnce(Option<Bytes>, Option<Held>) -> Open,
 ) -> Response<GrpcBody> {
     let mut held = Held::new(&active.0.unfinished);
     let read = read_one(door, &mut body, &mut deframer, &mut held);
@@ -362,9 +362,9 @@ async fn one_request(
 }
 
 impl Door {
-    fn begin(&self, open: Event) {
+    fn begin(&self, open: Open) {
         self.counters.calls.up();
-        self.inbox.push(open);
+        self.inbox.push(Event::Open(open));
     }
 
     /// Decompress a message, on another thread and a few at a time: one may take half a second.

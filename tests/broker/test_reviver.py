@@ -183,7 +183,11 @@ async def test_the_offset_passes_a_copied_message_once_the_copy_is_durable(tmp_p
         await one.sent("t", b"a")
         await one.receive("t", "g")
         waits: list[Callable[[PutStatus], None]] = []
-        one.node.durability.wait = lambda end, done: waits.append(done)  # type: ignore[method-assign]
+
+        def wait(end: int, done: Callable[[PutStatus], None], requests: int = 1) -> None:
+            waits.append(done)
+
+        one.node.durability.wait = wait  # type: ignore[method-assign]
         one.advance(30_000)
         await until(lambda: bool(waits))
         assert one.node.offsets.get("t", "g", 0) == 0

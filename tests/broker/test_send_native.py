@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from cometmq.store.format.record import BLANK, pack_host
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.tests.broker.desk import Desk, desk
 from cometmq.tests.broker.desk import message as sent_message
+from cometmq.tests.broker.live import settings as settings_of
 from cometmq.tests.broker.send_cases import TOPICS, Case, Cases, check
 
 CODEC: Any = native.part("codec")
@@ -67,12 +68,14 @@ class Side:
     method: Method
     base: int
 
-    async def send(self, cases: list[Case]) -> list[object]:
-        """Send requests in one turn of the loop; return bytes, or the kind and text of failures."""
-        answers = []
-        for case in cases:
-            peer = f"{case.peer[0]}:50001" if case.peer[0] != "::1" else "[::1]:50001"
-            ctx = RequestContext("c@1", peer=peer, request_bytes=len(case.raw))
+    async def send(self, cases: list[Case], *, together: bool = False) -> list[object]:
+        """Send requests in one turn of the loop; return bytes, or the kind and text of failures.
+
+        `together`: as a row of calls, like the native door.
+        """
+        answers: list[Any] = self.take(cases) if together else []
+        for case in cases[len(answers) :]:
+            ctx = RequestContext("c@1", peer=_peer(case), request_bytes=len(case.raw))
             try:
                 request = read_request(self.method, case.raw, ctx)
                 answers.append(self.method.handler(request, ctx))
@@ -80,6 +83,23 @@ class Side:
                 answers.append(asyncio.get_running_loop().create_future())
                 answers[-1].set_exception(error)
         return [await _outcome(answer) for answer in answers]
+
+    def take(self, cases: list[Case]) -> list[Any]:
+        """Return the futures of the requests that are taken together."""
+        contexts = {_peer(case): RequestContext("c@1", peer=_peer(case)) for case in cases}
+        taken = self.desk.node.sender.take(
+            [case.raw for case in cases], [contexts[_peer(case)] for case in cases]
+        )
+        if taken is None:
+            return []
+        futures = [asyncio.get_running_loop().create_future() for _ in range(taken.count)]
+
+        def answer(answers: list[bytes]) -> None:
+            for future, content in zip(futures, answers, strict=True):
+                future.set_result(content)
+
+        taken.then(answer)
+        return futures
 
     def state(self) -> object:
         """Return the log since the start, the queues and the counters."""
@@ -98,6 +118,10 @@ class Side:
         sent = {key: total for key, total in node.runtime.counters.sent.items() if key[0] in TOPICS}
         refused = node.runtime.counters.refused_sends
         return len(log), _records(log), queues, sent, refused
+
+
+def _peer(case: Case) -> str:
+    return f"{case.peer[0]}:50001" if case.peer[0] != "::1" else "[::1]:50001"
 
 
 def _records(log: bytes) -> list[bytes]:
@@ -132,8 +156,11 @@ class Pair:
     native: Side
     python: Side
 
-    def compare(self, cases: list[Case]) -> int:
-        """Send the requests to both and compare everything; return how many were accepted."""
+    def compare(self, cases: list[Case], *, together: bool = False) -> int:
+        """Send the requests to both and compare everything; return how many were accepted.
+
+        `together`: the broker with the crate gets them as a row of calls.
+        """
         accepted = []
         path = self.native.desk.node.sender._native
         assert path is not None and self.python.desk.node.sender._native is None
@@ -146,7 +173,7 @@ class Pair:
 
         path.append = counting  # type: ignore[method-assign]
         try:
-            answers = self.loop.run_until_complete(self.native.send(cases))
+            answers = self.loop.run_until_complete(self.native.send(cases, together=together))
         finally:
             path.append = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(cases))
@@ -195,11 +222,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(SEEDS)
-def test_both_brokers_store_and_answer_the_same(pair: Pair, seed: int) -> None:
+@given(SEEDS, st.booleans())
+def test_both_brokers_store_and_answer_the_same(pair: Pair, seed: int, together: bool) -> None:
     source = random.Random(seed)
     cases = Cases(source)
-    pair.compare([cases.case() for _ in range(source.randrange(1, 30))])
+    pair.compare([cases.case() for _ in range(source.randrange(1, 30))], together=together)
 
 
 def _request(body: int, topic: str = "normal", count: int = 1, **system: Any) -> Case:
@@ -210,10 +237,11 @@ def _request(body: int, topic: str = "normal", count: int = 1, **system: Any) ->
     return Case(raw, ("10.0.0.2", pack_host("10.0.0.2", 50001)), as_sent=True)
 
 
-def test_requests_that_cross_a_segment_are_stored_the_same(pair: Pair) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_requests_that_cross_a_segment_are_stored_the_same(pair: Pair, together: bool) -> None:
     before = pair.native.base
     for _ in range(6):
-        pair.compare([_request(30_000, count=4) for _ in range(4)])
+        pair.compare([_request(30_000, count=4) for _ in range(4)], together=together)
     assert pair.native.base - before > 2 << 20, "several segments of 1 MiB"
 
 
@@ -221,7 +249,9 @@ def test_a_refused_request_between_common_ones_keeps_the_order(pair: Pair) -> No
     delayed = _request(10, delivery_timestamp=v2.Timestamp(seconds=1))
     pair.compare([_request(10)])
     common = [_request(10) for _ in range(3)]
-    assert pair.compare([*common, delayed, *common, delayed, delayed, *common]) == 9
+    mixed = [*common, delayed, *common, delayed, delayed, *common]
+    assert pair.compare(mixed) == 9
+    assert pair.compare(mixed, together=True) == 9
 
 
 def test_damaged_requests_fail_as_in_the_door(pair: Pair) -> None:
@@ -230,14 +260,87 @@ def test_damaged_requests_fail_as_in_the_door(pair: Pair) -> None:
     assert pair.compare([damaged, many, damaged]) == 0
 
 
+def test_many_requests_are_taken_in_one_step(pair: Pair) -> None:
+    cases = [_request(900) for _ in range(300)]
+    assert pair.compare(cases, together=True) > 100, "all, unless a segment ends among them"
+
+
+def test_requests_are_not_taken_before_collected_ones(pair: Pair) -> None:
+    side = pair.native
+
+    async def send() -> None:
+        ctx = RequestContext("c@1", peer="10.0.0.2:50001")
+        first = side.method.handler(read_request(side.method, _request(10).raw, ctx), ctx)
+        assert not side.take([_request(10)])
+        await first
+        assert len(side.take([_request(10)])) == 1
+
+    pair.loop.run_until_complete(send())
+    pair.loop.run_until_complete(pair.python.send([_request(10), _request(10)]))
+    assert side.state() == pair.python.state()
+
+
+def test_a_request_without_a_client_id_is_not_taken(pair: Pair) -> None:
+    sender = pair.native.desk.node.sender
+    known, unknown = RequestContext("c@1"), RequestContext()
+    raw = _request(10).raw
+    taken = sender.take([raw, raw, raw], [known, unknown, known])
+    assert taken is not None and taken.count == 1
+    assert sender.take([raw], [unknown]) is None
+    pair.loop.run_until_complete(pair.python.send([_request(10)]))
+    pair.native.state()
+    pair.python.state()
+
+
 def test_a_quota_decodes_the_requests(pair: Pair) -> None:
     both = (pair.native, pair.python)
     for side in both:
         side.desk.node.metadata.put_quota(Quota("Topic:normal", messages=1_000))
     assert pair.compare([_request(10)]) == 0
+    assert pair.compare([_request(10)], together=True) == 0
     for side in both:
         side.desk.node.metadata.remove_quota("Topic:normal")
     assert pair.compare([_request(10)]) == 1
+
+
+async def test_requests_taken_together_are_answered_when_the_log_is_flushed(tmp_path: Path) -> None:
+    chosen = settings_of(tmp_path)
+    store = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
+    async with desk(tmp_path, replace(chosen, store=store)) as opened:
+        opened.topic("normal")
+        await opened.sent("normal", b"the first record of the log")
+        sender, gate = opened.node.sender, opened.node.durability
+        ctx = RequestContext("c@1", peer="10.0.0.2:50001")
+        taken = sender.take([_request(10).raw] * 3, [ctx] * 3)
+        assert taken is not None
+        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        taken.then(answered.set_result)
+        assert not answered.done()
+        assert len(gate) == 3, "each request counts for sendThreadPoolQueueCapacity"
+        answers = [v2.SendMessageResponse.FromString(each) for each in await answered]
+        assert [answer.status.code for answer in answers] == [v2.OK] * 3
+        assert len(gate) == 0
+        assert opened.node.store.flushed_offset >= taken.end
+
+
+async def test_requests_taken_together_have_an_unknown_outcome_when_the_leader_stops(
+    tmp_path: Path,
+) -> None:
+    chosen = settings_of(tmp_path)
+    store = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
+    async with desk(tmp_path, replace(chosen, store=store)) as opened:
+        opened.topic("normal")
+        await opened.sent("normal", b"the first record of the log")
+        ctx = RequestContext("c@1", peer="10.0.0.2:50001")
+        taken = opened.node.sender.take([_request(10).raw] * 2, [ctx] * 2)
+        assert taken is not None
+        answers: list[bytes] = []
+        taken.then(answers.extend)
+        opened.node.durability.abandon()
+        codes = [v2.SendMessageResponse.FromString(each).status.code for each in answers]
+        assert codes == [v2.MASTER_PERSISTENCE_TIMEOUT] * 2
+        refused = opened.node.runtime.counters.refused_sends
+        assert refused["master_persistence_timeout"] == 2
 
 
 @pytest.mark.parametrize(

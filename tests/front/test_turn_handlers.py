@@ -1,0 +1,190 @@
+"""Unary calls that the native door passes to a `TurnHandler` in rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+import pytest
+
+from cometmq.front.context import RequestContext
+from cometmq.front.faults import Fault, FaultAction, FaultKind
+from cometmq.front.service import Method
+from cometmq.proto.errors import RpcFailure
+from cometmq.proto.native import is_available
+from cometmq.tests.front.conftest import PREFIX
+
+pytestmark = pytest.mark.parametrize("door_name", ["native"])
+if not is_available():
+    pytestmark = pytest.mark.skip("the native door is not installed")
+
+
+@dataclass(slots=True)
+class Row:
+    """Calls that were taken: `Taken`."""
+
+    count: int
+    answer: Callable[[list[bytes]], None] | None = None
+    ready: list[bytes] | None = None
+
+    def then(self, answer: Callable[[list[bytes]], None]) -> None:
+        self.answer = answer
+        if self.ready is not None:
+            answer(self.ready)
+
+
+@dataclass(slots=True)
+class Handler:
+    """Takes calls up to the first whose request is in `alone`."""
+
+    alone: bytes = b"alone"
+    answers_now: bool = True
+    rows: list[Row] = field(default_factory=list)
+    offered: list[bytes] = field(default_factory=list)
+    served: list[bytes] = field(default_factory=list)
+    contexts: list[RequestContext] = field(default_factory=list)
+
+    def __call__(self, request: bytes, _ctx: RequestContext) -> bytes:
+        self.served.append(request)
+        return b"alone: " + request
+
+    def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> Row | None:
+        self.offered += requests
+        count = next((at for at, raw in enumerate(requests) if raw == self.alone), len(requests))
+        if not count:
+            return None
+        self.served += requests[:count]
+        self.contexts += contexts[:count]
+        ready = [b"taken: " + raw for raw in requests[:count]]
+        self.rows.append(Row(count, ready=ready if self.answers_now else None))
+        return self.rows[-1]
+
+
+def _with(handler: Any, **changed: Any) -> Callable[[dict[str, Method]], dict[str, Method]]:
+    def wrap(table: dict[str, Method]) -> dict[str, Method]:
+        method = replace(table[PREFIX + "Echo"], handler=handler, **changed)
+        return {**table, PREFIX + "Echo": method}
+
+    return wrap
+
+
+async def _all(client: Any, requests: list[bytes]) -> list[Any]:
+    calls = [client.unary("Echo", request) for request in requests]
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_calls_that_come_together_are_taken_in_rows(bench: Any) -> None:
+    handler = Handler()
+    requests = [b"%d" % number for number in range(50)]
+    async with await bench(_with(handler)) as b:
+        answers = await _all(b.client, requests)
+        assert answers == [b"taken: " + request for request in requests]
+        assert sum(row.count for row in handler.rows) == 50
+        assert len(handler.rows) < 50, "at least two calls were in one row"
+        assert b.door.in_flight == 0
+        assert all(context.peer for context in handler.contexts)
+
+
+async def test_a_call_that_is_not_taken_and_those_behind_it_are_served_in_order(bench: Any) -> None:
+    handler = Handler()
+    async with await bench(_with(handler)) as b:
+        requests = [b"1", b"2", b"alone", b"3", b"4"] * 4
+        assert len(await _all(b.client, requests)) == len(requests)
+        assert sorted(handler.served) == sorted(requests)
+        assert handler.served == handler.offered, "in the order of arrival"
+        assert await _all(b.client, [b"alone"]) == [b"alone: alone"]
+
+
+async def test_answers_may_follow_later(bench: Any, eventually: Any) -> None:
+    handler = Handler(answers_now=False)
+    async with await bench(_with(handler)) as b:
+        call = asyncio.ensure_future(b.client.unary("Echo", b"a"))
+        await eventually(lambda: bool(handler.rows))
+        assert b.door.in_flight == 1
+        (row,) = handler.rows
+        assert row.answer is not None
+        row.answer([b"later"])
+        assert await call == b"later"
+        assert b.door.in_flight == 0
+
+
+async def test_a_client_that_leaves_before_its_answer_harms_no_other(
+    bench: Any, eventually: Any
+) -> None:
+    handler = Handler(answers_now=False)
+    async with await bench(_with(handler)) as b:
+        left = asyncio.ensure_future(b.client.unary("Echo", b"a"))
+        await eventually(lambda: len(handler.rows) == 1)
+        left.cancel()
+        stays = asyncio.ensure_future(b.client.unary("Echo", b"b"))
+        await eventually(lambda: len(handler.rows) == 2)
+        for row in handler.rows:
+            assert row.answer is not None
+            row.answer([b"later"] * row.count)
+        assert await stays == b"later"
+        assert b.door.in_flight == 0
+
+
+async def test_taken_calls_end_with_a_status_when_the_door_closes(
+    bench: Any, eventually: Any
+) -> None:
+    handler = Handler(answers_now=False)
+    async with await bench(_with(handler)) as b:
+        call = asyncio.ensure_future(b.client.unary("Echo", b"a"))
+        await eventually(lambda: bool(handler.rows))
+        await b.door.drain(0.05)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        (row,) = handler.rows
+        assert row.answer is not None
+        row.answer([b"too late"])
+        assert b.door.in_flight == 0
+
+
+async def test_a_fault_of_the_handler_is_an_internal_error_of_each_call(bench: Any) -> None:
+    class Broken(Handler):
+        def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> Row | None:
+            raise ZeroDivisionError
+
+    async with await bench(_with(Broken())) as b:
+        failures = await _all(b.client, [b"a", b"b", b"c"])
+        assert {failure.code() for failure in failures} == {grpc.StatusCode.INTERNAL}
+        assert sum(b.door.statistics().internal_errors.values()) == 3
+
+
+async def test_a_refused_client_is_refused_call_by_call(bench: Any) -> None:
+    def refuse(_ctx: RequestContext) -> None:
+        raise RpcFailure(7, "not you")
+
+    handler = Handler()
+    async with await bench(_with(handler, admit=refuse)) as b:
+        failures = await _all(b.client, [b"a", b"b", b"c"])
+        assert {failure.code() for failure in failures} == {grpc.StatusCode.PERMISSION_DENIED}
+        assert not handler.served
+
+
+async def test_calls_above_the_limit_are_refused(bench: Any, eventually: Any) -> None:
+    handler = Handler(answers_now=False)
+    async with await bench(_with(handler), front_max_concurrent_calls=2) as b:
+        first = [asyncio.ensure_future(b.client.unary("Echo", b"a")) for _ in range(2)]
+        await eventually(lambda: b.door.in_flight == 2)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await b.client.unary("Echo", b"b")
+        assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for row in handler.rows:
+            assert row.answer is not None
+            row.answer([b"later"] * row.count)
+        assert await asyncio.gather(*first) == [b"later"] * 2
+
+
+async def test_faults_for_tests_apply_to_single_calls(bench: Any) -> None:
+    handler = Handler()
+    async with await bench(_with(handler)) as b:
+        b.faults.put(Fault("f", FaultKind.RPC, PREFIX + "Echo", FaultAction.FAIL, code=14))
+        (failure,) = await _all(b.client, [b"a"])
+        assert isinstance(failure, grpc.aio.AioRpcError)
+        assert not handler.served
