@@ -217,6 +217,7 @@ class QueueFlusher:
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue
         thorough_every = max(self._config.flush_consume_queue_thorough_interval // interval, 1)
+        thorough_bytes = self._config.flush_consume_queue_thorough_bytes
         tick = 0
         try:
             while not self._stop.wait(interval / 1000):
@@ -225,7 +226,7 @@ class QueueFlusher:
                 if not self._write_out():
                     continue
                 try:
-                    if tick % thorough_every == 0:
+                    if tick % thorough_every == 0 or last[0] - self._flushed[0] >= thorough_bytes:
                         self._queues.flush_written(0)
                         self._flushed = last
                     else:

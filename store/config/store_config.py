@@ -138,6 +138,11 @@ class StoreConfig:
     flush_consume_queue_thorough_interval: int = _setting(
         60_000, "interval of a flush of all queues and of the checkpoint", "ms"
     )
+    flush_consume_queue_thorough_bytes: int = _setting(
+        256 << 20,
+        "ours: the same after this much of the log; a start after a kill reads the log from there",
+        "bytes",
+    )
     sync_flush_timeout: int = _setting(
         5000,
         "how long a sender in SYNC_FLUSH waits for the flush; then the outcome is unknown",
@@ -296,6 +301,7 @@ class StoreConfig:
         self._check_positive("flush_interval_commit_log", "flush_interval_consume_queue")
         self._check_positive("flush_commit_log_thorough_interval")
         self._check_positive("flush_consume_queue_thorough_interval", "sync_flush_timeout")
+        self._check_positive("flush_consume_queue_thorough_bytes")
         self._check_positive("open_queue_files_max", "max_filter_message_size")
         self._check_positive("commit_log_recover_max_num")
         self._check_positive("flush_commit_log_least_pages", "flush_consume_queue_least_pages")

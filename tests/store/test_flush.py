@@ -189,6 +189,27 @@ def test_queues_and_checkpoint_are_flushed(tmp_path: Path) -> None:
     kit.close()
 
 
+def test_the_checkpoint_follows_a_fast_growing_log_before_its_interval(tmp_path: Path) -> None:
+    """A start after a kill reads the log from there."""
+    kit = Kit(
+        tmp_path,
+        flush_interval_commit_log=5,
+        flush_commit_log_thorough_interval=5,
+        flush_interval_consume_queue=5,
+        flush_consume_queue_thorough_bytes=10_000,
+    )
+    kit.open()
+
+    def queued() -> int:
+        path = tmp_path / "checkpoint"
+        return Checkpoint.decode(path.read_bytes()).queued_offset if path.exists() else -1
+
+    last = kit.write_many(200)[-1]
+    assert last.end > 20_000
+    until(lambda: queued() > last.physical_offset - 10_000)
+    kit.close()
+
+
 def test_a_checkpoint_that_cannot_be_written_makes_the_store_read_only(tmp_path: Path) -> None:
     kit = Kit(tmp_path, flush_interval_consume_queue=5, flush_consume_queue_thorough_interval=5)
     kit.open()
