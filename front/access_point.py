@@ -37,6 +37,7 @@ from .config import DoorConfig
 from .context import RequestContext
 from .reply_future import ReplyFuture
 from .service import (
+    ClientRun,
     Kind,
     Method,
     Outbound,
@@ -344,8 +345,8 @@ class _RoutedTurns:
     def __call__(self, raw: bytes, ctx: RequestContext) -> Any:
         return self.handle(raw, ctx)
 
-    def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> Taken | None:
-        return self.take_all(requests, contexts) if self.serves_all() else None
+    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Taken | None:
+        return self.take_all(requests, clients) if self.serves_all() else None
 
 
 @dataclass(slots=True)

@@ -102,18 +102,22 @@ def methods_of(service: str, handlers: Mapping[str, Callable[..., Any]]) -> list
     return rows
 
 
+#: The context of calls in a row of one client, without deadline and size, and their number.
+ClientRun = tuple[RequestContext, int]
+
+
 class TurnHandler(Protocol):
     """A UNARY handler that can take calls of one turn of the loop together."""
 
     def __call__(self, request: Any, ctx: RequestContext) -> Any:
         """Handle one call."""
 
-    def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> "Taken | None":
+    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> "Taken | None":
         """Handle the first of these calls, as many as it can; the door calls the handler for the
-        others. None: it takes none.
+        others. None: it takes none. `clients` may be for fewer requests than there are.
 
-        Calls with equal metadata share a context, without deadline and size. A call that is taken
-        can be answered only: it does not fail, and is not cancelled when its client leaves.
+        A call that is taken can be answered only: it does not fail, and is not cancelled when its
+        client leaves.
         """
 
 

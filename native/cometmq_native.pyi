@@ -36,6 +36,13 @@ class Call:
     def consumed(self) -> None:
         """Record that a message of the client was processed: the next one may be read."""
 
+class Requests(Sequence[bytes]):
+    """Encoded requests of calls that are taken together. It has no slices."""
+
+    def __init__(self, requests: Sequence[bytes]) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: int) -> bytes: ...  # type: ignore[override]
+
 class Server:
     """An HTTP/2 server for gRPC whose calls are answered by Python."""
 
@@ -71,7 +78,7 @@ class Server:
         (1, id, message), (2, id) half-closed, (3, id) gone, (4, id) delivered, (5, id) drained,
         (6, id, code, text) broken, (7,) closed, (8, descriptor, peer) a connection of the remoting
         protocol. Calls in a row of a method of `options["together"]` are one event: (9, method,
-        calls, requests, prepared, timeouts), the last four lists."""
+        calls, `Requests`, list of (prepared, number of calls in a row), timeouts)."""
 
     def stop(self, grace_ms: int) -> None:
         """Stop accepting, let calls end, close; the last event reports the end."""
@@ -204,6 +211,18 @@ class codec:
             """Plan the requests from number `first` on. `place`: log offset of the first record,
             log offset that no record may cross, store time, born time of messages without one,
             packed address of this broker."""
+
+        def plan_row(
+            self,
+            requests: Requests,
+            peers: Sequence[tuple[str, bytes, int]],
+            first: int,
+            place: tuple[int, int, int, int, bytes],
+            topic_of: Callable[[str], tuple[codec.SendTemplate, int] | None],
+            next_offset: Callable[[str, int], int | None],
+        ) -> codec.SendPlan:
+            """Plan as `plan` does. `peers`: host, packed address, number of requests in a row; the
+            requests behind those are left out."""
 
     class MessageReader:
         """Makes the SDK's messages of the responses of a ReceiveMessage or PullMessage stream."""

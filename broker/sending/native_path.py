@@ -11,6 +11,7 @@ compares both).
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...proto.errors import WireError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 #: A request for the crate: its bytes or None, the client's host, and its packed address. The frame
 #: of a classic client begins with 0 or 1.
 RawRequest = tuple[bytes | None, str, bytes]
+#: The host and the packed address of a client, and the number of its requests in a row.
+PeerRun = tuple[str, bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,22 @@ class NativePath:
 
         None if the store refuses messages or the log cannot be written.
         """
+        return self._append(partial(self._planner.plan, requests, first))
+
+    def append_row(
+        self, requests: Sequence[bytes], peers: list[PeerRun], first: int
+    ) -> Plan | None:
+        """Append as `append` does; `requests` come from the native door, and those behind the ones
+        of `peers` are left out."""
+        return self._append(partial(self._planner.plan_row, requests, peers, first))
+
+    def _append(self, make: Callable[..., Plan]) -> Plan | None:
         plan: Plan | None = None
 
         def encode(begin: int, limit: int, store_ms: int) -> Plan:
             nonlocal plan
             place = (begin, limit, store_ms, self._wall_ms(), self._origin.store_host)
-            plan = self._planner.plan(requests, first, place, self._topic, self._store.next_number)
+            plan = make(place, self._topic, self._store.next_number)
             return plan
 
         if self._store.append_encoded(encode) is None or plan is None:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...front.reply_future import ReplyFuture
@@ -34,7 +35,7 @@ from .dedup import SendDedup
 from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
 from .held_sends import HeldSends
 from .late_send import LateSend
-from .native_path import ClassicFormat, NativePath, Plan, RawRequest
+from .native_path import ClassicFormat, NativePath, PeerRun, Plan
 from .send_queue import Pending, Request, SendQueue
 from .send_request import SendRequest
 from .settlement import Batch, Settlement, resolve
@@ -42,7 +43,7 @@ from .taken_sends import TakenSends
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ...front.service import Together
+    from ...front.service import ClientRun, Together
     from ...store.message_store import MessageStore
     from ..access.quotas import Quotas
     from ..admin.auto_topics import AutoTopics
@@ -202,28 +203,29 @@ class Sender:
         require_client_id(ctx)
         return self._queue.add(request, ctx)
 
-    def take(
-        self, requests: Sequence[bytes], contexts: Sequence[RequestContext]
-    ) -> TakenSends | None:
+    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> TakenSends | None:
         """Append the first requests of a turn, up to one that is not common, without a future for
-        each; see `TurnHandler`.
+        each; see `TurnHandler`. `requests` come from the native door.
 
         None if there is none, or if requests must wait, be refused, or be counted by a quota: then
         `send` decides about each of them.
         """
         begin_ns = self._clock.steady_ns()
+        native = self._native
         if (
-            self._native is None
+            native is None
             or self._metadata.quotas
             or not self._queue.has_room(len(requests))
             or self._busy
             or self._append_refusal() is not None
         ):
             return None
+        peers = _peer_runs(clients)
+        count = sum(run for _, _, run in peers)
         answers: list[bytes] = []
-        raw = _with_peers(requests, contexts)
-        while len(answers) < len(raw):
-            plan = self._append_plan(self._native, raw, len(answers), begin_ns)
+        while len(answers) < count:
+            append = partial(native.append_row, requests, peers, len(answers))
+            plan = self._append_plan(append, begin_ns)
             if plan is None or not plan.records:
                 break
             answers += plan.answers
@@ -331,7 +333,7 @@ class Sender:
         appended = False
         at = 0
         while at < len(pending):
-            plan = self._append_plan(native, requests, at, begin_ns)
+            plan = self._append_plan(partial(native.append, requests, at), begin_ns)
             if plan is None:
                 return self._append_checked(pending[at:], None, begin_ns) or appended
             if plan.records:
@@ -346,14 +348,11 @@ class Sender:
                 at = plan.resume
         return appended
 
-    def _append_plan(
-        self, native: NativePath, requests: list[RawRequest], first: int, begin_ns: int
-    ) -> Plan | None:
-        """Append and meter what `NativePath.append` accepts; the turn's append began at
-        `begin_ns`."""
+    def _append_plan(self, append: Callable[[], Plan | None], begin_ns: int) -> Plan | None:
+        """Meter an append of the native path; the turn's append began at `begin_ns`."""
         store = self._store
         begin, from_ns = store.log_end, self._clock.steady_ns()
-        plan = native.append(requests, first)
+        plan = append()
         if plan is not None and plan.records:
             now_ns = self._note_busy(begin_ns)
             store.meter.put(plan.records, 0, store.log_end - begin, now_ns - from_ns)
@@ -486,17 +485,10 @@ class Sender:
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
 
 
-def _with_peers(requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> list[RawRequest]:
-    """Return the first requests for the native path, up to one without a client id."""
-    raw: list[RawRequest] = []
-    last, peer = None, ("", b"")
-    for request, ctx in zip(requests, contexts, strict=True):
-        if ctx is not last:
-            if not ctx.client_id:
-                break
-            last, peer = ctx, _peer(ctx.peer)
-        raw.append((request, *peer))
-    return raw
+def _peer_runs(clients: Sequence[ClientRun]) -> list[PeerRun]:
+    """Return the first clients for the native path, up to one without an id."""
+    known = takewhile(lambda run: run[0].client_id, clients)
+    return [(*_peer(ctx.peer), count) for ctx, count in known]
 
 
 def _number_of(request: Request) -> int:

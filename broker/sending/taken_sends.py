@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...front.reply_future import ReplyFuture
+    from ...front.service import ClientRun
     from .sender import Sender
     from .settlement import Settlement
 
@@ -43,8 +44,6 @@ class SendHandler:
         """See `Sender.send`."""
         return self.sender.send(request, ctx)
 
-    def take(
-        self, requests: Sequence[bytes], contexts: Sequence[RequestContext]
-    ) -> TakenSends | None:
+    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> TakenSends | None:
         """See `Sender.take`."""
-        return self.sender.take(requests, contexts)
+        return self.sender.take(requests, clients)

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from ..failure import FailureHandler
 from ..faults import Fault, FaultAction, FaultTable
 from ..metrics.calls import BOUNDS_MS, CallTimes, Counted
 from ..process import client_connections
-from ..service import Kind, Method, ServiceTable, admit, taker_of
+from ..service import ClientRun, Kind, Method, ServiceTable, admit, taker_of
 from ..shared.handover import Handover
 from ..standard import StandardServices
 from ..statistics import DoorStatistics
@@ -190,20 +190,17 @@ def _counted(paths: list[str], server: Server) -> Iterator[Counted]:
             yield path, counts, total_ns
 
 
-def _admitted(method: Method, heads: list[Any], now_ns: int) -> list[RequestContext]:
-    """Return the contexts of the first calls, up to one that is refused; equal heads share one."""
-    contexts: list[RequestContext] = []
-    last = None
-    for head in heads:
-        if head is not last:
-            ctx = _context(head, now_ns)
-            try:
-                admit(method, ctx)
-            except (RpcFailure, WireError):
-                break  # it is opened alone, and refused there
-            last = head
-        contexts.append(ctx)
-    return contexts
+def _admitted(method: Method, heads: list[tuple[Any, int]], now_ns: int) -> list[ClientRun]:
+    """Return the first clients, up to one that is refused."""
+    clients = []
+    for head, count in heads:
+        ctx = _context(head, now_ns)
+        try:
+            admit(method, ctx)
+        except (RpcFailure, WireError):
+            break  # its calls are opened one by one, and refused there
+        clients.append((ctx, count))
+    return clients
 
 
 def _refuse(fault: Fault, *_arguments: Any) -> None:
@@ -427,12 +424,20 @@ class NativeDoor:
         """Open calls of one method: the first ones together, as many as its handler takes."""
         _, index, calls, requests, heads, timeouts = event
         taken = self._take(index, calls, requests, heads, now_ns)
-        rest = zip(calls[taken:], requests[taken:], heads[taken:], timeouts[taken:], strict=True)
-        for call, raw, head, timeout_ns in rest:
-            self._open((_OPEN, call, index, raw, head, timeout_ns), now_ns)
+        if taken == len(calls):
+            return
+        head_of = [head for head, count in heads for _ in range(count)]
+        for at in range(taken, len(calls)):
+            one = (_OPEN, calls[at], index, requests[at], head_of[at], timeouts[at])
+            self._open(one, now_ns)
 
     def _take(
-        self, index: int, calls: list[Any], requests: list[bytes], heads: list[Any], now_ns: int
+        self,
+        index: int,
+        calls: list[Any],
+        requests: Sequence[bytes],
+        heads: list[tuple[Any, int]],
+        now_ns: int,
     ) -> int:
         """Return the number of calls that the handler has taken."""
         method, take = self._methods[index][0], self._takers[index]
@@ -440,18 +445,19 @@ class NativeDoor:
         room = self.config.front_max_concurrent_calls - self.in_flight
         if take is None or faults or len(calls) > room:
             return 0
-        contexts = _admitted(method, heads, now_ns)
-        if not contexts:
+        clients = _admitted(method, heads, now_ns)
+        if not clients:
             return 0
+        ctx = clients[0][0]
         try:
-            taken = take(requests[: len(contexts)], contexts)
+            taken = take(requests, clients)
         except Exception as error:  # a bug: what it has done is unknown, so no call is repeated
             for call in calls:
-                reply_failure(self, call, method, contexts[0], error)
+                reply_failure(self, call, method, ctx, error)
             return len(calls)
         if taken is None:
             return 0
-        pending = TakenCalls(self, calls[: taken.count], method, contexts[0])
+        pending = TakenCalls(self, calls[: taken.count], method, ctx)
         self._taken.add(pending)
         self.in_flight += taken.count
         taken.then(pending.answer)

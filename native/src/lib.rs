@@ -53,6 +53,7 @@ mod options;
 mod protobuf;
 mod queue_read;
 mod record_layout;
+mod requests;
 mod send_codec;
 mod send_plan;
 mod sent;
@@ -76,6 +77,8 @@ mod cometmq_native {
     use crate::client::Client;
     #[pymodule_export]
     use crate::queue_read::QueueRecords;
+    #[pymodule_export]
+    use crate::requests::Requests;
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]

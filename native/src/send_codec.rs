@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::classic_send::ClassicSend;
+use crate::requests::Requests;
 use crate::send_plan::{Classic, Lookups, Place, Plan, Planner, Request, Template};
 use crate::sent;
 
@@ -47,6 +48,9 @@ type PyRequest<'py> = (
     Bound<'py, PyString>,
     Bound<'py, PyBytes>,
 );
+
+/// See `plan`.
+type PyPlace = (i64, i64, i64, i64, Vec<u8>);
 
 /// Properties that the broker adds, reserved names, bits that are kept, parts of an answer.
 type PyClassic = (Vec<(String, String)>, Vec<String>, u32, [Vec<u8>; 6]);
@@ -91,7 +95,7 @@ impl SendPlanner {
         &self,
         requests: Vec<PyRequest<'_>>,
         first: usize,
-        place: (i64, i64, i64, i64, Vec<u8>),
+        place: PyPlace,
         topic_of: &Bound<'_, PyAny>,
         next_offset: &Bound<'_, PyAny>,
     ) -> PyResult<SendPlan> {
@@ -105,7 +109,43 @@ impl SendPlanner {
                 })
             })
             .collect::<PyResult<Vec<_>>>()?;
-        let (begin, limit, store_ms, wall_ms, store_host) = place;
+        self.planned(&requests, first, place, topic_of, next_offset)
+    }
+
+    /// Plan as `plan` does. `peers`: the hosts and packed addresses of the clients, each with its
+    /// number of requests in a row; the requests behind those are left out.
+    fn plan_row(
+        &self,
+        requests: &Requests,
+        peers: Vec<(Bound<'_, PyString>, Bound<'_, PyBytes>, usize)>,
+        first: usize,
+        place: PyPlace,
+        topic_of: &Bound<'_, PyAny>,
+        next_offset: &Bound<'_, PyAny>,
+    ) -> PyResult<SendPlan> {
+        let mut row = Vec::with_capacity(requests.0.len());
+        let mut rest = requests.0.iter();
+        for (peer, born_host, count) in &peers {
+            let (peer, born_host) = (peer.to_str()?, born_host.as_bytes());
+            row.extend(rest.by_ref().take(*count).map(|raw| Request {
+                raw: Some(raw),
+                peer,
+                born_host,
+            }));
+        }
+        self.planned(&row, first, place, topic_of, next_offset)
+    }
+}
+
+impl SendPlanner {
+    fn planned(
+        &self,
+        requests: &[Request<'_>],
+        first: usize,
+        (begin, limit, store_ms, wall_ms, store_host): PyPlace,
+        topic_of: &Bound<'_, PyAny>,
+        next_offset: &Bound<'_, PyAny>,
+    ) -> PyResult<SendPlan> {
         let place = Place {
             begin,
             limit,
@@ -117,7 +157,7 @@ impl SendPlanner {
             topic_of,
             next_offset,
         };
-        Ok(SendPlan(self.0.plan(&requests, first, &place, lookups)?))
+        Ok(SendPlan(self.0.plan(requests, first, &place, lookups)?))
     }
 }
 

@@ -28,6 +28,7 @@ use crate::durations::Durations;
 use crate::inbox::{Event, Inbox, Open};
 use crate::metadata::Peer;
 use crate::options::{Counters, Options};
+use crate::requests::Requests;
 use crate::service::{serve, Door, Route, INFLATING_MAX};
 use crate::tls::{ClientAuthority, Spoken, Tls};
 
@@ -148,7 +149,8 @@ impl Server {
 
     /// Take up to `max` events as tuples that start with the number of their kind (see `describe`).
     /// Calls in a row of a method of `together` are one tuple: (9, method, calls, requests,
-    /// metadata, timeouts), the last four lists.
+    /// metadata, timeouts): a list of calls, `Requests`, the metadata each with the number of calls
+    /// in a row that have it, and a list of timeouts.
     fn take<'py>(&self, py: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
         let events = self.door.inbox.take(max);
         let now = Instant::now();
@@ -166,7 +168,6 @@ impl Server {
             if row.method != together.method || row.bytes >= TOGETHER_BYTES {
                 std::mem::take(&mut row).end(&described)?;
             }
-            row.bytes += together.request.as_ref().map_or(0, Bytes::len);
             row.add(self.opened(py, together, now)?);
         }
         row.end(&described)?;
@@ -240,7 +241,7 @@ impl Drop for Server {
 struct Opened<'py> {
     call: Bound<'py, Call>,
     method: usize,
-    request: Option<Bound<'py, PyBytes>>,
+    request: Option<Bytes>,
     prepared: Bound<'py, PyAny>,
     timeout_ns: i64,
 }
@@ -251,17 +252,22 @@ struct Row<'py> {
     method: usize,
     bytes: usize,
     calls: Vec<Bound<'py, Call>>,
-    requests: Vec<Option<Bound<'py, PyBytes>>>,
-    prepared: Vec<Bound<'py, PyAny>>,
+    requests: Vec<Bytes>,
+    prepared: Vec<(Bound<'py, PyAny>, usize)>,
     timeouts_ns: Vec<i64>,
 }
 
 impl<'py> Row<'py> {
     fn add(&mut self, opened: Opened<'py>) {
+        let request = opened.request.unwrap_or_default();
         self.method = opened.method;
+        self.bytes += request.len();
         self.calls.push(opened.call);
-        self.requests.push(opened.request);
-        self.prepared.push(opened.prepared);
+        self.requests.push(request);
+        match self.prepared.last_mut() {
+            Some((last, count)) if last.is(&opened.prepared) => *count += 1,
+            _ => self.prepared.push((opened.prepared, 1)),
+        }
         self.timeouts_ns.push(opened.timeout_ns);
     }
 
@@ -270,9 +276,16 @@ impl<'py> Row<'py> {
         if self.calls.is_empty() {
             return Ok(());
         }
-        let columns = (self.calls, self.requests, self.prepared, self.timeouts_ns);
-        let (calls, requests, prepared, timeouts_ns) = columns;
-        events.append((9u8, self.method, calls, requests, prepared, timeouts_ns))
+        let requests = Requests(self.requests);
+        let (prepared, timeouts_ns) = (self.prepared, self.timeouts_ns);
+        events.append((
+            9u8,
+            self.method,
+            self.calls,
+            requests,
+            prepared,
+            timeouts_ns,
+        ))
     }
 }
 
@@ -289,7 +302,7 @@ impl Server {
         Ok(Opened {
             call: Bound::new(py, call)?,
             method: open.method,
-            request: open.request.map(|request| PyBytes::new(py, &request)),
+            request: open.request,
             prepared: open.metadata.prepared(py, &self.prepare)?,
             timeout_ns: timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX)),
         })
@@ -315,6 +328,7 @@ impl Server {
                     prepared,
                     timeout_ns,
                 } = opened;
+                let request = request.map(|request| PyBytes::new(py, &request));
                 (0u8, call, method, request, prepared, timeout_ns).into_pyobject(py)
             }
             Event::Message(id, message, held) => {

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from cometmq.tests.broker.live import settings as settings_of
 from cometmq.tests.broker.send_cases import TOPICS, Case, Cases, check
 
 CODEC: Any = native.part("codec")
+Requests: Any = native.part("Requests")
 pytestmark = pytest.mark.skipif(CODEC is None, reason="requires the native crate")
 SEEDS = st.integers(0, 1 << 62)
 
@@ -87,8 +89,10 @@ class Side:
     def take(self, cases: list[Case]) -> list[Any]:
         """Return the futures of the requests that are taken together."""
         contexts = {_peer(case): RequestContext("c@1", peer=_peer(case)) for case in cases}
+        runs = groupby(cases, key=_peer)
         taken = self.desk.node.sender.take(
-            [case.raw for case in cases], [contexts[_peer(case)] for case in cases]
+            Requests([case.raw for case in cases]),
+            [(contexts[peer], len(list(own))) for peer, own in runs],
         )
         if taken is None:
             return []
@@ -164,18 +168,19 @@ class Pair:
         accepted = []
         path = self.native.desk.node.sender._native
         assert path is not None and self.python.desk.node.sender._native is None
-        append = path.append
+        append = path._append
 
-        def counting(requests: Any, first: int) -> Any:
-            plan = append(requests, first)
+        def counting(make: Any) -> Any:
+            plan = append(make)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
-        path.append = counting  # type: ignore[method-assign]
+        path._append = counting  # type: ignore[method-assign]
         try:
-            answers = self.loop.run_until_complete(self.native.send(cases, together=together))
+            sent = self.native.send(cases, together=together)
+            answers = self.loop.run_until_complete(sent)
         finally:
-            path.append = append  # type: ignore[method-assign]
+            path._append = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(cases))
         assert self.native.state() == self.python.state()
         return sum(accepted)
@@ -284,9 +289,10 @@ def test_a_request_without_a_client_id_is_not_taken(pair: Pair) -> None:
     sender = pair.native.desk.node.sender
     known, unknown = RequestContext("c@1"), RequestContext()
     raw = _request(10).raw
-    taken = sender.take([raw, raw, raw], [known, unknown, known])
+    requests = Requests([raw, raw, raw])
+    taken = sender.take(requests, [(known, 1), (unknown, 1), (known, 1)])
     assert taken is not None and taken.count == 1
-    assert sender.take([raw], [unknown]) is None
+    assert sender.take(requests, [(unknown, 3)]) is None
     pair.loop.run_until_complete(pair.python.send([_request(10)]))
     pair.native.state()
     pair.python.state()
@@ -311,7 +317,7 @@ async def test_requests_taken_together_are_answered_when_the_log_is_flushed(tmp_
         await opened.sent("normal", b"the first record of the log")
         sender, gate = opened.node.sender, opened.node.durability
         ctx = RequestContext("c@1", peer="10.0.0.2:50001")
-        taken = sender.take([_request(10).raw] * 3, [ctx] * 3)
+        taken = sender.take(Requests([_request(10).raw] * 3), [(ctx, 3)])
         assert taken is not None
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         taken.then(answered.set_result)
@@ -332,7 +338,7 @@ async def test_requests_taken_together_have_an_unknown_outcome_when_the_leader_s
         opened.topic("normal")
         await opened.sent("normal", b"the first record of the log")
         ctx = RequestContext("c@1", peer="10.0.0.2:50001")
-        taken = opened.node.sender.take([_request(10).raw] * 2, [ctx] * 2)
+        taken = opened.node.sender.take(Requests([_request(10).raw] * 2), [(ctx, 2)])
         assert taken is not None
         answers: list[bytes] = []
         taken.then(answers.extend)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import pytest
 
 from cometmq.front.context import RequestContext
 from cometmq.front.faults import Fault, FaultAction, FaultKind
-from cometmq.front.service import Method
+from cometmq.front.service import ClientRun, Method
 from cometmq.proto.errors import RpcFailure
 from cometmq.proto.native import is_available
 from cometmq.tests.front.conftest import PREFIX
@@ -51,14 +52,15 @@ class Handler:
         self.served.append(request)
         return b"alone: " + request
 
-    def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> Row | None:
+    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Row | None:
         self.offered += requests
-        count = next((at for at, raw in enumerate(requests) if raw == self.alone), len(requests))
-        if not count:
+        assert sum(count for _, count in clients) == len(requests)
+        taken = list(takewhile(lambda raw: raw != self.alone, requests))
+        if not taken:
             return None
-        self.served += requests[:count]
-        self.contexts += contexts[:count]
-        ready = [b"taken: " + raw for raw in requests[:count]]
+        self.served += taken
+        self.contexts += [ctx for ctx, _ in clients]
+        count, ready = len(taken), [b"taken: " + raw for raw in taken]
         self.rows.append(Row(count, ready=ready if self.answers_now else None))
         return self.rows[-1]
 
@@ -147,7 +149,7 @@ async def test_taken_calls_end_with_a_status_when_the_door_closes(
 
 async def test_a_fault_of_the_handler_is_an_internal_error_of_each_call(bench: Any) -> None:
     class Broken(Handler):
-        def take(self, requests: Sequence[bytes], contexts: Sequence[RequestContext]) -> Row | None:
+        def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Row | None:
             raise ZeroDivisionError
 
     async with await bench(_with(Broken())) as b:
