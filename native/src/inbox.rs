@@ -19,6 +19,9 @@ use crate::metadata::Metadata;
 
 /// How long an unimportant event waits for others (linger).
 const LAZY: Duration = Duration::from_millis(5);
+/// Number of waiting events, and size of one, that wake Python at once.
+const AT_ONCE: usize = 32;
+const LARGE_BYTES: usize = 8 << 10;
 
 /// A new call: with its one request, or (a bidirectional stream) without.
 pub struct Open {
@@ -63,6 +66,7 @@ pub enum Event {
 pub struct Inbox<E> {
     queue: SegQueue<E>,
     woken: AtomicBool,
+    soon: AtomicBool,
     later: AtomicBool,
     size: AtomicUsize,
     bell: Bell,
@@ -74,6 +78,7 @@ impl<E> Inbox<E> {
         Ok(Self {
             queue: SegQueue::new(),
             woken: AtomicBool::new(false),
+            soon: AtomicBool::new(false),
             later: AtomicBool::new(false),
             size: AtomicUsize::new(0),
             bell: Bell::new()?,
@@ -97,6 +102,32 @@ impl<E> Inbox<E> {
         self.wake();
     }
 
+    /// Add an event of this many bytes that comes with others: the wake-up is behind the tasks that
+    /// are ready now. On the network thread only.
+    ///
+    /// Python would else wake up for the first of many requests that the socket holds, and take
+    /// them in many small batches. It works on large requests while the network thread reads others.
+    pub fn push_soon(self: &Arc<Self>, event: E, size: usize)
+    where
+        E: Send + 'static,
+    {
+        let waiting = self.size.fetch_add(1, Ordering::Relaxed) + 1;
+        self.queue.push(event);
+        if size >= LARGE_BYTES || waiting >= AT_ONCE {
+            self.wake();
+        } else if !self.soon.swap(true, Ordering::AcqRel) {
+            let inbox = Arc::clone(self);
+            tokio::spawn(async move { inbox.wake_waiting(&inbox.soon) });
+        }
+    }
+
+    fn wake_waiting(&self, flag: &AtomicBool) {
+        flag.store(false, Ordering::Release);
+        if !self.queue.is_empty() {
+            self.wake();
+        }
+    }
+
     /// Add an event that may wait a moment for others (linger). On the network thread only.
     pub fn push_lazily(self: &Arc<Self>, event: E)
     where
@@ -108,10 +139,7 @@ impl<E> Inbox<E> {
             let inbox = Arc::clone(self);
             tokio::spawn(async move {
                 tokio::time::sleep(LAZY).await;
-                inbox.later.store(false, Ordering::Release);
-                if !inbox.queue.is_empty() {
-                    inbox.wake();
-                }
+                inbox.wake_waiting(&inbox.later);
             });
         }
     }
@@ -194,6 +222,40 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_wake_up_follows_the_tasks_that_are_ready() {
+        let inbox = Arc::new(Inbox::new().unwrap());
+        let woken = || inbox.woken.load(Ordering::Acquire);
+        for id in 0..3 {
+            let inbox = Arc::clone(&inbox);
+            tokio::spawn(async move { inbox.push_soon(id, 1) });
+        }
+        while inbox.len() < 3 {
+            assert!(!woken(), "before the last of the ready tasks");
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+        assert!(woken());
+        assert_eq!(inbox.take(9), [0, 1, 2]);
+        inbox.push_soon(3, 1);
+        assert_eq!(inbox.take(9), [3]);
+        tokio::task::yield_now().await;
+        assert!(!woken(), "nothing waits any more");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn many_events_or_a_large_one_wake_at_once() {
+        let inbox = Arc::new(Inbox::new().unwrap());
+        inbox.push_soon(0, LARGE_BYTES);
+        assert!(inbox.woken.load(Ordering::Acquire));
+        inbox.take(1);
+        for id in 1..=AT_ONCE {
+            assert!(!inbox.woken.load(Ordering::Acquire));
+            inbox.push_soon(id, 1);
+        }
+        assert!(inbox.woken.load(Ordering::Acquire));
+    }
 
     #[test]
     fn events_come_in_order_and_in_batches() {

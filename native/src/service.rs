@@ -364,7 +364,8 @@ async fn one_request(
 impl Door {
     fn begin(&self, open: Open) {
         self.counters.calls.up();
-        self.inbox.push(Event::Open(open));
+        let size = open.request.as_ref().map_or(0, Bytes::len);
+        self.inbox.push_soon(Event::Open(open), size);
     }
 
     /// Decompress a message, on another thread and a few at a time: one may take half a second.
