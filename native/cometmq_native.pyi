@@ -14,10 +14,6 @@ class Call:
     def reply(self, message: bytes) -> bool:
         """Send one message and the end. Returns False if the client has left."""
 
-    def reply_all(self, messages: list[bytes]) -> bool:
-        """Send messages, joined, and the end. An event reports their delivery; returns False if the
-        client has left (no event follows)."""
-
     def send(self, message: bytes) -> int:
         """Send one message; more may follow. Returns the unwritten bytes, 0 if the client left."""
 
@@ -64,14 +60,15 @@ class Server:
     def listen(self, address: str, port: int) -> int:
         """Listen and serve in a thread; returns the port. Raises OSError with its errno."""
 
-    def reply_many(self, calls: list[Any], messages: list[bytes]) -> list[int]:
+    def reply_many(self, calls: list[Any], messages: list[bytes | list[bytes]]) -> list[int]:
         """Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of
-        the network thread. Returns the positions of the calls whose client has left. Other objects
-        in the place of a call are skipped."""
+        the network thread. Or a list of messages, joined; an event reports their delivery. Returns
+        the positions of the calls whose client has left. Other objects in the place of a call are
+        skipped."""
 
     def durations(self) -> list[tuple[list[int], int]]:
-        """Return the calls that `reply_many` has answered: for each route the calls by bucket and
-        their nanoseconds, from `take` to the answer."""
+        """Return the calls that `reply_many` has answered with one message: for each route the
+        calls by bucket and their nanoseconds, from `take` to the answer."""
 
     def take(self, max: int) -> list[tuple[Any, ...]]:
         """Take up to `max` events: (0, call, method, request or None, prepared, timeout ns or -1),

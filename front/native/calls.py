@@ -210,15 +210,13 @@ class StreamCall(PendingCall):
             GeneratorCall(self.door, self.call, self.method, self.ctx).generate(answer)
             return
         try:
-            sent = self.call.reply_all([encode(each) for each in answer])
+            messages = [encode(each) for each in answer]
         except Exception as error:
             self.fail(error)
             return
         self._count()
-        if sent:
-            self.door.enter(self)  # until the connection has accepted the last message
-        else:
-            self.door.failures.undelivered(self.method, self.ctx)
+        self.door.enter(self)  # until the connection has accepted the last message
+        self.door.replies.add(self.call, messages, self.method, self.ctx)
 
     def _count(self) -> None:
         times = self.door.times

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import cometmq_native
 from cometmq_native import Server
 
 from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure, WireError
@@ -164,9 +165,6 @@ class _DroppedCall:
     def reply(self, _message: bytes) -> bool:
         return True
 
-    def reply_all(self, _messages: list[bytes]) -> bool:
-        return True
-
     def send(self, _message: bytes) -> int:
         return 1
 
@@ -252,7 +250,7 @@ class NativeDoor:
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
         options["remoting"] = int(handover is not None)
         options["together"] = [path for path, method in table.items() if taker_of(method)]
-        if not hasattr(Server, "reply_many"):
+        if not hasattr(cometmq_native, "Requests"):
             raise DoorMissingError("the installed cometmq-native is too old: update it")
         self._server = Server(routes, list(_NAMES), _prepare, options, BOUNDS_MS)
         paths = [method.path for method, _ in self._methods]

@@ -1,4 +1,4 @@
-"""Answers of unary calls at the native door: those of one turn go to the network together.
+"""Answers at the native door: those of one turn go to the network together.
 
 To pass an answer on wakes the network thread, a system call that costs more than the rest of an
 answer. While a `Replies` is entered, answers are collected; its exit passes them on in one step.
@@ -9,13 +9,16 @@ the requests of an append, and the durability gate for the waits that it ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 if TYPE_CHECKING:
     from ..context import RequestContext
     from ..failure import FailureHandler
     from ..service import Method
 
+
+#: An encoded message, or those of a stream.
+Answer: TypeAlias = "bytes | list[bytes]"
 
 #: Enough for the cost of a wake-up; more would only wait for each other.
 _TOGETHER_MAX = 64
@@ -26,18 +29,18 @@ class Replies:
 
     def __init__(
         self,
-        reply_many: Callable[[list[Any], list[bytes]], list[int]],
+        reply_many: Callable[[list[Any], list[Answer]], list[int]],
         failures: FailureHandler,
     ) -> None:
         """`reply_many` answers calls and returns the positions of those whose client has left."""
         self._reply_many = reply_many
         self._failures = failures
         self._calls: list[Any] = []
-        self._answers: list[bytes] = []
+        self._answers: list[Answer] = []
         self._origins: list[tuple[Method, RequestContext]] = []
         self._entered = 0
 
-    def add(self, call: Any, answer: bytes, method: Method, ctx: RequestContext) -> None:
+    def add(self, call: Any, answer: Answer, method: Method, ctx: RequestContext) -> None:
         """Answer a call: now, or at the exit, or when `_TOGETHER_MAX` answers are collected."""
         self._calls.append(call)
         self._answers.append(answer)

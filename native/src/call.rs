@@ -226,6 +226,18 @@ impl Call {
         Some(out)
     }
 
+    /// All messages and the end; requests an event for their delivery.
+    fn joined(&self, messages: &Bound<'_, PyList>) -> PyResult<Out> {
+        let messages: Vec<Bound<'_, PyBytes>> = messages
+            .iter()
+            .map(|each| Ok(each.cast_into::<PyBytes>()?))
+            .collect::<PyResult<_>>()?;
+        let views: Vec<&[u8]> = messages.iter().map(|each| each.as_bytes()).collect();
+        let data = framed(&views)?;
+        self.shared.watched.store(true, Ordering::Release);
+        Ok(Out::Whole(data))
+    }
+
     fn order(&self, out: Out) -> bool {
         let Some(out) = self.counted(out) else {
             return false;
@@ -235,9 +247,10 @@ impl Call {
     }
 }
 
-/// Send one message and the end on each of these calls; returns the positions of those whose client
-/// has left. The network thread is woken once, and the durations are counted. Objects of other
-/// classes stand for calls whose answers are discarded.
+/// Send one message and the end on each of these calls, or a list of messages, joined, and the end,
+/// with an event for their delivery; returns the positions of those whose client has left. The network thread is woken once, and
+/// the durations of the calls with one message are counted. Objects of other classes stand for calls
+/// whose answers are discarded.
 pub fn reply_many(
     outbox: &Outbox,
     durations: &Durations,
@@ -255,8 +268,14 @@ pub fn reply_many(
             continue;
         };
         let call = call.get();
-        answered.push((call.method, call.taken));
-        match call.counted(whole(&message)) {
+        let out = match message.cast::<PyList>() {
+            Ok(messages) => call.joined(messages).unwrap_or_else(|error| failed(&error)),
+            Err(_) => {
+                answered.push((call.method, call.taken));
+                whole(&message)
+            }
+        };
+        match call.counted(out) {
             Some(out) => all.push((Arc::clone(&call.shared), out)),
             None => left.push(position),
         }
@@ -284,18 +303,6 @@ impl Call {
     /// Send one message and the end. Returns False if the client has left.
     fn reply(&self, message: &[u8]) -> PyResult<bool> {
         Ok(self.order(Out::Whole(framed(&[message])?)))
-    }
-
-    /// Send messages, joined, and the end. An event reports their delivery; returns False if the
-    /// client has left (no event follows).
-    fn reply_all(&self, messages: &Bound<'_, PyList>) -> PyResult<bool> {
-        let messages: Vec<Bound<'_, PyBytes>> = messages
-            .iter()
-            .map(|each| Ok(each.cast_into::<PyBytes>()?))
-            .collect::<PyResult<_>>()?;
-        let views: Vec<&[u8]> = messages.iter().map(|each| each.as_bytes()).collect();
-        self.shared.watched.store(true, Ordering::Release);
-        Ok(self.order(Out::Whole(framed(&views)?)))
     }
 
     /// Send one message; more may follow. Returns the number of bytes that wait to be written,
@@ -340,8 +347,12 @@ fn whole(message: &Bound<'_, PyAny>) -> Out {
     };
     match framed {
         Ok(data) => Out::Whole(data),
-        Err(error) => Out::End(Status::new(INTERNAL, error.to_string())),
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &PyErr) -> Out {
+    Out::End(Status::new(INTERNAL, error.to_string()))
 }
 
 fn framed(messages: &[&[u8]]) -> PyResult<Bytes> {

@@ -174,9 +174,10 @@ impl Server {
         Ok(described)
     }
 
-    /// Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of
-    /// the network thread; returns the positions of the calls whose client has left. Other objects
-    /// in the place of a call are skipped.
+    /// Send one message and the end on each of these calls, as `Call.reply`, with one wake-up of the
+    /// network thread. Or a list of messages, joined; an event reports their delivery. Returns the
+    /// positions of the calls whose client has left. Other objects in the place of a call are
+    /// skipped.
     fn reply_many(
         &self,
         calls: &Bound<'_, PyList>,
@@ -185,7 +186,7 @@ impl Server {
         reply_many(&self.outbox, &self.durations, calls, messages)
     }
 
-    /// Return the calls that `reply_many` answered: for each route the calls by bucket and their
+    /// Return the calls that `reply_many` answered with one message: for each route the calls by bucket and their
     /// nanoseconds.
     fn durations(&self) -> Vec<(Vec<u64>, u64)> {
         self.durations.counted()

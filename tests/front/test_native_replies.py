@@ -16,7 +16,7 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.failure import FailureHandler
-from cometmq.front.native.replies import Replies
+from cometmq.front.native.replies import Answer, Replies
 from cometmq.front.service import Kind, Method
 from cometmq.proto.native import is_available
 from cometmq.proto.node_links import NodeLinks
@@ -32,12 +32,12 @@ class Network:
     """Records what is passed on; the clients of the calls in `gone` have left."""
 
     def __init__(self) -> None:
-        self.passed: list[list[tuple[str, bytes]]] = []
+        self.passed: list[list[tuple[str, Answer]]] = []
         self.gone: set[str] = set()
         self.undelivered: list[str] = []
         self.replies = Replies(self.reply_many, FailureHandler(time.monotonic_ns))
 
-    def reply_many(self, calls: list[Any], answers: list[bytes]) -> list[int]:
+    def reply_many(self, calls: list[Any], answers: list[Answer]) -> list[int]:
         self.passed.append(list(zip(calls, answers, strict=True)))
         return [position for position, call in enumerate(calls) if call in self.gone]
 
