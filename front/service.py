@@ -173,7 +173,8 @@ class Session(Protocol):
 def taker_of(method: Method) -> Callable[..., Taken | None] | None:
     """Return `TurnHandler.take` of the method's handler, if it has one.
 
-    A handler that wraps another one has none of its own accord, so that no check is bypassed.
+    The wrapper of a handler does not have it, unless it defines `take` itself: no check of a
+    wrapper is bypassed.
     """
     taker: Callable[..., Taken | None] | None = getattr(method.handler, "take", None)
     return taker

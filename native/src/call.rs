@@ -248,9 +248,9 @@ impl Call {
 }
 
 /// Send one message and the end on each of these calls, or a list of messages, joined, and the end,
-/// with an event for their delivery; returns the positions of those whose client has left. The network thread is woken once, and
-/// the durations of the calls with one message are counted. Objects of other classes stand for calls
-/// whose answers are discarded.
+/// with an event for their delivery; returns the positions of those whose client has left. The
+/// network thread is woken once, and the durations of the calls with one message are counted.
+/// Objects of other classes stand for calls whose answers are discarded.
 pub fn reply_many(
     outbox: &Outbox,
     durations: &Durations,

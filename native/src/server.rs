@@ -186,8 +186,8 @@ impl Server {
         reply_many(&self.outbox, &self.durations, calls, messages)
     }
 
-    /// Return the calls that `reply_many` answered with one message: for each route the calls by bucket and their
-    /// nanoseconds.
+    /// Return the calls that `reply_many` answered with one message: for each route the calls by
+    /// bucket and their nanoseconds.
     fn durations(&self) -> Vec<(Vec<u64>, u64)> {
         self.durations.counted()
     }
