@@ -62,7 +62,7 @@ class Method:
 
 
 ServiceTable = Mapping[str, Method]
-#: Returns a context; answers of unary calls that are ready within it may go to the network together
+#: Returns a context; answers that are ready within it may go to the network together
 #: at its exit (`Door.together`). For code that answers many calls in a row.
 Together = Callable[[], AbstractContextManager[object]]
 

@@ -32,12 +32,12 @@ class Call:
     def consumed(self) -> None:
         """Record that a message of the client was processed: the next one may be read."""
 
-class Requests(Sequence[bytes]):
-    """Encoded requests of calls that are taken together. It has no slices."""
+class Requests:
+    """Encoded requests of calls that are taken together; no slices, no negative positions."""
 
     def __init__(self, requests: Sequence[bytes]) -> None: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, at: int) -> bytes: ...  # type: ignore[override]
+    def __getitem__(self, at: int) -> bytes: ...
 
 class Server:
     """An HTTP/2 server for gRPC whose calls are answered by Python."""
@@ -199,15 +199,16 @@ class codec:
 
         def plan(
             self,
-            requests: Sequence[tuple[bytes | None, str, bytes]],
+            requests: Sequence[tuple[bytes | None, str, bytes, bool]],
             first: int,
             place: tuple[int, int, int, int, bytes],
             topic_of: Callable[[str], tuple[codec.SendTemplate, int] | None],
             next_offset: Callable[[str, int], int | None],
         ) -> codec.SendPlan:
-            """Plan the requests from number `first` on. `place`: log offset of the first record,
-            log offset that no record may cross, store time, born time of messages without one,
-            packed address of this broker."""
+            """Plan the requests from number `first` on: bytes, host and packed address of the
+            client, and whether the bytes are a frame of a classic client. `place`: log offset of
+            the first record, log offset that no record may cross, store time, born time of messages
+            without one, packed address of this broker."""
 
         def plan_row(
             self,

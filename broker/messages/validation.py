@@ -94,9 +94,14 @@ class Draft:
     recovery_s: int | None = None
 
 
+def has_client_id(ctx: RequestContext) -> bool:
+    """Return whether the request has a client id; every RPC needs one."""
+    return bool(ctx.client_id) and not ctx.client_id.isspace()
+
+
 def require_client_id(ctx: RequestContext) -> None:
-    """Raise unless the request has a client id; every RPC needs one."""
-    if not ctx.client_id or ctx.client_id.isspace():
+    """Raise CLIENT_ID_REQUIRED unless the request has a client id."""
+    if not has_client_id(ctx):
         raise WireError(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
 
 

@@ -152,8 +152,8 @@ class DurabilityGate:
         if self.immediate:
             done(PutStatus.PUT_OK)
             return
-        self._requests += requests
         self._list.add(end, self._clock.steady_ns(), done, requests)
+        self._requests += requests
         if self._timer is None:
             self._arm()
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..metrics.counters import Counters
     from .fast_path import Origin, TopicTemplate
 
-#: A request for the crate: its bytes or None, the client's host, and its packed address. The frame
-#: of a classic client begins with 0 or 1.
-RawRequest = tuple[bytes | None, str, bytes]
+#: A request for the crate: its bytes or None, the client's host, its packed address, and whether
+#: the bytes are the frame of a classic client.
+RawRequest = tuple[bytes | None, str, bytes, bool]
 #: The host and the packed address of a client, and the number of its requests in a row.
 PeerRun = tuple[str, bytes, int]
 

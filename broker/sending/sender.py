@@ -28,7 +28,13 @@ from ...proto.errors import RpcFailure, WireError
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
-from ..messages.validation import check_messages, check_topic, check_total, require_client_id
+from ..messages.validation import (
+    check_messages,
+    check_topic,
+    check_total,
+    has_client_id,
+    require_client_id,
+)
 from .answer import FAILURES, TOO_OLD, failed_answer, failure_status, refused_answer
 from .checked_path import SendContext, TypeHandler, prepare_checked, writable_topic
 from .dedup import SendDedup
@@ -145,6 +151,7 @@ class Sender:
         reads = (self._trace, self._spans, self._dedup)
         if (
             codec is None
+            or not hasattr(codec.SendPlanner, "plan_row")  # an older crate
             or any(part is not None for part in reads)
             or not self._store.takes_encoded
         ):
@@ -225,7 +232,12 @@ class Sender:
         answers: list[bytes] = []
         while len(answers) < count:
             append = partial(native.append_row, requests, peers, len(answers))
-            plan = self._append_plan(append, begin_ns)
+            try:
+                plan = self._append_plan(append, begin_ns)
+            except Exception:  # a bug
+                if not answers:
+                    raise
+                break  # what is stored is answered; `send` meets the error again for the others
             if plan is None or not plan.records:
                 break
             answers += plan.answers
@@ -326,6 +338,7 @@ class Sender:
             (
                 request.raw if isinstance(request, (SendRequest, LateSend)) else None,
                 *_peer(ctx.peer),
+                isinstance(request, LateSend),
             )
             for request, ctx, _ in pending
         ]
@@ -349,7 +362,7 @@ class Sender:
         return appended
 
     def _append_plan(self, append: Callable[[], Plan | None], begin_ns: int) -> Plan | None:
-        """Meter an append of the native path; the turn's append began at `begin_ns`."""
+        """Append by the native path, and meter it; the turn's append began at `begin_ns`."""
         store = self._store
         begin, from_ns = store.log_end, self._clock.steady_ns()
         plan = append()
@@ -487,7 +500,7 @@ class Sender:
 
 def _peer_runs(clients: Sequence[ClientRun]) -> list[PeerRun]:
     """Return the first clients for the native path, up to one without an id."""
-    known = takewhile(lambda run: run[0].client_id, clients)
+    known = takewhile(lambda run: has_client_id(run[0]), clients)
     return [(*_peer(ctx.peer), count) for ctx, count in known]
 
 

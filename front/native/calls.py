@@ -188,16 +188,25 @@ class TakenCalls:
 
     def answer(self, answers: list[bytes]) -> None:
         """Send the answers, unless the door has ended the calls."""
-        if self.calls:
-            self.door.replies.add_all(self.calls, answers, self.method, self.ctx)
-            self.door.leave_taken(self)
+        calls = self._leave()
+        if calls:
+            self.door.replies.add_all(calls, answers, self.method, self.ctx)
 
     def shut_down(self) -> None:
         """Called by the door as it closes: end the calls."""
+        for call in self._leave():
+            finish(call, CLOSING)
+
+    def fail(self, error: BaseException) -> None:
+        """End the calls with a failure."""
+        for call in self._leave():
+            reply_failure(self.door, call, self.method, self.ctx, error)
+
+    def _leave(self) -> list[Any]:
+        """Unregister the calls; return those that were not answered."""
         self.door.leave_taken(self)
         calls, self.calls = self.calls, []
-        for call in calls:
-            finish(call, CLOSING)
+        return calls
 
 
 class StreamCall(PendingCall):
@@ -216,7 +225,7 @@ class StreamCall(PendingCall):
             return
         self._count()
         self.door.enter(self)  # until the connection has accepted the last message
-        self.door.replies.add(self.call, messages, self.method, self.ctx)
+        self.door.replies.add_stream(self, messages)
 
     def _count(self) -> None:
         times = self.door.times

@@ -13,12 +13,13 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import cometmq_native
 from cometmq_native import Server
 
-from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure, WireError
+from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
 from ...proto.node_links import NodeLinks
 from ..clock import Clock
 from ..config import DoorConfig
@@ -46,7 +47,6 @@ from .calls import (
     BidiCall,
     TakenCalls,
     finish,
-    reply_failure,
     serve_bidi,
     serve_stream,
     serve_unary,
@@ -195,7 +195,7 @@ def _admitted(method: Method, heads: list[tuple[Any, int]], now_ns: int) -> list
         ctx = _context(head, now_ns)
         try:
             admit(method, ctx)
-        except (RpcFailure, WireError):
+        except Exception:
             break  # its calls are opened one by one, and refused there
         clients.append((ctx, count))
     return clients
@@ -387,9 +387,10 @@ class NativeDoor:
         begin_ns = steady_ns()
         stop_ns, together_ns = begin_ns + _TURN_NS, begin_ns + _TOGETHER_NS
         with self.replies as replies:
-            for event in events:
+            while (event := next(events, None)) is not None:
                 if event[0] == _ROW:
-                    self._open_row(event, taken_ns)
+                    rest = self._open_row(event, taken_ns)
+                    events = chain(rest, events) if rest else events
                 elif event[0] == _OPEN:
                     self._open(event, taken_ns)
                 else:
@@ -418,16 +419,18 @@ class NativeDoor:
         else:
             serve(self, call, method, ctx, raw)
 
-    def _open_row(self, event: tuple[Any, ...], now_ns: int) -> None:
-        """Open calls of one method: the first ones together, as many as its handler takes."""
+    def _open_row(self, event: tuple[Any, ...], now_ns: int) -> list[tuple[Any, ...]]:
+        """Open the first of these calls of one method together, as many as its handler takes;
+        return the events of the others."""
         _, index, calls, requests, heads, timeouts = event
         taken = self._take(index, calls, requests, heads, now_ns)
         if taken == len(calls):
-            return
+            return []
         head_of = [head for head, count in heads for _ in range(count)]
-        for at in range(taken, len(calls)):
-            one = (_OPEN, calls[at], index, requests[at], head_of[at], timeouts[at])
-            self._open(one, now_ns)
+        return [
+            (_OPEN, calls[at], index, requests[at], head_of[at], timeouts[at])
+            for at in range(taken, len(calls))
+        ]
 
     def _take(
         self,
@@ -446,19 +449,19 @@ class NativeDoor:
         clients = _admitted(method, heads, now_ns)
         if not clients:
             return 0
-        ctx = clients[0][0]
+        pending = TakenCalls(self, calls, method, clients[0][0])
         try:
             taken = take(requests, clients)
+            if taken is None:
+                return 0
+            pending.calls = calls[: taken.count]
+            self._taken.add(pending)
+            self.in_flight += taken.count
+            taken.then(pending.answer)
         except Exception as error:  # a bug: what it has done is unknown, so no call is repeated
-            for call in calls:
-                reply_failure(self, call, method, ctx, error)
-            return len(calls)
-        if taken is None:
-            return 0
-        pending = TakenCalls(self, calls[: taken.count], method, ctx)
-        self._taken.add(pending)
-        self.in_flight += taken.count
-        taken.then(pending.answer)
+            failed = len(pending.calls)
+            pending.fail(error)
+            return failed
         return taken.count
 
     def _open_with_faults(self, call: Any, method: Method, ctx: RequestContext, raw: bytes) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..context import RequestContext
     from ..failure import FailureHandler
     from ..service import Method
+    from .calls import StreamCall
 
 
 #: An encoded message, or those of a stream.
@@ -37,24 +38,36 @@ class Replies:
         self._failures = failures
         self._calls: list[Any] = []
         self._answers: list[Answer] = []
-        self._origins: list[tuple[Method, RequestContext]] = []
+        #: Method and context of each call, and the call if it is registered with the door.
+        self._origins: list[tuple[Method, RequestContext, StreamCall | None]] = []
         self._entered = 0
 
-    def add(self, call: Any, answer: Answer, method: Method, ctx: RequestContext) -> None:
-        """Answer a call: now, or at the exit, or when `_TOGETHER_MAX` answers are collected."""
+    def add(self, call: Any, answer: bytes, method: Method, ctx: RequestContext) -> None:
+        """Answer a unary call: now, or at the exit, or when `_TOGETHER_MAX` answers are
+        collected."""
         self._calls.append(call)
         self._answers.append(answer)
-        self._origins.append((method, ctx))
+        self._origins.append((method, ctx, None))
+        if not self._entered or len(self._calls) >= _TOGETHER_MAX:
+            self.pass_on()
+
+    def add_stream(self, pending: StreamCall, answer: list[bytes]) -> None:
+        """Answer a call of a stream as `add` does; it is registered until its messages are
+        delivered. If its client has left, it is unregistered."""
+        self._calls.append(pending.call)
+        self._answers.append(answer)
+        self._origins.append((pending.method, pending.ctx, pending))
         if not self._entered or len(self._calls) >= _TOGETHER_MAX:
             self.pass_on()
 
     def add_all(
         self, calls: list[Any], answers: list[bytes], method: Method, ctx: RequestContext
     ) -> None:
-        """Answer calls of one method without a callback for lost answers, as `add` does."""
+        """Answer calls of one method together, as `add` does. `ctx` has no callback for lost
+        answers."""
         self._calls += calls
         self._answers += answers
-        self._origins += [(method, ctx)] * len(calls)
+        self._origins += [(method, ctx, None)] * len(calls)
         if not self._entered or len(self._calls) >= _TOGETHER_MAX:
             self.pass_on()
 
@@ -65,7 +78,10 @@ class Replies:
         calls, answers, origins = self._calls, self._answers, self._origins
         self._calls, self._answers, self._origins = [], [], []
         for position in self._reply_many(calls, answers):
-            self._failures.undelivered(*origins[position])
+            method, ctx, pending = origins[position]
+            if pending is not None:
+                pending.door.leave(pending)
+            self._failures.undelivered(method, ctx)
 
     def __enter__(self) -> Self:
         self._entered += 1

@@ -55,11 +55,6 @@ pub struct Stored<'a> {
     pub tag: &'a str,
 }
 
-/// Return whether `raw` is a frame of a classic client; a request of gRPC begins with a field number.
-pub fn is_frame(raw: &[u8]) -> bool {
-    matches!(raw.first(), Some(&(JSON | BINARY)))
-}
-
 impl<'a> ClassicSend<'a> {
     /// Decode a frame without its length field.
     pub fn parse(frame: &'a [u8]) -> Option<Self> {

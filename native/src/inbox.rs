@@ -105,7 +105,7 @@ impl<E> Inbox<E> {
     /// Add an event of this many bytes that comes with others: the wake-up is behind the tasks that
     /// are ready now. On the network thread only.
     ///
-    /// Python would else wake up for the first of many requests that the socket holds, and take
+    /// Otherwise Python would wake up for the first of many requests that the socket holds, and take
     /// them in many small batches. It works on large requests while the network thread reads others.
     pub fn push_soon(self: &Arc<Self>, event: E, size: usize)
     where

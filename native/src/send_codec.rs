@@ -42,11 +42,13 @@ impl SendTemplate {
 #[pyclass(frozen, module = "cometmq_native.codec")]
 pub struct SendPlanner(Planner);
 
-/// A request in Python: its bytes or None, the client's host, and its packed address.
+/// A request in Python: its bytes or None, the client's host, its packed address, and whether it is
+/// a frame.
 type PyRequest<'py> = (
     Option<Bound<'py, PyBytes>>,
     Bound<'py, PyString>,
     Bound<'py, PyBytes>,
+    bool,
 );
 
 /// See `plan`.
@@ -101,9 +103,10 @@ impl SendPlanner {
     ) -> PyResult<SendPlan> {
         let requests = requests
             .iter()
-            .map(|(raw, peer, born_host)| {
+            .map(|(raw, peer, born_host, frame)| {
                 Ok(Request {
                     raw: raw.as_ref().map(|raw| raw.as_bytes()),
+                    frame: *frame,
                     peer: peer.to_str()?,
                     born_host: born_host.as_bytes(),
                 })
@@ -129,6 +132,7 @@ impl SendPlanner {
             let (peer, born_host) = (peer.to_str()?, born_host.as_bytes());
             row.extend(rest.by_ref().take(*count).map(|raw| Request {
                 raw: Some(raw),
+                frame: false,
                 peer,
                 born_host,
             }));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use flate2::Crc;
 
-use crate::classic_send::{self, ClassicSend};
+use crate::classic_send::ClassicSend;
 use crate::record_layout::{
     FIXED_BYTES, HOST_BYTES, MAGIC_V1, MAGIC_V2, SYS_COMPRESSED, TOPIC_BYTES_V1_MAX,
 };
@@ -61,6 +61,8 @@ pub struct Request<'a> {
     /// The encoded request of gRPC, or the frame of a classic client without its length field;
     /// `None` if it must take the other path.
     pub raw: Option<&'a [u8]>,
+    /// It is a frame.
+    pub frame: bool,
     /// The client's host as text.
     pub peer: &'a str,
     /// The client's address, packed.
@@ -225,7 +227,7 @@ impl Classic {
 
 /// Return the frame of a classic client.
 fn frame_of<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
-    request.raw.filter(|raw| classic_send::is_frame(raw))
+    request.raw.filter(|_| request.frame)
 }
 
 struct Work<'p, L> {
@@ -805,8 +807,16 @@ mod tests {
     fn request(raw: Option<&[u8]>) -> Request<'_> {
         Request {
             raw,
+            frame: false,
             peer: "10.0.0.2",
             born_host: &[0; 8],
+        }
+    }
+
+    fn classic(raw: &[u8]) -> Request<'_> {
+        Request {
+            frame: true,
+            ..request(Some(raw))
         }
     }
 
@@ -898,7 +908,11 @@ mod tests {
             frame(&header("").replace("KEYS", "DELAY"), b"two"),
             frame(&header("").replace(r#""e":"2""#, r#""e":"4""#), b"three"),
         ];
-        let requests = [&own, &frames[0], &own].map(|raw| request(Some(raw)));
+        let requests = [
+            request(Some(&own)),
+            classic(&frames[0]),
+            request(Some(&own)),
+        ];
         let plan = planner()
             .plan(&requests, 0, &place(10_000), &broker(4))
             .unwrap();
@@ -919,9 +933,16 @@ mod tests {
         let properties = Properties::parse(record.properties).unwrap();
         assert_eq!((record.queue_id, record.queue_offset), (2, 200));
         assert_eq!(properties.get(b"MSG_REGION"), Some(&b"r"[..]));
+        let as_grpc = planner()
+            .plan(&[request(Some(&frames[0]))], 0, &place(10_000), &broker(4))
+            .unwrap();
+        assert_eq!(
+            as_grpc.records, 0,
+            "a request of gRPC is not read as a frame"
+        );
         for other in &frames[1..] {
             let plan = planner()
-                .plan(&[request(Some(other))], 0, &place(10_000), &broker(4))
+                .plan(&[classic(other)], 0, &place(10_000), &broker(4))
                 .unwrap();
             assert_eq!((plan.records, plan.resume), (0, 1));
         }

@@ -140,7 +140,8 @@ class StoreConfig:
     )
     flush_consume_queue_thorough_bytes: int = _setting(
         256 << 20,
-        "ours: the same after this much of the log; a start after a kill reads the log from there",
+        "ours: also flush all queues and the checkpoint after this much new log; after a kill the "
+        "start reads the log from the checkpoint on",
         "bytes",
     )
     sync_flush_timeout: int = _setting(

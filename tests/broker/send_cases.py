@@ -289,7 +289,7 @@ class NativeSide:
     def plan(self, cases: list[Case], first: int) -> Any:
         """Plan the requests from number `first` on, and move the world."""
         world = self.world
-        requests = [(case.raw, *case.peer) for case in cases]
+        requests = [(case.raw, *case.peer, False) for case in cases]
         place = (world.end, 1 << 62, STORED_MS, NOW_MS, ORIGIN.store_host)
         plan = self.planner.plan(requests, first, place, self.topic, self.next_number)
         world.end += len(plan.data)

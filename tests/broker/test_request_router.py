@@ -57,3 +57,15 @@ def test_a_read_of_a_group_without_a_replica_is_refused_and_not_served_by_anothe
 def test_a_read_of_a_group_without_a_leader_goes_to_a_replica_that_lives() -> None:
     found = router(member(0, 20, alive=False), member(1, 30))
     assert locate(found, paths.LIST_TOPICS, LIST) == "10.0.0.1:30"
+
+
+def test_all_sends_are_served_by_a_leader_that_is_not_pausing() -> None:
+    found = router(member(0, 20, leader=True))
+    leadership = found._leadership
+    leadership.is_leader, leadership.pausing = True, False
+    assert found.serves_all(paths.SEND_MESSAGE)
+    assert not found.serves_all(paths.ACK_MESSAGE), "its group is in each receipt handle"
+    leadership.pausing = True
+    assert not found.serves_all(paths.SEND_MESSAGE)
+    leadership.is_leader, leadership.pausing = False, False
+    assert not found.serves_all(paths.SEND_MESSAGE)

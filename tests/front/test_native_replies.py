@@ -7,7 +7,8 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.failure import FailureHandler
+from cometmq.front.native.calls import StreamCall
 from cometmq.front.native.replies import Answer, Replies
 from cometmq.front.service import Kind, Method
 from cometmq.proto.native import is_available
@@ -79,6 +81,28 @@ def test_ready_answers_are_passed_on_when_a_turn_takes_long(network: Network) ->
         assert network.passed == [[("a", b"a")]]
         network.add("b")
     assert network.passed[1:] == [[("b", b"b")]]
+
+
+def test_a_stream_whose_client_has_left_is_unregistered(network: Network) -> None:
+    class Door:
+        left: ClassVar[list[Any]] = []
+
+        def leave(self, pending: Any) -> None:
+            self.left.append(pending)
+
+    door: Any = Door()
+    lost: list[str] = []
+    streams = [
+        StreamCall(door, name, ECHO, RequestContext(on_undelivered=partial(lost.append, name)))
+        for name in ("a", "b")
+    ]
+    network.gone = {"a"}
+    with network.replies:
+        for stream in streams:
+            network.replies.add_stream(stream, [b"1", b"2"])
+    assert network.passed == [[("a", [b"1", b"2"]), ("b", [b"1", b"2"])]]
+    assert door.left == [streams[0]]
+    assert lost == ["a"]
 
 
 def test_answers_are_passed_on_when_a_turn_fails(network: Network) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -11,11 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
+from cometmq.front.access_point import AccessPoint
+from cometmq.front.clock import Clock
+from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.faults import Fault, FaultAction, FaultKind
 from cometmq.front.service import ClientRun, Method
 from cometmq.proto.errors import RpcFailure
 from cometmq.proto.native import is_available
+from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.front.conftest import PREFIX
 
 pytestmark = pytest.mark.parametrize("door_name", ["native"])
@@ -53,9 +58,9 @@ class Handler:
         return b"alone: " + request
 
     def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Row | None:
-        self.offered += requests
-        assert sum(count for _, count in clients) == len(requests)
-        taken = list(takewhile(lambda raw: raw != self.alone, requests))
+        offered = list(requests)[: sum(count for _, count in clients)]
+        self.offered += offered
+        taken = list(takewhile(lambda raw: raw != self.alone, offered))
         if not taken:
             return None
         self.served += taken
@@ -158,6 +163,65 @@ async def test_a_fault_of_the_handler_is_an_internal_error_of_each_call(bench: A
         assert sum(b.door.statistics().internal_errors.values()) == 3
 
 
+async def test_a_fault_after_the_row_was_taken_fails_its_calls_only(bench: Any) -> None:
+    class Broken(Row):
+        def then(self, answer: Callable[[list[bytes]], None]) -> None:
+            raise ZeroDivisionError
+
+    class TakesOne(Handler):
+        def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Row | None:
+            return Broken(1) if requests[0] == b"a" else None
+
+    async with await bench(_with(TakesOne())) as b:
+        answers = await _all(b.client, [b"a", b"b", b"c", b"d"])
+        failed = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+        assert {failure.code() for failure in failed} <= {grpc.StatusCode.INTERNAL}
+        assert {b"alone: b", b"alone: c", b"alone: d"} <= {*answers}
+        assert b.door.in_flight == 0
+
+
+async def test_a_fault_of_the_admission_of_one_client_harms_no_other(bench: Any) -> None:
+    def admit(ctx: RequestContext) -> None:
+        if ctx.client_id == "broken":
+            raise ValueError("a fault")
+
+    async with await bench(_with(Handler(), admit=admit)) as b:
+        broken = b.client.unary("Echo", b"a", metadata=(("x-mq-client-id", "broken"),))
+        others = await _all(b.client, [b"%d" % number for number in range(10)])
+        assert [answer.split(b": ")[1] for answer in others] == [b"%d" % n for n in range(10)]
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await broken
+        assert failed.value.code() is grpc.StatusCode.INTERNAL
+
+
+async def test_calls_that_are_not_taken_leave_the_loop_to_others_in_between(bench: Any) -> None:
+    loop = asyncio.get_running_loop()
+    turn = 0
+    turns: list[int] = []
+    ended = False
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if not ended:
+            loop.call_soon(tick)
+
+    class Slow(Handler):
+        def __call__(self, request: bytes, _ctx: RequestContext) -> bytes:
+            time.sleep(0.03)
+            turns.append(turn)
+            return request
+
+        def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Row | None:
+            return None
+
+    async with await bench(_with(Slow())) as b:
+        tick()
+        assert await _all(b.client, [b"%d" % number for number in range(8)])
+        ended = True
+    assert len(set(turns)) == 8, "30 ms each: above the limit of a turn"
+
+
 async def test_a_refused_client_is_refused_call_by_call(bench: Any) -> None:
     def refuse(_ctx: RequestContext) -> None:
         raise RpcFailure(7, "not you")
@@ -190,3 +254,31 @@ async def test_faults_for_tests_apply_to_single_calls(bench: Any) -> None:
         (failure,) = await _all(b.client, [b"a"])
         assert isinstance(failure, grpc.aio.AioRpcError)
         assert not handler.served
+
+
+async def test_an_access_point_locates_each_call_unless_this_node_serves_all(bench: Any) -> None:
+    handler, located, serves_all = Handler(), [], True
+
+    def locate(_path: str, request: bytes, _ctx: RequestContext) -> None:
+        located.append(request)
+
+    def wrapped(**options: Any) -> Callable[[dict[str, Method]], dict[str, Method]]:
+        def wrap(table: dict[str, Method]) -> dict[str, Method]:
+            own = _with(handler)(table)
+            links = NodeLinks("")
+            access = AccessPoint(
+                own, DoorConfig(), Clock(), locate, lambda *_: "serve", links=links, **options
+            )
+            return access.services
+
+        return wrap
+
+    async with await bench(wrapped(serves_all=lambda _path: serves_all)) as b:
+        assert await b.client.unary("Echo", b"a") == b"taken: a"
+        assert not located
+        serves_all = False
+        assert await b.client.unary("Echo", b"b") == b"alone: b"
+        assert located == [b"b"]
+    async with await bench(wrapped()) as b:  # as with authentication
+        assert await b.client.unary("Echo", b"c") == b"alone: c"
+        assert located == [b"b", b"c"]
