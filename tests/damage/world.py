@@ -12,9 +12,10 @@ import asyncio
 import json
 import os
 import shutil
+import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
@@ -215,6 +216,19 @@ async def pull_next(
     return messages, following
 
 
+def _opened(path: Path) -> BinaryIO | None:
+    """Open a file of a running broker, which replaces files by two renames: one may be missing for
+    a moment. None for a temporary file that was renamed."""
+    for _ in range(1_000):
+        try:
+            return open(path, "rb")
+        except FileNotFoundError:
+            if path.suffix == ".tmp":
+                return None
+            time.sleep(0.01)
+    raise FileNotFoundError(path)
+
+
 def copy(source: Path, target: Path) -> None:
     """Copy a store directory; the timer wheel stays sparse."""
     for path in sorted(source.rglob("*")):
@@ -223,12 +237,9 @@ def copy(source: Path, target: Path) -> None:
             to.mkdir(parents=True, exist_ok=True)
             continue
         to.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            old = open(path, "rb")  # noqa: SIM115 - closed below
-        except FileNotFoundError:
-            if path.suffix == ".tmp":
-                continue  # a running broker has renamed it
-            raise
+        old = _opened(path)
+        if old is None:
+            continue
         with old, open(to, "wb") as new:
             size = os.fstat(old.fileno()).st_size
             new.truncate(size)
