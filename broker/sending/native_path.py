@@ -112,9 +112,7 @@ class NativePath:
         return count
 
     def accept_frames(self, classic: ClassicFormat) -> None:
-        """Accept the frames of classic clients, too, unless the installed crate is older."""
-        if not hasattr(self._planner, "classic_target"):
-            return
+        """Accept the frames of classic clients, too."""
         self._takes_frames = True
         limits = (self._origin.max_body, ANSWER_OK, SIZE_BOUNDS)
         self._planner = self._codec.SendPlanner(*limits, astuple(classic))

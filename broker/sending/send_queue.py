@@ -88,8 +88,7 @@ class SendQueue:
         return len(self._pending)
 
     def has_room(self, requests: int) -> bool:
-        """Return whether so many requests may be appended before any other: none is collected, and
-        they do not exceed the capacity."""
+        """Return whether no request is collected and `requests` more do not exceed the capacity."""
         return not self._pending and requests + len(self._durability) <= self._capacity
 
     def add(
