@@ -319,13 +319,16 @@ def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) 
 
     path.append_row = broken  # type: ignore[method-assign]
     large = [_request(60_000) for _ in range(3)]  # two fill a plan
+    taken = []
     try:
-        answers = pair.loop.run_until_complete(side.send(large, together=True))
+        for _ in range(2):  # a segment may end before the first request, but not twice
+            answers = pair.loop.run_until_complete(side.send(large, together=True))
+            taken.append(side.taken)
+            assert answers == pair.loop.run_until_complete(pair.python.send(large))
+            assert side.state() == pair.python.state()
     finally:
         path.append_row = append_row  # type: ignore[method-assign]
-    assert 0 < side.taken < 3
-    assert answers == pair.loop.run_until_complete(pair.python.send(large))
-    assert side.state() == pair.python.state()
+    assert 0 < max(taken) < 3
 
 
 def test_requests_above_the_capacity_are_not_taken(pair: Pair) -> None:
