@@ -270,6 +270,7 @@ async def test_an_incorrect_archive_does_not_move_the_watermark(tmp_path: Path) 
     async with desk(tmp_path / "store", chosen) as one:
         one.topic("t")
         await fill(one, 200)
+        await until(lambda: snapshot(str(tmp_path / "store")).end >= one.node.store.log_end)
         endpoint = one.live.bound.client
         plan = ArchivePlan(
             str(tmp_path / "store"), str(tmp_path / "out"), gate=endpoint, split_bytes=8 << 10
@@ -351,7 +352,7 @@ async def test_a_full_disk_deletes_unarchived_records_and_the_job_reports_it(
         async with desk(tmp_path / "store", chosen) as one:
             one.topic("t")
             await fill(one, 100)
-            # What is confirmed stands in the store a moment later.
+            # The confirm offset is written to the store some time after it is reached.
             await until(lambda: snapshot(str(tmp_path / "store")).end >= one.node.store.log_end)
             endpoint = one.live.bound.client
             plan = ArchivePlan(str(tmp_path / "store"), str(tmp_path / "out"), gate=endpoint)
