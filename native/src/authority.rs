@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 
-use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const PREFACE_BYTES: usize = 24;
@@ -31,7 +30,12 @@ const AUTHORITY_INDEX: usize = 1;
 /// A connection whose incoming header blocks get a valid `:authority`.
 pub struct Tolerant<S> {
     inner: S,
-    held: BytesMut,
+    /// Bytes that were read and not passed on are `buffer[begin..end]`. The buffer is zeroed once,
+    /// not for each read.
+    buffer: Vec<u8>,
+    begin: usize,
+    end: usize,
+    /// Number of bytes from `begin` on that may be passed on.
     released: usize,
     skip: usize,
     ended: bool,
@@ -44,7 +48,9 @@ impl<S> Tolerant<S> {
     pub fn new(inner: S) -> Self {
         Self {
             inner,
-            held: BytesMut::new(),
+            buffer: Vec::new(),
+            begin: 0,
+            end: 0,
             released: 0,
             skip: PREFACE_BYTES,
             ended: false,
@@ -70,13 +76,25 @@ impl<S> Tolerant<S> {
         Arc::clone(&self.greeted)
     }
 
-    /// Return the number of buffered bytes that may be passed on.
+    /// Make room for `READ_BYTES` behind the bytes that are held: at most a frame.
+    fn make_room(&mut self) {
+        if self.begin > 0 {
+            self.buffer.copy_within(self.begin..self.end, 0);
+            self.end -= self.begin;
+            self.begin = 0;
+        }
+        if self.buffer.len() < self.end + READ_BYTES {
+            self.buffer.resize(self.end + READ_BYTES, 0);
+        }
+    }
+
+    /// Find the bytes that may be passed on: all but an incomplete header block.
     fn scan(&mut self) {
         loop {
-            let step = self.skip.min(self.held.len() - self.released);
+            let step = self.skip.min(self.end - self.begin - self.released);
             self.released += step;
             self.skip -= step;
-            let rest = &mut self.held[self.released..];
+            let rest = &mut self.buffer[self.begin + self.released..self.end];
             if self.skip > 0 || rest.len() < FRAME_HEAD {
                 return;
             }
@@ -103,22 +121,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tolerant<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         while this.released == 0 && !this.ended {
-            let before = this.held.len();
-            this.held.resize(before + READ_BYTES, 0);
-            let mut space = ReadBuf::new(&mut this.held[before..]);
-            let read = Pin::new(&mut this.inner).poll_read(context, &mut space);
+            this.make_room();
+            let mut space = ReadBuf::new(&mut this.buffer[this.end..]);
+            ready!(Pin::new(&mut this.inner).poll_read(context, &mut space))?;
             let count = space.filled().len();
-            this.held.truncate(before + count);
-            ready!(read)?;
+            this.end += count;
             this.ended = count == 0;
             this.scan();
         }
         if this.ended {
-            this.released = this.held.len();
+            this.released = this.end - this.begin;
         }
         let count = this.released.min(out.remaining());
-        out.put_slice(&this.held[..count]);
-        this.held.advance(count);
+        out.put_slice(&this.buffer[this.begin..this.begin + count]);
+        this.begin += count;
         this.released -= count;
         Poll::Ready(Ok(()))
     }
