@@ -8,7 +8,8 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +300,8 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
     assert ended.returncode == 3
     states = {row["name"]: row["state"] for row in json.loads(ended.stdout)["processes"]}
     assert states == {"namesrv": "serving", "master": "ended", "slave": "serving"}
-    assert cluster.restart("master").pid != before
+    with taken_until_a_start_fails(cluster, int(master.rpartition(":")[2])):
+        assert cluster.restart("master").pid != before
     tail = ("message", "tail", topic, "--from", "beginning", "--count", "1", "--timeout", "20")
     assert "one" in cluster.run(*tail, "--endpoint", master).stdout
     alive = cluster.node("slave").pid
@@ -317,6 +319,22 @@ def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCl
         away = cluster.run("up", verb, *where, check=False)
         assert away.returncode == 1
         assert "No `cometmq up` is running" in away.stderr
+
+
+@contextlib.contextmanager
+def taken_until_a_start_fails(cluster: Cluster, port: int) -> Iterator[None]:
+    """Listen on the port of a dead process until its next start has failed."""
+    other = socket.create_server(("127.0.0.1", port))
+
+    def release() -> None:
+        with other:
+            text = f"Port {port} on 127.0.0.1 is in use by another process"
+            wait_until("a start fails", lambda: text in cluster.log_file.read_text(), WAIT_S)
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    yield
+    releasing.join()
 
 
 @pytest.mark.timeout(900)

@@ -26,6 +26,8 @@ import psutil
 START_S = 180.0  # for loaded machines; the start time is measured by the benchmark
 STOP_S = 120.0  # drain, flush and close of every process
 POLL_S = 0.02
+# Parts of the errors for the client port and for the replication port.
+_PORT_IN_USE = ("is in use by another process", "another process may use it")
 # A node allocates three segments at once; with 1 GiB each many clusters would fill a disk.
 SEGMENT_SIZE = 64 << 20
 _SEGMENT_KEY = "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG"
@@ -198,7 +200,8 @@ class Cluster:
     def restart(self, name_or_role: str, seconds: float = START_S) -> Node:
         """Restart a process through the supervisor; return when it serves."""
         before = self.node(name_or_role)
-        self.run("up", "restart", before.name, "--data", str(self.data), timeout=seconds)
+        name = before.name
+        self._wait(f"{name} starts", lambda: self._has_started(name, seconds), seconds)
         after = self._wait(
             f"{before.name} has a new process",
             lambda: next((n for n in self.nodes() if n.name == before.name and _runs(n.pid)), None),
@@ -208,6 +211,18 @@ class Cluster:
         address = self.address(before.name)
         self._wait(f"{before.name} serves", lambda: self.healthy(address), seconds)
         return Node(**{f: getattr(after, f) for f in Node.__slots__})
+
+    def _has_started(self, name: str, seconds: float) -> bool:
+        """Restart a process; return False while another process uses one of its ports.
+
+        The system chose the ports. While the process is dead, the system may give one of them to a
+        connection of another process.
+        """
+        arguments = ("up", "restart", name, "--data", str(self.data))
+        done = self.run(*arguments, check=False, timeout=seconds)
+        if done.returncode != 0 and not any(words in done.stderr for words in _PORT_IN_USE):
+            raise self._failed(arguments, done)
+        return done.returncode == 0
 
     def healthy(self, address: str) -> bool:
         """Return whether `cometmq healthcheck` succeeds at this address."""
@@ -227,11 +242,16 @@ class Cluster:
             env=self._with_credentials(),
         )
         if check and done.returncode != 0:
-            raise ClusterError(
-                f"cometmq {' '.join(arguments)} ended with {done.returncode}\n"
-                f"{done.stdout}{done.stderr}\n--- up ---\n{self.tail()}"
-            )
+            raise self._failed(arguments, done)
         return done
+
+    def _failed(
+        self, arguments: tuple[str, ...], done: subprocess.CompletedProcess[str]
+    ) -> ClusterError:
+        return ClusterError(
+            f"cometmq {' '.join(arguments)} ended with {done.returncode}\n"
+            f"{done.stdout}{done.stderr}\n--- up ---\n{self.tail()}"
+        )
 
     def _with_credentials(self) -> dict[str, str]:
         """Return the environment of a command, which signs with the keys of `--auth`."""
