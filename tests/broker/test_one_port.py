@@ -16,7 +16,7 @@ from cometmq.store.format.record import unpack_host
 from cometmq.tests.broker.classic_wire import TOPIC, message, pulled
 from cometmq.tests.broker.live import create_topic, running, settings
 from cometmq.tests.front.conftest import DOORS
-from cometmq.tests.nameserver.fake_broker import free_ports
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.remoting.client import RemotingClient
 
 PATIENCE_S = 60

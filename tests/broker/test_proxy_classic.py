@@ -35,7 +35,7 @@ from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_
 from cometmq.tests.broker.test_classic_replies import answering
 from cometmq.tests.broker.test_classic_transactions import COMMIT, as_producer, end, half
 from cometmq.tests.front.conftest import DOORS
-from cometmq.tests.nameserver.fake_broker import free_ports
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.remoting.client import WAIT_S, RemotingClient, wait_for_routes
 
 _T = TypeVar("_T")

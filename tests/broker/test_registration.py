@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 from cometmq.nameserver.config import NameserverConfig
@@ -18,15 +17,8 @@ from cometmq.tests.broker.live import (
     settings,
     until,
 )
+from cometmq.tests.harness.ports import free_port
 from cometmq.tests.harness.wire import Wire
-
-
-def free_port() -> int:
-    """Return a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def start_nameserver(port: int, token: str = "") -> NameserverServer:

@@ -56,9 +56,10 @@ from cometmq.tests.deploy.monitored import WITHIN_S, monitored
 from cometmq.tests.deploy.prometheus import RULES, Prometheus, prometheus
 from cometmq.tests.deploy.test_alerts import ALERTS
 from cometmq.tests.deploy.test_live_monitoring import OF_A_LOSS, OF_THE_LOAD
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.harness.relay import Relay
 from cometmq.tests.harness.wire import Wire, normal_message
-from cometmq.tests.nameserver.fake_broker import Link, controller_config, free_ports
+from cometmq.tests.nameserver.fake_broker import Link, controller_config
 from cometmq.tests.store.damage import Place, flip
 
 __all__ = ["small_disk"]

@@ -13,6 +13,7 @@ import pytest
 from cometmq.tests.drills import owners
 from cometmq.tests.drills.network import CLIENT, Network
 from cometmq.tests.drills.owners import has_socket, socket_inode
+from cometmq.tests.harness.ports import free_port
 
 WITHIN_S = 10.0
 
@@ -40,11 +41,6 @@ class Echo:
         except OSError:
             pass
         connection.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The access point: two real doors, one in front of the other."""
 
-import asyncio
 import contextlib
 import time
 from typing import Any
@@ -15,14 +14,6 @@ from cometmq.proto import v2
 
 def _at(opened: Any) -> str:
     return f"127.0.0.1:{opened.port}"
-
-
-async def _free_port() -> int:
-    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return port
 
 
 async def _read_all(call: Any) -> list[bytes]:

@@ -12,19 +12,12 @@ import grpc.aio
 from cometmq.front import channels
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
+from cometmq.tests.harness.ports import free_port
 from cometmq.tests.harness.relay import Relay
 
 
 def _at(opened: Any) -> str:
     return f"127.0.0.1:{opened.port}"
-
-
-async def _free_port() -> int:
-    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return port
 
 
 async def _read_all(call: Any) -> list[bytes]:
@@ -35,7 +28,7 @@ async def _read_all(call: Any) -> list[bytes]:
 
 
 async def test_an_owner_out_of_reach_is_stood_in_for(front: Any) -> None:
-    async with front(f"127.0.0.1:{await _free_port()}", "serve") as f:
+    async with front(f"127.0.0.1:{free_port()}", "serve") as f:
         b = f.bench
         assert await b.client.unary("Echo", b"served here") == b"served here"
         assert len(await _read_all(b.client.stream("Items", b"3 0"))) == 3
@@ -45,7 +38,7 @@ async def test_an_owner_out_of_reach_is_stood_in_for(front: Any) -> None:
 
 async def test_an_owner_out_of_reach_may_be_an_error(front: Any) -> None:
     refusal = WireError(v2.INTERNAL_SERVER_ERROR, "not today")
-    async with front(f"127.0.0.1:{await _free_port()}", refusal) as f:
+    async with front(f"127.0.0.1:{free_port()}", refusal) as f:
         answer = v2.AckMessageResponse.FromString(await f.bench.client.unary("Echo"))
         assert answer.status.message == "not today"
         (item,) = await _read_all(f.bench.client.stream("Items", b"1 0"))
@@ -54,7 +47,7 @@ async def test_an_owner_out_of_reach_may_be_an_error(front: Any) -> None:
 
 async def test_a_held_request_is_answered_before_its_deadline(front: Any) -> None:
     # The margin is larger than what a machine stalls.
-    async with front(f"127.0.0.1:{await _free_port()}", front_forward_hold_margin=10_000) as f:
+    async with front(f"127.0.0.1:{free_port()}", front_forward_hold_margin=10_000) as f:
         answer = v2.AckMessageResponse.FromString(await f.bench.client.unary("Echo", timeout=10.5))
         assert answer.status.code == v2.HA_NOT_AVAILABLE
         statistics = f.access.statistics
@@ -65,7 +58,7 @@ async def test_a_held_request_is_answered_before_its_deadline(front: Any) -> Non
 
 
 async def test_a_held_request_without_a_deadline_is_answered_too(front: Any) -> None:
-    port = await _free_port()
+    port = free_port()
     async with front(f"127.0.0.1:{port}", front_forward_hold_max=200) as f:
         answer = v2.AckMessageResponse.FromString(await f.bench.client.unary("Echo", timeout=None))
         assert answer.status.code == v2.HA_NOT_AVAILABLE
@@ -74,7 +67,7 @@ async def test_a_held_request_without_a_deadline_is_answered_too(front: Any) -> 
 async def test_a_held_request_goes_to_the_new_owner(
     front: Any, bench: Any, eventually: Any
 ) -> None:
-    async with await bench() as owner, front(f"127.0.0.1:{await _free_port()}") as f:
+    async with await bench() as owner, front(f"127.0.0.1:{free_port()}") as f:
         calls = [f.bench.client.unary("Echo", b"%d" % number) for number in range(100)]
         await eventually(lambda: f.access.statistics.held == 100)
         f.owner = _at(owner)
@@ -85,7 +78,7 @@ async def test_a_held_request_goes_to_the_new_owner(
 async def test_a_held_request_is_served_by_a_node_that_becomes_the_owner(
     front: Any, eventually: Any
 ) -> None:
-    async with front(f"127.0.0.1:{await _free_port()}") as f:
+    async with front(f"127.0.0.1:{free_port()}") as f:
         call = f.bench.client.unary("Echo", b"mine now")
         await eventually(lambda: f.access.statistics.held)
         f.owner = None
@@ -93,7 +86,7 @@ async def test_a_held_request_is_served_by_a_node_that_becomes_the_owner(
 
 
 async def test_what_is_held_is_bounded(front: Any, eventually: Any) -> None:
-    port = await _free_port()
+    port = free_port()
     async with front(f"127.0.0.1:{port}", front_forward_hold_bytes=1_000) as f:
         call = f.bench.client.unary("Echo", bytes(900), timeout=60)
         await eventually(lambda: f.access.statistics.holding_bytes)

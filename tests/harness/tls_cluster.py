@@ -11,8 +11,8 @@ from typing import Any, Self
 import grpc
 
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.harness.wire import Wire
-from cometmq.tests.nameserver.fake_broker import free_ports
 
 NODE_NAME = "node.cometmq.internal"
 #: Of the certificate of a caller that is a node or an operator.

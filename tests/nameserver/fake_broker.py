@@ -1,8 +1,6 @@
 """Nameservers with controllers in this process, and brokers that call them through raw stubs."""
 
 import asyncio
-import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,21 +16,6 @@ from cometmq.proto.channels import cancel_requests
 
 TOKEN = (("x-cometmq-token", "secret"),)
 WAIT_S = 20.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports below those that the kernel gives to connections.
-
-    A nameserver that is stopped and started again keeps its port: another process must not get it,
-    and a client that dials it meanwhile must not connect to itself.
-    """
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            ports.append(port)
-    return ports
 
 
 def controller_config(directory: Path, **more: Any) -> NameserverConfig:

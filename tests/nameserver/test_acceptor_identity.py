@@ -18,7 +18,8 @@ from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.register_store import Register, recover
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto.node_links import NodeLinks
-from cometmq.tests.nameserver.fake_broker import controller_config, free_ports, until
+from cometmq.tests.harness.ports import free_ports
+from cometmq.tests.nameserver.fake_broker import controller_config, until
 
 CELL = "group/g"
 TIMEOUT_S = 5.0

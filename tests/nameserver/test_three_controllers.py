@@ -10,12 +10,12 @@ from pathlib import Path
 from cometmq.nameserver.controller_host import ReplicatedControllerHost
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1, v2
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.nameserver.fake_broker import (
     WAIT_S,
     FakeBroker,
     Link,
     controller_config,
-    free_ports,
     joined,
     until,
 )

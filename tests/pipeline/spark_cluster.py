@@ -7,7 +7,6 @@ processes started by this object are ended, by id.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,16 +17,10 @@ import psutil
 import pyspark
 
 from cometmq.pipeline.jvm import find_java
+from cometmq.tests.harness.ports import free_port
 
 HOME = Path(pyspark.__path__[0])
 START_S = 180.0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 class SparkCluster:

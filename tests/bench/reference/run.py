@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.interop.programs import keep
 
 HERE = Path(__file__).parent
@@ -94,7 +95,7 @@ def running(topic: str, group: str, *, flush: str = "ASYNC_FLUSH") -> Iterator[R
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cometmq-reference-")))
         (home / "conf").mkdir()
-        names, remoting, grpc, listen = (_free_port() for _ in range(4))
+        names, remoting, grpc, listen = free_ports(4)
         naming = f"127.0.0.1:{names}"
         ports = {"names": names, "remoting": remoting, "grpc": grpc, "listen": listen}
         write_configuration(home, ports, flush)
@@ -188,13 +189,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(20)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait(port: int) -> None:

@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import pytest
 from cometmq.tests.formats.cases import units_of
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.official import Official
+from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.interop.apache import live, oracle
 from cometmq.tests.interop.apache.test_directories import CONF
 from cometmq.tests.remoting.client import RemotingClient
@@ -41,23 +41,13 @@ def section() -> str:
     return found[1]
 
 
-def free_ports() -> dict[str, str]:
-    """Return a free port for each printed one."""
-    sockets = [socket.socket() for _ in PORTS]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    found = {port: str(one.getsockname()[1]) for port, one in zip(PORTS, sockets, strict=True)}
-    for one in sockets:
-        one.close()
-    return found
-
-
 class Guide:
     """The section, on this machine: other paths, other ports, the loopback address."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ports = free_ports()
+        found = map(str, free_ports(len(PORTS)))
+        ports = dict(zip(PORTS, found, strict=True))
         self.store = folder / "var/lib/rocketmq/store"
         text = section().replace("10.0.0.11", "127.0.0.1")
         text = re.sub(r"(?<![\w.])/(var/lib|etc)/", rf"{folder}/\1/", text)
