@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trustme
+from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.proto.native import SWITCH, is_available
@@ -25,6 +26,12 @@ from cometmq.tests.harness.official import Official
 NATIVE_DOOR = is_available()
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 PORTABLE_LANE = os.environ.get(SWITCH, "").lower() == "off"
+
+# An example may take long on a slow machine; pytest's timeout ends a test that hangs.
+settings.register_profile(
+    "suite", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 #: Files that occupy a worker for a minute or more, longest first, so that none runs alone at the
