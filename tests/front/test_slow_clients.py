@@ -64,7 +64,9 @@ async def drip(raw: RawConnection, stream: int) -> None:
 
 
 @pytest.mark.parametrize("path", [ECHO, ITEMS])
-async def test_a_request_that_arrives_too_slowly_is_refused(bench: Any, path: str) -> None:
+async def test_a_request_that_arrives_too_slowly_is_refused(
+    bench: Any, eventually: Any, path: str
+) -> None:
     async with await bench(front_request_timeout=300) as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, path)
@@ -72,8 +74,8 @@ async def test_a_request_that_arrives_too_slowly_is_refused(bench: Any, path: st
         assert (await raw.until_end(1))[-1].ends
         dripping.cancel()
         assert b.door.counters()["requests_slow"] == 1
-        await raw.echo(3)
-        assert b.door.statistics().in_flight == 0
+        await _patient_echo(raw, 3)
+        await eventually(lambda: b.door.statistics().in_flight == 0)
         raw.abort()
 
 
@@ -199,6 +201,18 @@ async def test_the_grpcio_door_disconnects_a_client_that_does_not_read(
         assert await raw.closed()
         assert await _patiently_echoed(b, bytes(500_000)) == bytes(500_000)
         raw.abort()
+
+
+async def _patient_echo(raw: RawConnection, stream: int) -> None:
+    """Make a good call; on a slow machine the short time limit ends some of these, too."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await raw.echo(stream)
+            except AssertionError:
+                stream += 2
+            else:
+                return
 
 
 async def _patiently_echoed(b: Any, data: bytes) -> bytes:
