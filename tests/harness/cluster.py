@@ -199,17 +199,16 @@ class Cluster:
 
     def restart(self, name_or_role: str, seconds: float = START_S) -> Node:
         """Restart a process through the supervisor; return when it serves."""
-        before = self.node(name_or_role)
-        name = before.name
+        name = self.node(name_or_role).name
         self._wait(f"{name} starts", lambda: self._has_started(name, seconds), seconds)
         after = self._wait(
-            f"{before.name} has a new process",
-            lambda: next((n for n in self.nodes() if n.name == before.name and _runs(n.pid)), None),
+            f"{name} has a new process",
+            lambda: next((n for n in self.nodes() if n.name == name and _runs(n.pid)), None),
             seconds,
         )
         self._remember()
-        address = self.address(before.name)
-        self._wait(f"{before.name} serves", lambda: self.healthy(address), seconds)
+        address = self.address(name)
+        self._wait(f"{name} serves", lambda: self.healthy(address), seconds)
         return Node(**{f: getattr(after, f) for f in Node.__slots__})
 
     def _has_started(self, name: str, seconds: float) -> bool:

@@ -10,10 +10,7 @@ from cometmq.nameserver.server import NameserverServer
 from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.harness.relay import Relay
-from cometmq.tests.nameserver.fake_broker import (
-    WAIT_S,
-    controller_config,
-)
+from cometmq.tests.nameserver.fake_broker import WAIT_S, controller_config
 
 
 async def test_a_connection_without_answers_is_closed_early(
