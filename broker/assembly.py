@@ -19,6 +19,7 @@ from ..store.format.record import pack_host
 from ..store.format.results import StoredRecord
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
+from ..store.native_parts import NativeParts
 from .access.key_source import KeySource
 from .access.quota_admin import QuotaAdmin
 from .access.quotas import Quotas
@@ -346,6 +347,21 @@ def _durability_policy(store_config: StoreConfig, ha: HaConfig) -> DurabilityPol
     )
 
 
+def native_parts() -> NativeParts:
+    """Return what the native crate does for a store; nothing without the crate."""
+    records, codec = native.part("QueueRecords"), native.part("codec")
+
+    def function(name: str) -> Any:
+        return getattr(codec, name, None)  # None also with a crate that is older than the function
+
+    return NativeParts(
+        records=records and records(StoredRecord),
+        index_entries=function("index_entries"),
+        whole_records=function("whole_records"),
+        queue_units=function("queue_units"),
+    )
+
+
 def _open_store(
     store_config: StoreConfig, clock: Clock, faults: FaultTable | None, stack: AsyncExitStack
 ) -> MessageStore:
@@ -355,15 +371,7 @@ def _open_store(
         if PowerLossDisk.wanted(store_config.root):
             disk = PowerLossDisk(store_config.root)
         disk.fault = faults.disk_fault
-    records = native.part("QueueRecords")
-    store = MessageStore(
-        store_config,
-        clock.wall_ms,
-        disk,
-        records and records(StoredRecord),
-        # None also with a crate that is older than the function.
-        getattr(native.part("codec"), "index_entries", None),
-    )
+    store = MessageStore(store_config, clock.wall_ms, disk, native_parts())
     for line in store.open().lines():
         logger.info("store.report %s", line)
     stack.callback(store.close)

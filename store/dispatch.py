@@ -2,8 +2,8 @@
 
 The appender adds a hint for every write, so that the hot path does not parse what was just written.
 All other records (a leader's bytes, records after a recovery, records written while the hints were
-full) are parsed from the log. Both produce the same units; a test compares them. Lost hints lose
-nothing.
+full) are read from the log: by the native crate where it can (`native/src/log_units.rs`), otherwise
+in Python. All produce the same units; tests compare them. Lost hints lose nothing.
 """
 
 from bisect import bisect_right
@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .format.errors import CorruptLogError
 from .format.lmq_queues import NUMBERS, lmq_units
@@ -39,7 +40,6 @@ HINTS_MAX: Final = 65_536
 #: From this many bytes on the log is parsed in columns; below, record by record is faster.
 BULK_BYTES_MIN: Final = 512 << 10
 BULK_RECORDS_MIN: Final = 512
-#: Transaction types without a unit (docs/formats/store-format.md, section 3.4).
 
 if TYPE_CHECKING:
     from .queue.building import ArrivalReader
@@ -88,6 +88,30 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
     return arrivals, values[7]
 
 
+class NativeUnits(Protocol):
+    """Reads units of records of the common form in the native crate (`queue_units`)."""
+
+    def __call__(
+        self, data: Any, base: int, range: tuple[int, int], records_max: int
+    ) -> tuple[list[tuple[str, int, int, bytes]], int, bytes, int]:
+        """Return the units of each queue (topic, queue id, number of the first one, encoded units),
+        the position behind the last record, the store times of all units in log order (i64), and
+        the log offset of the last one. Ends in front of a record that is left to Python."""
+
+
+def _arrivals(units: Mapping[ConsumeQueue, NewUnits], times_ms: Iterable[int]) -> list[Arrival]:
+    """Return arrivals in log order, that of a record's own queue first, which have these times."""
+    found = [
+        Arrival(PutStatus.PUT_OK, offset, size, number, 0, queue.topic, queue.queue_id, code)
+        for queue, (first, data) in units.items()
+        for number, (offset, size, code) in enumerate(UNIT.iter_unpack(data), first)
+    ]
+    found.sort(key=_offset_of)
+    for arrival, time_ms in zip(found, times_ms, strict=False):
+        arrival.store_timestamp_ms = time_ms
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Hint:
     """One write of the appender: at least one record, no gap."""
@@ -122,14 +146,7 @@ class Hint:
 
     def arrivals(self) -> list[Arrival]:
         """Return the arrivals in log order, that of a record's own queue first."""
-        ok, stored_ms = PutStatus.PUT_OK, self.store_timestamp_ms
-        found = [
-            Arrival(ok, offset, size, number, stored_ms, queue.topic, queue.queue_id, code)
-            for queue, (first, data) in self.units.items()
-            for number, (offset, size, code) in enumerate(UNIT.iter_unpack(data), first)
-        ]
-        found.sort(key=_offset_of)
-        return found
+        return _arrivals(self.units, repeat(self.store_timestamp_ms))
 
     def split(self, up_to: int, count_max: int) -> tuple["Hint", "Hint"] | None:
         """Split before the first record that ends behind `up_to`, into at most `count_max` units
@@ -141,30 +158,47 @@ class Hint:
         return Hint.of(arrivals[:count], self.units), Hint.of(arrivals[count:], self.units)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadUnits:
+    """Units that the native crate read from the log."""
+
+    units: Mapping[ConsumeQueue, NewUnits]
+    #: Store times in log order.
+    times_ms: "memoryview[int]"
+
+    @property
+    def count(self) -> int:
+        return len(self.times_ms)
+
+    def arrivals(self) -> list[Arrival]:
+        """Return the arrivals in log order."""
+        return _arrivals(self.units, self.times_ms)
+
+
 class Dispatched:
     """Records that became visible, in log order."""
 
     def __init__(self) -> None:
-        self._parts: list[Hint | list[Arrival]] = []
+        self._parts: list[Hint | ReadUnits | list[Arrival]] = []
         self._count = 0
 
-    def add(self, part: Hint | list[Arrival]) -> None:
+    def add(self, part: Hint | ReadUnits | list[Arrival]) -> None:
         """Add the next records."""
         self._parts.append(part)
-        self._count += part.count if isinstance(part, Hint) else len(part)
+        self._count += len(part) if isinstance(part, list) else part.count
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Arrival]:
         for part in self._parts:
-            yield from part.arrivals() if isinstance(part, Hint) else part
+            yield from part if isinstance(part, list) else part.arrivals()
 
     def queues(self) -> set[tuple[str, int]]:
         """Return topic and queue id of the queues that got records."""
         found: set[tuple[str, int]] = set()
         for part in self._parts:
-            queues = part.units if isinstance(part, Hint) else part
+            queues = part if isinstance(part, list) else part.units
             found.update([(queue.topic, queue.queue_id) for queue in queues])
         return found
 
@@ -172,7 +206,9 @@ class Dispatched:
 class Dispatcher:
     """Moves `offset` along the log; all records before it are in the queues."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable) -> None:
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, native: NativeUnits | None = None
+    ) -> None:
         self.offset = 0
         #: Start and store time of the last record with a unit, for the checkpoint.
         self.last: tuple[int, int] = (0, 0)
@@ -181,6 +217,7 @@ class Dispatcher:
         self._hints_end = -1  # where the next hint must begin; -1: the log is ahead of the hints
         self._log = log
         self._queues = queues
+        self._native = native
         self._reader: ArrivalReader | None = None
 
     def begin_hints(self) -> None:
@@ -207,26 +244,47 @@ class Dispatcher:
         if self._hints_end == begin:
             self._hints_end = self._log.end
 
-    def dispatch(self, up_to: int, records_max: int) -> Dispatched:
-        """Write units for records that end at or before `up_to`; return the new arrivals.
+    def dispatch(self, up_to: int, records_max: int, found: Dispatched) -> None:
+        """Write units for records that end at or before `up_to`, and add these records to `found`.
 
-        Raises OSError, ValueError or CorruptLogError; units that were visible stay visible.
+        Raises OSError, ValueError or CorruptLogError; `found` has what became visible before.
         """
         up_to = min(up_to, self._log.readable_end)
         self.offset = max(self.offset, self._log.start)
-        found = Dispatched()
         while self.offset < up_to and len(found) < records_max:
             before = self.offset
             if self._hints:
                 self._take_hint(up_to, records_max - len(found), found)
-            else:
+            elif not self._take_common(up_to, records_max - len(found), found):
                 parsed, self.offset = self._parse_next(up_to, records_max - len(found))
                 if parsed:
                     self.last = (parsed[-1].physical_offset, parsed[-1].store_timestamp_ms)
                     found.add(parsed)
             if self.offset == before:
                 break
-        return found
+
+    def _take_common(self, up_to: int, records_max: int, found: Dispatched) -> bool:
+        """Write the units of the next records with the native crate; return false, with no unit
+        written, if the next record is left to Python."""
+        if self._native is None or self._queues.write_ext:
+            return False
+        begin, segment = self.offset, self._log.segment_at(self.offset)
+        limit = min(up_to, segment.end) - segment.start
+        with segment.hold() as data:
+            units, end, times, last = self._native(
+                data, segment.start, (begin - segment.start, limit), records_max
+            )
+        if segment.start + end == begin:
+            return False
+        written = self._queues.continue_with(units)
+        if written is None:
+            return False
+        self.offset = segment.start + end
+        if written:
+            times_ms = memoryview(times).cast("q")
+            self.last = (last, times_ms[-1])
+            found.add(ReadUnits(written, times_ms))
+        return True
 
     def _parse_next(self, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
         parsed, end = self.parse(self.offset, up_to, records_max)
@@ -256,7 +314,7 @@ class Dispatcher:
 
     def _read_many(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
         if self._reader is None:
-            # Loads NumPy; needed only after falling behind, or on a follower.
+            # Loads NumPy; needed for many records that the crate has not read.
             from .queue.building import ArrivalReader
 
             self._reader = ArrivalReader(self._log)

@@ -20,7 +20,7 @@ Parts: `log` (commit log), `queue_table` (consume queues), `index` (index files)
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .append import Appender, Encoded, Encoder, refused, unflushed
 from .blocks import BlockAccess
@@ -53,15 +53,13 @@ from .index.service import IndexService
 from .log.commit_log import CommitLog
 from .log.transient_pool import LogCommitter
 from .log.write_gate import WriteGate, suppress_no_space
+from .native_parts import NativeParts
 from .query import MessageQueries
 from .queue.table import QueueTable
-from .reading import NativeRecords, QueueReader
+from .reading import QueueReader
 from .retention.service import RetentionService
 from .stats import Meter, StoreStats
 from .store_lock import StoreLock
-
-if TYPE_CHECKING:
-    from .index.native_entries import NativeEntries
 
 __all__ = [
     "AppendResult",
@@ -87,10 +85,9 @@ class MessageStore:
         config: StoreConfig,
         wall_ms: Callable[[], int],
         disk: Disk | None = None,
-        records: NativeRecords | None = None,
-        index_entries: "NativeEntries | None" = None,
+        native: NativeParts | None = None,
     ) -> None:
-        """`records` and `index_entries`: what the native crate does for the store."""
+        native = native or NativeParts()
         self.config = config
         self.disk = disk or Disk()
         #: Called on the flush thread with the new flushed offset.
@@ -101,13 +98,13 @@ class MessageStore:
         self.recovery_report: RecoveryReport | None = None
         self._close_listeners: list[Callable[[], None]] = []
         self.meter = Meter()
-        self.log = CommitLog.of(config, self.disk)
+        self.log = CommitLog.of(config, self.disk, native.whole_records)
         self.queue_table = QueueTable.of(config, self.disk)
         self._gate = WriteGate()
         self._opened = False
         self._sync = config.sync_flush
         self._lock = StoreLock(config.root, self.disk)
-        self._dispatcher = Dispatcher(self.log, self.queue_table)
+        self._dispatcher = Dispatcher(self.log, self.queue_table, native.queue_units)
         self._appender = Appender(
             self.log,
             self.queue_table,
@@ -117,7 +114,7 @@ class MessageStore:
             seal=config.enabled_append_prop_crc,
             lmq_max=config.lmq_max,
         )
-        self._reader = QueueReader(self.log, self.queue_table, config, native=records)
+        self._reader = QueueReader(self.log, self.queue_table, config, native=native.records)
         self._checkpoint = Checkpoint()
         self._checkpoint_file = CheckpointFile(str(config.root / "checkpoint"), self.disk)
         self._committer: LogCommitter | None = None
@@ -132,7 +129,7 @@ class MessageStore:
             wall_ms=wall_ms,
             gate=self._gate,
             digests=self._digests,
-            native=index_entries,
+            native=native.index_entries,
         )
         self.queries = MessageQueries(
             config, self.log, self._dispatcher, index=self.index, reader=self._reader
@@ -448,13 +445,14 @@ class MessageStore:
         """Make records that end at or before `up_to` visible in their queues, in log order.
 
         Call again while `dispatched_offset` is below `up_to`. A failed write makes the store
-        read-only and returns nothing; without disk space or descriptors it pauses, and a later call
-        continues.
+        read-only; without disk space or descriptors it pauses, and a later call continues. Returns
+        what became visible, also after a failure.
         """
+        found = Dispatched()
         if self._gate.broken:
-            return Dispatched()
+            return found
         try:
-            arrivals = self._dispatcher.dispatch(up_to, max_records)
+            self._dispatcher.dispatch(up_to, max_records, found)
         except (OSError, ValueError, CorruptLogError) as error:
             lack = shortage(error) if isinstance(error, OSError) else None
             if lack is not None:
@@ -463,11 +461,11 @@ class MessageStore:
                 self._gate.pause(_DISPATCH, reason, lack.ends_when)
             else:
                 self._gate.refuse(f"Building the consume queues failed: {error}.")
-            return Dispatched()
-        if self._gate.paused:
-            self._gate.resume(_DISPATCH)
-        self.index.dispatched(len(arrivals))
-        return arrivals
+        else:
+            if self._gate.paused:
+                self._gate.resume(_DISPATCH)
+        self.index.dispatched(len(found))
+        return found
 
     # -- read the log -------------------------------------------------------------------------
 

@@ -63,7 +63,8 @@ LEFT_OUT = {
     "store": """
         any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix
         doctor_repair doctor_store index index_file kill large layout lmq_queues lost_pages model
-        native_reads queue_building queue_ext recovery scan scan_properties small_disk unit_repair
+        native_reads native_units queue_building queue_ext recovery scan scan_properties small_disk
+        unit_repair
     """,
 }
 

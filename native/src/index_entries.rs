@@ -2,17 +2,13 @@
 //!
 //! The rules are those of `store/format/index_keys.py`, which explains them: a record has one entry
 //! for `UNIQ_KEY`, one for each token of `KEYS`, and one for `TAGS`. Records of the common form
-//! (version 1, IPv4 hosts, lengths that add up) are read here; the Python path reads all others.
+//! (`log_reader`) are read here; the Python path reads all others.
 
-use pyo3::buffer::{PyBuffer, ReadOnlyCell};
-use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::record_layout::{
-    FIXED_BYTES, HOSTS_V6, MAGIC_V1, PAIR_END, RECORD_BYTES_MIN, TRANSACTION_MASK,
-    TRANSACTION_ROLLBACK,
-};
+use crate::log_reader::{read_segment, Bytes, LogReader, LogRecord};
+use crate::record_layout::{PAIR_END, TRANSACTION_MASK, TRANSACTION_ROLLBACK};
 
 const UNIQUE: i64 = 0;
 const KEY: i64 = 1;
@@ -43,13 +39,9 @@ pub fn index_entries<'py>(
     bytes_max: usize,
 ) -> PyResult<PyColumns<'py>> {
     let (position, limit) = range;
-    let buffer = PyBuffer::<u8>::get(data)?;
-    let bytes = buffer
-        .as_slice(py)
-        .ok_or_else(|| PyBufferError::new_err("the segment is not contiguous"))?;
-    let mut reader = Reader::new(Cells(bytes), base, limit.min(bytes.len()));
-    let (end, records) = reader.read(position, records_max, bytes_max);
-    let found = reader.found;
+    let (found, end, records) = read_segment(py, data, base, limit, |reader| {
+        read(reader, position, records_max, bytes_max)
+    })?;
     let columns = [&found.hashes, &found.offsets, &found.times, &found.kinds].map(|column| {
         let bytes: Vec<u8> = column.iter().flat_map(|word| word.to_ne_bytes()).collect();
         PyBytes::new(py, &bytes)
@@ -57,117 +49,36 @@ pub fn index_entries<'py>(
     Ok((columns, end, records))
 }
 
-/// Bytes of a segment, of which only parts are copied.
-trait Bytes {
-    /// Copy [`begin`, `end`), which must exist.
-    fn copy(&self, begin: usize, end: usize, to: &mut Vec<u8>);
+/// Return the entries, the position behind the last record, and the number of records.
+fn read<B: Bytes>(
+    mut reader: LogReader<B>,
+    position: usize,
+    records_max: usize,
+    bytes_max: usize,
+) -> (Columns, usize, usize) {
+    let mut found = Columns::default();
+    let (mut at, mut records, mut bytes) = (position, 0, 0);
+    while records < records_max {
+        let Some(record) = reader.record_at(at) else {
+            break;
+        };
+        bytes += record.properties.len();
+        if bytes > bytes_max && records > 0 {
+            break;
+        }
+        if record.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK {
+            found.add(&record);
+        }
+        at = record.end;
+        records += 1;
+    }
+    (found, at, records)
 }
 
-struct Cells<'a>(&'a [ReadOnlyCell<u8>]);
-
-impl Bytes for Cells<'_> {
-    fn copy(&self, begin: usize, end: usize, to: &mut Vec<u8>) {
-        to.clear();
-        to.extend(self.0[begin..end].iter().map(ReadOnlyCell::get));
-    }
-}
-
-struct Reader<B> {
-    data: B,
-    base: i64,
-    limit: usize,
-    /// The fixed bytes of the record.
-    head: Vec<u8>,
-    /// The rest behind the body: length of the topic, topic, length of the properties, properties.
-    text: Vec<u8>,
-    found: Columns,
-}
-
-/// The parts of a record that have an influence on its entries.
-struct Place {
-    end: usize,
-    /// Position of the properties in `text`.
-    properties: usize,
-    is_rolled_back: bool,
-    offset: i64,
-    store_ms: i64,
-}
-
-impl<B: Bytes> Reader<B> {
-    fn new(data: B, base: i64, limit: usize) -> Self {
-        Self {
-            data,
-            base,
-            limit,
-            head: Vec::new(),
-            text: Vec::new(),
-            found: Columns::default(),
-        }
-    }
-
-    /// Return the position behind the last record, and the number of records.
-    fn read(&mut self, position: usize, records_max: usize, bytes_max: usize) -> (usize, usize) {
-        let (mut at, mut records, mut bytes) = (position, 0, 0);
-        while records < records_max {
-            let Some(place) = self.place(at) else {
-                break;
-            };
-            bytes += self.text.len() - place.properties;
-            if bytes > bytes_max && records > 0 {
-                break;
-            }
-            if !place.is_rolled_back {
-                self.add_entries(&place);
-            }
-            at = place.end;
-            records += 1;
-        }
-        (at, records)
-    }
-
-    /// Read the record at this position; None if it is not whole or not of the common form.
-    fn place(&mut self, at: usize) -> Option<Place> {
-        if at.checked_add(RECORD_BYTES_MIN)? > self.limit {
-            return None;
-        }
-        self.data.copy(at, at + FIXED_BYTES, &mut self.head);
-        let head = &self.head;
-        let size = usize::try_from(i32_at(head, 0)).ok()?;
-        let end = at.checked_add(size)?;
-        if size < RECORD_BYTES_MIN || end > self.limit {
-            return None;
-        }
-        let sys_flag = i32_at(head, 36);
-        let offset = i64_at(head, 28);
-        let is_common = i32_at(head, 4) as u32 == MAGIC_V1
-            && sys_flag & HOSTS_V6 == 0
-            && self.base.checked_add(i64::try_from(at).ok()?) == Some(offset);
-        let body_length = usize::try_from(i32_at(head, 84)).ok()?;
-        let text_start = (at + FIXED_BYTES).checked_add(body_length)?;
-        if !is_common || text_start + 3 > end {
-            return None;
-        }
-        let store_ms = i64_at(head, 56);
-        self.data.copy(text_start, end, &mut self.text);
-        let properties = 1 + usize::from(self.text[0]) + 2;
-        let properties_length = self.text.len().checked_sub(properties)?;
-        let length = [self.text[properties - 2], self.text[properties - 1]];
-        if usize::from(u16::from_be_bytes(length)) != properties_length {
-            return None;
-        }
-        Some(Place {
-            end,
-            properties,
-            is_rolled_back: sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK,
-            offset,
-            store_ms,
-        })
-    }
-
-    fn add_entries(&mut self, place: &Place) {
-        let topic = &self.text[1..place.properties - 2];
+impl Columns {
+    fn add(&mut self, record: &LogRecord) {
         let (mut unique, mut keys, mut tags): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
-        for pair in self.text[place.properties..].split(|&byte| byte == PAIR_END) {
+        for pair in record.properties.split(|&byte| byte == PAIR_END) {
             // Of a repeated name the last value that is not empty counts.
             for (name, value) in [
                 (b"UNIQ_KEY\x01".as_slice(), &mut unique),
@@ -180,13 +91,12 @@ impl<B: Bytes> Reader<B> {
                 }
             }
         }
-        let prefix = hash(hash(0, topic), b"#");
-        let found = &mut self.found;
+        let prefix = hash(hash(0, record.topic), b"#");
         let mut add = |kind: i64, hash: i32| {
-            found.hashes.push(unsigned(hash));
-            found.offsets.push(place.offset);
-            found.times.push(place.store_ms);
-            found.kinds.push(kind);
+            self.hashes.push(unsigned(hash));
+            self.offsets.push(record.offset);
+            self.times.push(record.store_ms);
+            self.kinds.push(kind);
         };
         if !unique.is_empty() {
             add(UNIQUE, hash(prefix, unique));
@@ -220,47 +130,14 @@ fn unsigned(hash: i32) -> i64 {
     hash.checked_abs().unwrap_or(0).into()
 }
 
-fn i32_at(data: &[u8], at: usize) -> i32 {
-    i32::from_be_bytes(data[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn i64_at(data: &[u8], at: usize) -> i64 {
-    i64::from_be_bytes(data[at..at + 8].try_into().expect("eight bytes"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::chance::{rounds, Chance};
-
-    impl Bytes for &[u8] {
-        fn copy(&self, begin: usize, end: usize, to: &mut Vec<u8>) {
-            to.clear();
-            to.extend_from_slice(&self[begin..end]);
-        }
-    }
-
-    fn record(offset: i64, sys_flag: i32, topic: &[u8], properties: &[u8]) -> Vec<u8> {
-        let mut data = vec![0; FIXED_BYTES];
-        data[4..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
-        data[28..36].copy_from_slice(&offset.to_be_bytes());
-        data[36..40].copy_from_slice(&sys_flag.to_be_bytes());
-        data[56..64].copy_from_slice(&1_700_000_000_000_i64.to_be_bytes());
-        data[84..88].copy_from_slice(&4_i32.to_be_bytes());
-        data.extend(b"body");
-        data.push(topic.len() as u8);
-        data.extend(topic);
-        data.extend((properties.len() as u16).to_be_bytes());
-        data.extend(properties);
-        let size = data.len() as i32;
-        data[..4].copy_from_slice(&size.to_be_bytes());
-        data
-    }
+    use crate::log_reader::tests::{reader, record};
 
     fn read(data: &[u8], records_max: usize, bytes_max: usize) -> (Columns, usize, usize) {
-        let mut reader = Reader::new(data, 1_000, data.len());
-        let (end, records) = reader.read(0, records_max, bytes_max);
-        (reader.found, end, records)
+        super::read(reader(data), 0, records_max, bytes_max)
     }
 
     #[test]
@@ -306,25 +183,6 @@ mod tests {
         assert_eq!(read(&data, 9, 13).1, first);
         assert_eq!(read(&data, 9, 0).2, 1);
         assert_eq!(read(&data, 1, 999).2, 1);
-    }
-
-    #[test]
-    fn records_of_another_form_are_left() {
-        let good = record(1_000, 0, b"T", b"KEYS\x01a\x02");
-        for (at, byte) in [
-            (3, 200),
-            (4, 0),
-            (30, 1),
-            (39, 0x10),
-            (39, 0x20),
-            (84, 0x80),
-            (95, 9),
-        ] {
-            let mut data = good.clone();
-            data[at] = byte;
-            assert_eq!(read(&data, 9, 999), (Columns::default(), 0, 0), "{at}");
-        }
-        assert_eq!(read(&good[..good.len() - 1], 9, 999).2, 0);
     }
 
     #[test]

@@ -29,7 +29,9 @@
 //! | `protobuf` | protobuf's wire format |
 //! | `classic_send` | sends of classic clients from their frames |
 //! | `sent`, `send_plan`, `send_codec` | SendMessage requests to records, queue units and answers |
+//! | `log_reader` | records of the common form in a segment of the log |
 //! | `index_entries` | records to entries of the message index |
+//! | `log_units` | records of a leader to queue units of a follower |
 //! | `ack` | AckMessage requests to deliveries and answers |
 
 /// Requests and answers are allocated on one thread and freed on another, in sizes above the
@@ -52,6 +54,8 @@ mod durations;
 mod frame;
 mod inbox;
 mod index_entries;
+mod log_reader;
+mod log_units;
 mod md5;
 mod metadata;
 mod options;
@@ -100,6 +104,8 @@ mod cometmq_native {
         use crate::client_sends::send_request;
         #[pymodule_export]
         use crate::index_entries::index_entries;
+        #[pymodule_export]
+        use crate::log_units::{queue_units, whole_records};
         #[pymodule_export]
         use crate::send_codec::{count_messages, SendPlan, SendPlanner, SendTemplate};
     }

@@ -164,7 +164,7 @@ impl Unit {
 }
 
 /// Return the hash of the tags, 0 without tags; None for malformed UTF-8.
-fn tags_code(properties: &[u8]) -> Option<i64> {
+pub fn tags_code(properties: &[u8]) -> Option<i64> {
     let parts = properties.split(|&byte| byte == PAIR_END);
     let mut values = parts.filter_map(|part| part.strip_prefix(TAGS_NAME));
     let Some(tags) = values.rfind(|value| !value.is_empty()) else {

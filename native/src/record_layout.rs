@@ -12,8 +12,10 @@ pub const FIXED_BYTES: usize = 88;
 pub const RECORD_BYTES_MIN: usize = FIXED_BYTES + 1 + 2;
 /// Bit of `sysFlag`: the body is compressed.
 pub const SYS_COMPRESSED: i32 = 1;
-/// Bits of `sysFlag`: the transaction's state, and its value of a rollback.
+/// Bits of `sysFlag`: the transaction's state, and its values of a half message and of a rollback.
 pub const TRANSACTION_MASK: i32 = 0xC;
+/// See `TRANSACTION_MASK`.
+pub const TRANSACTION_PREPARED: i32 = 0x4;
 /// See `TRANSACTION_MASK`.
 pub const TRANSACTION_ROLLBACK: i32 = 0xC;
 /// Bit of `sysFlag`: the host of the producer is IPv6.

@@ -23,7 +23,7 @@ idle cluster does not reserve 3 GiB per broker, and a busy one never waits for a
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 from ..config.store_config import StoreConfig
@@ -60,6 +60,15 @@ _STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
 _SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
 
 
+class WholeRecords(Protocol):
+    """Checks received records of the common form in the native crate (`whole_records`)."""
+
+    def __call__(self, data: Any, base: int, range: tuple[int, int]) -> tuple[int, int]:
+        """Return the position behind the last record, and its store time; the begin of the range
+        and 0 if it has read none. Ends in front of a record that is incomplete or left to
+        Python."""
+
+
 class CommitLog:
     """Append-only bytes [start, end) over segments of one size."""
 
@@ -71,6 +80,7 @@ class CommitLog:
         *,
         read_only: Sequence[str] = (),
         options: SegmentOptions | None = None,
+        whole_records: WholeRecords | None = None,
     ) -> None:
         everywhere = (directories,) if isinstance(directories, str) else tuple(directories)
         #: Directories of the segments; new ones go to those that are not read-only.
@@ -95,6 +105,7 @@ class CommitLog:
         self._raw_end = 0
         self._readable_store_timestamp_ms = 0
         self._look_ahead_at = _NEVER
+        self._whole_records = whole_records
         self._disk = disk
         self._maker = SegmentMaker(
             self.writable_directories,
@@ -106,7 +117,9 @@ class CommitLog:
         self._allocator = SegmentAllocator(self._maker.create, self._maker.has_space)
 
     @classmethod
-    def of(cls, config: StoreConfig, disk: Disk) -> "CommitLog":
+    def of(
+        cls, config: StoreConfig, disk: Disk, whole_records: WholeRecords | None = None
+    ) -> "CommitLog":
         """Create the log of this configuration."""
         options = SegmentOptions(
             warm=config.warm_maped_file_enable,
@@ -121,6 +134,7 @@ class CommitLog:
             disk,
             read_only=[str(path) for path in config.read_only_directories],
             options=options,
+            whole_records=whole_records,
         )
         if config.transient_store_pool_enable:
             log.pool = TransientPool(
@@ -486,6 +500,9 @@ class CommitLog:
         while view:
             segment = self.segments[-1]
             if self.received_end == segment.end:
+                if self.end != segment.end:
+                    self.drop_part()
+                    raise CorruptLogError(segment.path, self.end, "neither a record nor a blank.")
                 segment = self.add_segment(segment.end)
             position = self.received_end - segment.start
             part = view[: segment.size - position]
@@ -501,7 +518,11 @@ class CommitLog:
         """Move `end` over every whole record of `segment`."""
         with segment.hold() as data:
             limit = self.received_end - segment.start
-            position = self.end - segment.start
+            begin = position = self.end - segment.start
+            if self._whole_records is not None:
+                position, stored_ms = self._whole_records(data, segment.start, (begin, limit))
+                if position > begin:
+                    self.last_store_timestamp_ms = stored_ms
             while limit - position >= BLANK_BYTES:
                 size, magic = BLANK.unpack_from(data, position)
                 known = magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)

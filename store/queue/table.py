@@ -19,7 +19,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
@@ -171,6 +171,26 @@ class QueueTable:
                 self._write_out()
             finally:
                 self._out_lock.release()
+
+    def continue_with(
+        self, units: Iterable[tuple[str, int, int, bytes]]
+    ) -> dict[ConsumeQueue, NewUnits] | None:
+        """Make units of several queues (topic, queue id, number of the first one, encoded units)
+        visible and return them. If some of them do not follow the last one of their queue, or the
+        queue is not an ordinary one, they need `write`: returns None, with no unit written. Raises
+        as `write` does. Not for queues with extension units."""
+        found: dict[ConsumeQueue, NewUnits] = {}
+        for topic, queue_id, number, data in units:
+            if topic in self.batch_topics or is_lmq(topic):
+                return None
+            queue = self.queue(topic, queue_id)
+            if number != queue.max_offset:
+                return None
+            found[queue] = number, data
+        for queue, (number, data) in found.items():
+            queue.next_offset = max(queue.next_offset, number + len(data) // UNIT.size)
+        self.write_units(found)
+        return found
 
     def write(self, arrivals: Sequence[Arrival]) -> None:
         """Make arrivals visible; units that a queue already holds are skipped. Raises OSError or,

@@ -25,6 +25,7 @@ from typing import Any
 
 import grpc
 
+from cometmq.broker.assembly import native_parts
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
 from cometmq.ha.stream.channel import channel_options
@@ -50,6 +51,7 @@ class Node:
         self.store = MessageStore(
             StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=SEGMENT),
             wall_ms,
+            native=native_parts(),
         )
         self.store.open()
         self.store.start()

@@ -26,6 +26,7 @@ from cometmq.store.format.index_file import USUAL_LAYOUT, IndexHeader
 from cometmq.store.format.index_writer import IndexWriter
 from cometmq.store.format.record import Message, encode
 from cometmq.store.message_store import MessageStore
+from cometmq.store.native_parts import NativeParts
 from cometmq.tests.bench.rows import Row, show
 from cometmq.tests.bench.store_append import NOW_MS, messages
 
@@ -51,7 +52,7 @@ def run_store(batches: Batches, root: Path, indexed: bool) -> tuple[float, list[
         str(root), mapped_file_size_commit_log=256 << 20, message_index_enable=indexed
     )
     entries = getattr(native.part("codec"), "index_entries", None)
-    store = MessageStore(config, lambda: NOW_MS, index_entries=entries)
+    store = MessageStore(config, lambda: NOW_MS, native=NativeParts(index_entries=entries))
     store.open()
     store.start()
     steps: list[float] = []

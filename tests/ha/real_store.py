@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cometmq.broker.assembly import native_parts
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
@@ -39,7 +40,7 @@ class RealLog:
             mapped_file_size_consume_queue=20_000,
             **{"flush_interval_commit_log": 20, "flush_commit_log_least_pages": 1, **options},
         )
-        self.log = MessageStore(config, wall_ms)
+        self.log = MessageStore(config, wall_ms, native=native_parts())
         self.log.open()
         self.flushed = threading.Condition()
         self.log.on_flushed = self._on_flushed

@@ -15,6 +15,7 @@ from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.record import Message, Record, decode, encode_properties, pack_host
 from cometmq.store.message_store import AppendResult, MessageStore, PutStatus, RecoveryReport
+from cometmq.store.native_parts import NativeParts
 
 HOST = pack_host("127.0.0.1", 10911)
 SEGMENT = 4096
@@ -44,6 +45,7 @@ class Kit:
     """One directory and the store that runs in it, with a wall clock that the test moves."""
 
     make_disk: type[Disk] = Disk
+    native: NativeParts = NativeParts()
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
@@ -61,7 +63,7 @@ class Kit:
     def _new(self) -> MessageStore:
         self.disk = self.make_disk()
         config = StoreConfig(str(self.root), **self.options)
-        return MessageStore(config, lambda: self.now_ms, self.disk)
+        return MessageStore(config, lambda: self.now_ms, self.disk, self.native)
 
     # -- life ---------------------------------------------------------------------------------
 

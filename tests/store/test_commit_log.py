@@ -19,8 +19,8 @@ from cometmq.store.format.errors import (
     StoreClosedError,
     StoreError,
 )
-from cometmq.store.format.record import decode
-from cometmq.tests.store.kit import LIMIT, SEGMENT, Kit
+from cometmq.store.format.record import decode, encode, record_size
+from cometmq.tests.store.kit import LIMIT, SEGMENT, Kit, message
 
 BLANK_MAGIC = bytes.fromhex("cbd43194")
 
@@ -266,3 +266,16 @@ def test_a_record_is_read_only_at_its_own_offset(kit: Kit) -> None:
         kit.store.record_at(0)
     with pytest.raises(OffsetOutOfRangeError):
         Kit(kit.root.parent / "empty").store.log.read_record(0, 100)
+
+
+def test_a_segment_without_its_last_blank_is_refused(tmp_path: Path) -> None:
+    """No leader sends it: behind each record of a segment there is space for a blank."""
+    follower = Kit(tmp_path)
+    follower.open()
+    body = bytes(SEGMENT - 3 - record_size(message(b"")))
+    record = encode(message(body), 0, 0, follower.now_ms)
+    assert follower.store.append_raw(0, record + bytes(3)) == len(record) == SEGMENT - 3
+    with pytest.raises(CorruptLogError):
+        follower.store.append_raw(SEGMENT, b"more")
+    assert follower.store.received_end == follower.store.log_end == len(record)
+    follower.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from cometmq.store import dispatch as dispatch_module
 from cometmq.store.format.record import Message, pack_host
 from cometmq.store.message_store import Arrival
+from cometmq.store.queue import table
 from cometmq.tests.store.kit import LIMIT, Kit, message
 
 
@@ -149,3 +152,26 @@ def test_prepared_and_rolled_back_records_are_not_queued(kit: Kit) -> None:
     assert [arrival.queue_offset for arrival in arrivals] == [0, 1]
     assert kit.queue_bodies() == [b"0", b"8"]
     assert kit.store.dispatched_offset == kit.store.log_end
+
+
+def test_what_became_visible_before_a_failed_write_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting polls and the tables of a follower get only what `dispatch` returns."""
+    monkeypatch.setattr(table, "WAITING_UNITS_MAX", 10)
+    kit = Kit(tmp_path)
+    kit.open()
+    ends = [kit.write(queue_id=number % 3).physical_offset for number in range(40)]
+    lacking = True
+
+    def fault(call: str) -> None:
+        if lacking and call == "pwrite":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    kit.disk.fault = fault
+    found = list(kit.store.dispatch(LIMIT))
+    assert kit.store.paused
+    lacking = False
+    found += kit.store.dispatch(LIMIT)
+    assert [arrival.physical_offset for arrival in found] == ends
+    kit.close()

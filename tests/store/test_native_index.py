@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.proto import native
-from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.index_file import index_files
 from cometmq.store.format.index_keys import BATCH_BYTES_MAX, Entries, entries_of
 from cometmq.store.format.record import Message, encode_properties
 from cometmq.store.index.columns import next_columns
 from cometmq.store.index.native_entries import next_entries
-from cometmq.store.message_store import MessageStore
+from cometmq.store.native_parts import NativeParts
 from cometmq.tests.store.kit import Kit
 from cometmq.tests.store.test_index_keys import log_of, messages
 from cometmq.tests.store.test_native_reads import fill
@@ -31,10 +30,7 @@ pytestmark = pytest.mark.skipif(
 class NativeKit(Kit):
     """A store that indexes through the native crate."""
 
-    def _new(self) -> MessageStore:
-        self.disk = self.make_disk()
-        config = StoreConfig(str(self.root), **self.options)
-        return MessageStore(config, lambda: self.now_ms, self.disk, index_entries=INDEX_ENTRIES)
+    native = NativeParts(index_entries=INDEX_ENTRIES)
 
 
 def rows(entries: Entries) -> list[tuple[int, ...]]:

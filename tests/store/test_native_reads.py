@@ -18,11 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.proto import native
-from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.properties import SCHEDULE_TOPIC, encode_properties, java_hash
 from cometmq.store.format.record import pack_host
 from cometmq.store.format.results import StoredRecord
-from cometmq.store.message_store import MessageStore
+from cometmq.store.native_parts import NativeParts
 from cometmq.tests.store.kit import SEGMENT, Kit
 
 EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "12"))
@@ -38,10 +37,7 @@ pytestmark = pytest.mark.skipif(
 class NativeKit(Kit):
     """A store that reads through the native crate."""
 
-    def _new(self) -> MessageStore:
-        self.disk = self.make_disk()
-        config = StoreConfig(str(self.root), **self.options)
-        return MessageStore(config, lambda: self.now_ms, self.disk, QUEUE_RECORDS(StoredRecord))
+    native = NativeParts(records=QUEUE_RECORDS and QUEUE_RECORDS(StoredRecord))
 
 
 def fill(kit: Kit) -> None:
