@@ -96,7 +96,8 @@ class NativeUnits(Protocol):
     ) -> tuple[list[tuple[str, int, int, bytes]], int, bytes, int]:
         """Return the units of each queue (topic, queue id, number of the first one, encoded units),
         the position behind the last record, the store times of all units in log order (i64), and
-        the log offset of the last one. Ends in front of a record that is left to Python."""
+        the log offset of the last record with a unit. Ends in front of a record that is left to
+        Python."""
 
 
 def _arrivals(units: Mapping[ConsumeQueue, NewUnits], times_ms: Iterable[int]) -> list[Arrival]:
@@ -265,7 +266,7 @@ class Dispatcher:
 
     def _take_common(self, up_to: int, records_max: int, found: Dispatched) -> bool:
         """Write the units of the next records with the native crate; return false, with no unit
-        written, if the next record is left to Python."""
+        written, if Python must read them."""
         if self._native is None or self._queues.write_ext:
             return False
         begin, segment = self.offset, self._log.segment_at(self.offset)

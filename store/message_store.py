@@ -445,8 +445,9 @@ class MessageStore:
         """Make records that end at or before `up_to` visible in their queues, in log order.
 
         Call again while `dispatched_offset` is below `up_to`. A failed write makes the store
-        read-only; without disk space or descriptors it pauses, and a later call continues. Returns
-        what became visible, also after a failure.
+        read-only; without disk space or descriptors it pauses, and a later call continues. After a
+        failure, returns the records of the steps before the failed one; the call that continues
+        returns those of the failed step.
         """
         found = Dispatched()
         if self._gate.broken:
@@ -464,7 +465,8 @@ class MessageStore:
         else:
             if self._gate.paused:
                 self._gate.resume(_DISPATCH)
-        self.index.dispatched(len(found))
+        if not self._gate.broken:
+            self.index.dispatched(len(found))
         return found
 
     # -- read the log -------------------------------------------------------------------------

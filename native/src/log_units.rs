@@ -42,7 +42,7 @@ type PyUnits<'py> = Vec<(String, i32, i64, Bound<'py, PyBytes>)>;
 /// Return the units of the records in `range` of `data`, a segment that begins at log offset `base`:
 /// of at most `records_max` records, whose numbers follow each other in each queue. Also: the
 /// position behind the last record, the store times of the units in log order (i64 in native byte
-/// order), and the log offset of the last one (0: there is none).
+/// order), and the log offset of the last record with a unit (0: there is none).
 #[pyfunction]
 pub fn queue_units<'py>(
     py: Python<'py>,

@@ -500,9 +500,6 @@ class CommitLog:
         while view:
             segment = self.segments[-1]
             if self.received_end == segment.end:
-                if self.end != segment.end:
-                    self.drop_part()
-                    raise CorruptLogError(segment.path, self.end, "neither a record nor a blank.")
                 segment = self.add_segment(segment.end)
             position = self.received_end - segment.start
             part = view[: segment.size - position]
@@ -519,8 +516,11 @@ class CommitLog:
         with segment.hold() as data:
             limit = self.received_end - segment.start
             begin = position = self.end - segment.start
+            end_max = segment.size - BLANK_BYTES  # a blank fits behind every record
             if self._whole_records is not None:
-                position, stored_ms = self._whole_records(data, segment.start, (begin, limit))
+                position, stored_ms = self._whole_records(
+                    data, segment.start, (begin, min(limit, end_max))
+                )
                 if position > begin:
                     self.last_store_timestamp_ms = stored_ms
             while limit - position >= BLANK_BYTES:
@@ -530,6 +530,8 @@ class CommitLog:
                     break  # incomplete: the rest follows
                 try:
                     found = inspect(data, position, segment.start, check_crc=False)
+                    if not found.blank and position + found.size > end_max:
+                        raise RecordFormatError("no blank fits behind the record.")
                 except RecordFormatError as error:
                     self._drop_part(segment, position)
                     raise CorruptLogError(

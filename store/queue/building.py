@@ -1,9 +1,9 @@
 """Bulk building of consume queues from the log.
 
-Used by recovery, and by a dispatcher that is far behind without the native crate: the scanner
-returns columns, records are sorted by queue, and each queue gets its units with one write. The
-units equal those of `Dispatcher.parse` and `QueueTable.write`, which process single records (a test
-compares them).
+Used by recovery, and by a dispatcher that is far behind, for records that the native crate does not
+read: the scanner returns columns, records are sorted by queue, and each queue gets its units with
+one write. The units equal those of `Dispatcher.parse` and `QueueTable.write`, which process single
+records (a test compares them).
 """
 
 import itertools

@@ -268,14 +268,17 @@ def test_a_record_is_read_only_at_its_own_offset(kit: Kit) -> None:
         Kit(kit.root.parent / "empty").store.log.read_record(0, 100)
 
 
-def test_a_segment_without_its_last_blank_is_refused(tmp_path: Path) -> None:
-    """No leader sends it: behind each record of a segment there is space for a blank."""
+@pytest.mark.parametrize("left", [8, 7, 1, 0])
+def test_a_record_without_space_for_a_blank_behind_it_is_refused(tmp_path: Path, left: int) -> None:
+    """No leader sends it, and recovery would take the segment for damaged."""
     follower = Kit(tmp_path)
     follower.open()
-    body = bytes(SEGMENT - 3 - record_size(message(b"")))
+    body = bytes(SEGMENT - left - record_size(message(b"")))
     record = encode(message(body), 0, 0, follower.now_ms)
-    assert follower.store.append_raw(0, record + bytes(3)) == len(record) == SEGMENT - 3
-    with pytest.raises(CorruptLogError):
-        follower.store.append_raw(SEGMENT, b"more")
-    assert follower.store.received_end == follower.store.log_end == len(record)
+    if left == 8:
+        assert follower.store.append_raw(0, record) == SEGMENT - 8
+    else:
+        with pytest.raises(CorruptLogError):
+            follower.store.append_raw(0, record)
+        assert follower.store.received_end == follower.store.log_end == 0
     follower.close()
