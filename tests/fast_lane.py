@@ -20,51 +20,56 @@ LEFT_OUT = {
     "auth": "decision every_path own_clients through_nodes tls users",
     "broker": """
         ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory
-        both_protocols bounded_requests broadcast
-        classic classic_access classic_admin classic_calls classic_pop
-        classic_replicas classic_replies classic_transactions
-        cold_records dedup delay_levels descriptors differential extreme_values
-        full_disk_broker gaps lite lite_core lite_ends lite_replicas lite_subscribe message_queries
-        meta_log meta_machine metrics_token observed offset_recent order_info pop_attempts
-        pop_handover pop_restart proxy proxy_classic pull read_log recall receive
-        redelivery registration replicas
-        retention_broker revive_codec reviver role role_state send send_native server spans stand_in
-        telemetry_forward
-        timer_core timer_failover timer_kill timer_service timer_stamp timer_trouble
-        transaction_bounds transaction_checks transaction_core transaction_records
-        transaction_restart transactions trouble_that_passes wire_messages
+        both_protocols bounded_requests broadcast classic classic_access classic_admin
+        classic_calls classic_hostile classic_pop classic_replicas classic_replies
+        classic_transactions cold_records dedup delay_levels delayed descriptors
+        differential durability extreme_values flow full_disk_broker gaps lite lite_core
+        lite_ends lite_random lite_replicas lite_subscribe message_queries meta_log
+        meta_machine metrics_token observed offset_recent order_info pop_attempts
+        pop_handover pop_model pop_restart proxy proxy_classic proxy_upstreams pull quotas
+        read_log recall receive redelivery registration replicas retention_broker
+        revive_codec reviver role role_state send send_native send_typed server spans sql
+        stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
+        timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
+        transaction_core transaction_records transaction_restart transactions
+        trouble_that_passes wire_messages
     """,
     "cli": """
-        admin_commands auth_commands backup backup_users bench broker_groups commands connect
-        consume contexts definitions ha installation local_cluster proxy released_store
-        store_commands store_retention top up up_controller up_groups up_remoting
+        admin_commands auth_commands backup backup_users bench broker_groups commands
+        connect consume contexts definitions ha installation local_cluster proxy
+        refused_start released_store store_commands store_retention top up up_controller
+        up_groups up_remoting
     """,
     "client": """
-        clients examples mistakes soak strange_broker_receives strange_broker_sends sync testing
+        clients examples mistakes native_messages soak strange_broker_receives
+        strange_broker_sends sync testing
     """,
     "console": """
-        access_pages acts beside_a_server browser contexts figures lag many_objects node_death
-        operating_pages pages protobuf replication_page uploads
+        access_pages acts beside_a_server browser contexts figures lag many_objects
+        node_death operating_pages pages protobuf protocol replication_page uploads
     """,
     "docs": "first_hour help install production_guide site skips",
     "front": """
-        abuse access_point forward_hold life native_soak native_tls raw slow_clients streams
-        suspend unary
+        abuse access_point client_hello faults forward_hold life native_soak native_tls raw
+        slow_clients streams suspend unary
     """,
     "ha": """
-        control controller_link cut disk_full_handover kill log_contract refusals replication
-        role_driver scrub scrub_late upkeep
+        control controller_link cut disk_full_handover kill log_contract refusals
+        replication role_driver scrub scrub_late upkeep
     """,
-    "nameserver": "controller controller_routes deaf_connections server three_controllers",
+    "nameserver": """
+        controller controller_routes deaf_connections groups_file metrics server
+        three_controllers
+    """,
     "nameserver/core": "group_controller_machine",
     "proto": "generated messages",
-    "remoting": "codec",
+    "remoting": "bare_json codec shared_port",
     "sim": "determinism planted_bugs seeds",
     "store": """
         any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix
-        doctor_repair doctor_store index index_file kill large layout lmq_queues lost_pages model
-        native_reads native_units queue_building queue_ext recovery scan scan_properties small_disk
-        unit_repair
+        doctor_repair doctor_store index index_file index_keys kill large layout lmq_queues
+        lost_pages model native_index native_reads native_units queue_building queue_ext
+        recovery scan scan_properties small_disk stateful timer_model unit_repair
     """,
 }
 
