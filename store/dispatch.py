@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .format.errors import CorruptLogError
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from .queue.building import ArrivalReader
 
 _end_of = attrgetter("end")
-_offset_of = attrgetter("physical_offset")
 
 
 @lru_cache(maxsize=4096)
@@ -101,16 +100,19 @@ class NativeUnits(Protocol):
 
 
 def _arrivals(units: Mapping[ConsumeQueue, NewUnits], times_ms: Iterable[int]) -> list[Arrival]:
-    """Return arrivals in log order, that of a record's own queue first, which have these times."""
-    found = [
-        Arrival(PutStatus.PUT_OK, offset, size, number, 0, queue.topic, queue.queue_id, code)
+    """Return arrivals in log order, that of a record's own queue first. `times_ms`: their store
+    times."""
+    rows = [
+        (offset, size, number, queue, code)
         for queue, (first, data) in units.items()
         for number, (offset, size, code) in enumerate(UNIT.iter_unpack(data), first)
     ]
-    found.sort(key=_offset_of)
-    for arrival, time_ms in zip(found, times_ms, strict=False):
-        arrival.store_timestamp_ms = time_ms
-    return found
+    rows.sort(key=itemgetter(0))
+    ok = PutStatus.PUT_OK
+    return [
+        Arrival(ok, offset, size, number, time_ms, queue.topic, queue.queue_id, code)
+        for (offset, size, number, queue, code), time_ms in zip(rows, times_ms, strict=False)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,8 @@ class Dispatcher:
     def dispatch(self, up_to: int, records_max: int, found: Dispatched) -> None:
         """Write units for records that end at or before `up_to`, and add these records to `found`.
 
-        Raises OSError, ValueError or CorruptLogError; `found` has what became visible before.
+        Raises OSError, ValueError or CorruptLogError; `found` has the records of the steps before
+        the failed one.
         """
         up_to = min(up_to, self._log.readable_end)
         self.offset = max(self.offset, self._log.start)

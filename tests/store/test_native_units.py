@@ -1,5 +1,8 @@
 """A follower's store with the native crate: the log, the queues and the arrivals are those that
-Python makes of the same bytes."""
+Python makes of the same bytes.
+
+`COMETMQ_DIFFERENTIAL_EXAMPLES=1500 pytest tests/store/test_native_units.py` runs longer.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ from cometmq.tests.store.test_index_keys import broken, keyed
 CODEC: Any = native.part("codec")
 WHOLE_RECORDS: Any = getattr(CODEC, "whole_records", None)
 QUEUE_UNITS: Any = getattr(CODEC, "queue_units", None)
+
+EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "40"))
 
 pytestmark = pytest.mark.skipif(
     QUEUE_UNITS is None, reason="the native crate is not installed (scripts/native_door)"
@@ -205,7 +210,7 @@ def copied(kit: Kit, log: bytes, cuts: list[int], limits: list[int]) -> list[obj
     return [*seen, {} if refusal else kit.queue_files()]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     many=timed,
     damage=st.none() | st.tuples(st.integers(0, 10**6), st.integers(0, 255)),
@@ -246,8 +251,9 @@ def test_a_failed_write_of_a_queue_loses_no_arrival(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     kit.disk.fault = fault
-    while not kit.store.paused:
+    while kit.store.dispatched_offset < kit.store.log_end and not kit.store.paused:
         found += kit.store.dispatch(kit.store.log_end, 5)
+    assert kit.store.paused
     lacking = False
     while kit.store.dispatched_offset < kit.store.log_end:
         found += kit.store.dispatch(kit.store.log_end, 5)
@@ -256,7 +262,7 @@ def test_a_failed_write_of_a_queue_loses_no_arrival(
 
 
 def test_queues_that_begin_above_0_and_light_queues_are_left_to_python(tmp_path: Path) -> None:
-    leader = Kit(tmp_path / "leader", mapped_file_size_commit_log=SEGMENT)
+    leader = Kit(tmp_path / "leader")
     leader.open()
     for number in range(60):
         one = Message("T", number % 3, bytes(number), b"", born_timestamp_ms=START_MS)
