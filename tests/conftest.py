@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.proto.native import SWITCH, is_available
+from cometmq.tests.harness import forked
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
@@ -75,6 +77,16 @@ def pytest_configure() -> None:
     """Let processes under test end with Ctrl-C though the suite runs in a shell's background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    forked.install()
+
+
+@pytest.fixture(autouse=True)
+def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start processes as commands in tests that are marked `real_start`."""
+    with ExitStack() as stack:
+        if request.node.get_closest_marker("real_start"):
+            stack.enter_context(forked.real_starts())
+        yield
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
