@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,10 @@ def pytest_configure() -> None:
     forked.install()
 
 
-@pytest.fixture(autouse=True)
-def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Start processes as commands in tests that are marked `real_start`."""
-    with ExitStack() as stack:
-        if request.node.get_closest_marker("real_start"):
-            stack.enter_context(forked.real_starts())
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Start processes as commands in tests that are marked `real_start`, and in their fixtures."""
+    with forked.real_starts() if item.get_closest_marker("real_start") else nullcontext():
         yield
 
 

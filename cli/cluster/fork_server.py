@@ -19,6 +19,7 @@ ends the server; the processes go on.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -28,6 +29,7 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,8 +78,15 @@ def serve(control: int, modules: Sequence[str]) -> NoReturn:
     request = _Server(control, modules).run()
     if request is None:
         os._exit(0)
-    _run(request.command)
-    sys.exit()
+    try:
+        _run(request.command)
+        code: object = None
+    except SystemExit as ended:
+        code = ended.code
+    except Exception:  # the interpreter itself ends a process by KeyboardInterrupt
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    _end(code)
 
 
 class _Server:
@@ -159,6 +168,19 @@ def _run(command: Sequence[str]) -> None:
     else:
         sys.argv = words
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _end(code: object) -> NoReturn:
+    """End as the interpreter does, without destroying the objects: that would copy their pages."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code or 0)
 
 
 def _place(received: Sequence[int], targets: Sequence[int]) -> None:

@@ -50,17 +50,15 @@ def server() -> Iterator[ForkServer]:
     made.close()
 
 
-def forked(
-    server: ForkServer, command: list[str], out: Path, **more: Any
-) -> tuple[ForkedProcess, int]:
-    """Start a process whose output goes to a file; returns also the end of its stdin."""
+def forked(server: ForkServer, command: list[str], out: Path, **more: Any) -> ForkedProcess:
+    """Start a process whose output goes to a file."""
     reader, writer = os.pipe()
     with out.open("wb") as file:
         descriptors = {0: reader, 1: file.fileno(), 2: file.fileno()}
         environment = more.pop("environment", dict(os.environ))
         pid = server.start(command, environment, descriptors, **more)
     os.close(reader)
-    return ForkedProcess(pid, os.fdopen(writer, "wb")), pid
+    return ForkedProcess(pid, os.fdopen(writer, "wb"))
 
 
 def ended(process: ForkedProcess) -> int:
@@ -87,7 +85,7 @@ def test_a_forked_process_is_like_a_started_one(
         umask=0o27,
         process_group=0,
     )
-    process, _ = forked(
+    process = forked(
         *(server, command, tmp_path / "out"),
         environment=environment,
         directory=str(tmp_path),
@@ -105,7 +103,7 @@ def test_a_variable_that_is_read_before_main_starts_the_command(
 ) -> None:
     program = tmp_path / "flags.py"
     program.write_text("import sys; print(sys.flags.optimize)")
-    process, _ = forked(
+    process = forked(
         *(server, [sys.executable, str(program)], tmp_path / "out"),
         environment={**os.environ, "PYTHONOPTIMIZE": "2"},
     )
@@ -113,12 +111,38 @@ def test_a_variable_that_is_read_before_main_starts_the_command(
     assert (tmp_path / "out").read_text() == "2\n"
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys; print('out'); sys.exit('a reason')",
+        "import atexit; atexit.register(print, 'at the end'); print('first')",
+        "import threading, time; threading.Thread(target=lambda: print('thread')).start()",
+        "raise KeyError('unknown')",
+        "import sys; sys.exit(True)",
+    ],
+)
+def test_a_forked_process_ends_as_a_started_one(
+    server: ForkServer, tmp_path: Path, program: str
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    command = [sys.executable, str(file)]
+    started = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, text=True
+    )
+    process = forked(server, command, tmp_path / "out")
+    assert ended(process) == started.returncode
+    said = (tmp_path / "out").read_text()
+    assert said.splitlines()[:1] == started.stdout.splitlines()[:1]
+    assert said.splitlines()[-1:] == started.stdout.splitlines()[-1:]
+
+
 def test_signals_end_a_forked_process_as_a_started_one(server: ForkServer, tmp_path: Path) -> None:
     program = tmp_path / "wait.py"
     program.write_text("import sys; print('waits', flush=True); sys.stdin.read()")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         out = tmp_path / number.name
-        process, _ = forked(server, [sys.executable, str(program)], out)
+        process = forked(server, [sys.executable, str(program)], out)
         wait_until("it waits", lambda out=out: "waits" in out.read_text())
         process.send_signal(number)
         assert ended(process) == -number
@@ -140,7 +164,7 @@ def test_a_server_of_changed_files_replaces_itself(tmp_path: Path) -> None:
         for value in ("old", "a new one"):
             module.write_text(f"VALUE = {value!r}")
             os.utime(module, (time.time(), hash(value) % 1_000_000))
-            process, _ = forked(server, [sys.executable, str(program)], tmp_path / "out")
+            process = forked(server, [sys.executable, str(program)], tmp_path / "out")
             assert ended(process) == 0, (tmp_path / "out").read_text()
             outputs.append((tmp_path / "out").read_text().strip())
         server.close()
