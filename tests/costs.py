@@ -1,7 +1,7 @@
 """Where a test run's CPU goes: a pytest plugin that records, and a command that prints the tables.
 
 `scripts/test --costs` loads the plugin in every worker. Each worker appends JSON lines to a file in
-the folder that `COMETMQ_TEST_COSTS` names:
+the folder that `TEST_COSTS` names:
 
 * a test: its CPU in the worker's own process, and the time it took on the wall;
 * a process that a test started and that ended: its CPU, with that of its own ended children, and
@@ -26,7 +26,7 @@ from typing import Any, TextIO
 
 import pytest
 
-FOLDER_KEY = "COMETMQ_TEST_COSTS"
+FOLDER_KEY = "TEST_COSTS"
 _SHOWN_ARGUMENTS = 3
 
 

@@ -37,7 +37,7 @@ from .ports import HOST
 #: Pauses before a restart: the first after an end, the next ones while a process ends again within
 #: `_SOON_S`, so that one that ends at once is not started all the time.
 RESTART_PAUSES_S = (0.0, 0.2, 1.0)
-_SOON_S = 10.0
+_SOON_S = 2.0
 # Enough attempts for a port or directory that is released late.
 START_ATTEMPTS = 5
 # Longest wait of the banner for the slave to be in sync.
