@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.proto.native import SWITCH, is_available
-from cometmq.tests.harness import forked
+from cometmq.tests.harness import forked, pace
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
@@ -78,6 +78,7 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forked.install()
+    print(f"pace of this machine: {pace.PACE:g}")
 
 
 @pytest.hookimpl(hookwrapper=True)
