@@ -6,17 +6,17 @@ many groups most entries are the same from one snapshot to the next.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
-
-from msgspec import Struct
 
 from ...proto import v1
 from ...store.config.catalog import number_table
 from ..messages.wire import field
 
 
-class Position(Struct):
+@dataclass(slots=True)
+class Position:
     """The progress of one group in one queue."""
 
     #: Messages below this offset are consumed.

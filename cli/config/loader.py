@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+import msgspec
 
 from ..errors import CliError, Exit
 from . import properties
@@ -40,7 +40,7 @@ _HIDDEN = "********"
 T = TypeVar("T")
 
 
-class Setting(Struct, frozen=True):
+class Setting(msgspec.Struct, frozen=True):
     """One setting; `owners` are the dataclasses that have the field."""
 
     key: str
@@ -63,7 +63,7 @@ class Setting(Struct, frozen=True):
         return "--" + self.field.replace("_", "-")
 
 
-class Value(Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True):
     """The value of a setting and its origin."""
 
     setting: Setting
@@ -78,7 +78,7 @@ class Value(Struct, frozen=True):
         return as_text(self.value)
 
 
-class Loaded(Struct, frozen=True):
+class Loaded(msgspec.Struct, frozen=True):
     """The result: the dataclasses, all values by key, and messages for the user."""
 
     configs: Mapping[type, Any]
@@ -157,10 +157,10 @@ def load(
     return Loaded(_build(values), values, *texts)
 
 
-class _Messages(Struct):
-    warnings: list[str] = dataclasses.field(default_factory=list)
-    notices: list[str] = dataclasses.field(default_factory=list)
-    elsewhere: list[str] = dataclasses.field(default_factory=list)
+class _Messages(msgspec.Struct):
+    warnings: list[str] = msgspec.field(default_factory=list)
+    notices: list[str] = msgspec.field(default_factory=list)
+    elsewhere: list[str] = msgspec.field(default_factory=list)
 
     def unknown(self, name: str, where: str, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, list(known), n=1)
