@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from enum import IntFlag
+
+from msgspec import Struct
 
 #: Kinds of resources; ANY stands for all of them.
 ANY, TOPIC, GROUP, CLUSTER = "*", "Topic", "Group", "Cluster"
@@ -53,8 +54,7 @@ def resource_of(kind: str, name: str) -> tuple[str, str]:
     return kind, name
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcePattern:
+class ResourcePattern(Struct, frozen=True):
     """The resources of a policy: one name, or all names with a prefix."""
 
     kind: str
@@ -126,8 +126,7 @@ def parse_source(text: str) -> Source:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """One decision about a resource, for some actions and source addresses."""
 
     resource: ResourcePattern
@@ -160,8 +159,7 @@ def _contains(sources: tuple[Source, ...], source: str) -> bool:
     return any(address in network for network in sources)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user and its policies."""
 
     name: str

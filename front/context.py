@@ -7,7 +7,8 @@ and the cluster token belong to one hop and are left out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..proto.node_links import TOKEN_KEY
 from ..proto.short_polls import SHORT_POLL
@@ -55,8 +56,7 @@ def takes_several_addresses(language: str, tls: bool) -> bool:
     return name in (_SEVERAL_OVER_TLS if tls else _SEVERAL_ADDRESSES)
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(Struct):
     """One call. Plain slots, because one is created for every request."""
 
     client_id: str = ""

@@ -6,7 +6,8 @@ Pure. `codec.py` converts commands from and to bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 #: Bits of `Command.flag`.
 RESPONSE = 1
@@ -18,8 +19,7 @@ PASSED_ON = 4
 SERVER_VERSION = 513
 
 
-@dataclass(slots=True)
-class Command:
+class Command(Struct):
     """One frame. A request and its response have the same `opaque`."""
 
     #: Request code (`codes.Request`) or response code (`codes.Reply`).

@@ -78,7 +78,11 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forked.install()
-    print(f"pace of this machine: {pace.PACE:g}")
+
+
+def pytest_report_header() -> str:
+    """State the factor of the test clusters' timers."""
+    return f"pace of this machine: {pace.PACE:g}"
 
 
 @pytest.hookimpl(hookwrapper=True)

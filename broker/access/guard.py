@@ -9,9 +9,11 @@ node's own tables pass. Failures are UNAUTHORIZED in a normal answer, with the r
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...auth.decision import decide
 from ...auth.model import CLUSTER, Action, User
@@ -60,8 +62,7 @@ _NOT_SUPER = "only users of type Super have it."
 _ONE_ACTION = {int(action): action for action in Action}
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """A user whose secret is decrypted, and its decisions so far."""
 
     user: User

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 Channel = TypeVar("Channel", bound=Hashable)
 
@@ -26,8 +27,7 @@ class TooManyMembersError(ValueError):
     """The limit of members, or of their subscriptions, is reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """What a group reads of a topic."""
 
     topic: str
@@ -44,8 +44,7 @@ class Subscription:
         return _ENTRY_CHARS + len(self.topic) + len(self.expression)
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Struct, frozen=True):
     """What a client tells of itself, for tools."""
 
     language: str = ""
@@ -57,8 +56,7 @@ class About:
     from_where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow(Generic[Channel]):
+class MemberRow(Struct, Generic[Channel], frozen=True):
     """One member, for tools."""
 
     client_id: str
@@ -67,15 +65,13 @@ class MemberRow(Generic[Channel]):
     heard_ns: int
 
 
-@dataclass(slots=True)
-class _Member(Generic[Channel]):
+class _Member(Struct, Generic[Channel]):
     channel: Channel
     heard_ns: int
     about: About
 
 
-@dataclass(slots=True)
-class _Group(Generic[Channel]):
+class _Group(Struct, Generic[Channel]):
     members: dict[str, _Member[Channel]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     chars: int = 0

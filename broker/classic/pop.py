@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from ...front.context import RequestContext
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
@@ -297,7 +299,7 @@ class ClassicPop:
         except TooManyTopicsError as error:
             raise RemotingError(Reply.INVALID_PARAMETER, str(error)) from None
         self._changes.check_writable()
-        end = self._meta_log.write_group(replace(known, attributes=attributes))
+        end = self._meta_log.write_group(structs.replace(known, attributes=attributes))
         return self._changes.when_durable(end, reply(Reply.SUCCESS))
 
 

@@ -9,8 +9,9 @@ the client asks from then on, until the answer names the leader.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...remoting.broker_ids import LEADER_ID
@@ -177,8 +178,7 @@ class ClassicPulls:
         return str(self._followers.next_id() if is_cold else LEADER_ID)
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordForm:
+class _RecordForm(Struct, frozen=True):
     """Answers of PULL_MESSAGE."""
 
     owner: ClassicPulls

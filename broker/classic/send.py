@@ -11,9 +11,11 @@ import asyncio
 import re
 import struct
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -88,8 +90,7 @@ _RETRY_PREFIX = "%RETRY%"
 _STORED = (Reply.SUCCESS, Reply.FLUSH_DISK_TIMEOUT, Reply.FLUSH_SLAVE_TIMEOUT)
 
 
-@dataclass(slots=True)
-class Positions:
+class Positions(Struct):
     """Where the messages of one request were stored."""
 
     queue_id: int
@@ -111,8 +112,7 @@ class Positions:
         return fields
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(Struct):
     """What the response to a request tells."""
 
     positions: Positions

@@ -13,8 +13,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -51,8 +52,7 @@ class CommandStream(Protocol):
         """End the stream after the queued commands."""
 
 
-@dataclass(slots=True)
-class Client:
+class Client(Struct):
     """One producer or consumer object of a process."""
 
     client_id: str

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _VERSION = "v1"
 _FIELDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class RecallHandle:
+class RecallHandle(Struct, frozen=True):
     """One delayed message."""
 
     topic: str

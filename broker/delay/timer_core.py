@@ -19,8 +19,9 @@ Derived data: rebuilt from the timer files, at worst with repetitions.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+
+from msgspec import Struct, field
 
 #: Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
 #: only after a long stop, or under a load that is late anyway. One slot is always read completely.
@@ -35,8 +36,7 @@ DIRECT_MAX = 10_000
 Entry = tuple[int, int, int, int, str, str, bool, int]
 
 
-@dataclass(slots=True)
-class Timed:
+class Timed(Struct):
     """One waiting message."""
 
     due_ms: int
@@ -68,8 +68,7 @@ class Timed:
         )
 
 
-@dataclass(slots=True)
-class OpenSlot:
+class OpenSlot(Struct):
     """One open second."""
 
     read: bool = False

@@ -12,9 +12,10 @@ dropped at once, so that an idle lite topic costs nothing.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -51,8 +52,7 @@ _LOOKS_MAX = 256
 _ATTEMPT_QUEUES_MAX = 32
 
 
-@dataclass(slots=True)
-class LiteTurn:
+class LiteTurn(Struct):
     """The answer of one poll, and the origin of its messages."""
 
     turn: PopTurn
@@ -62,8 +62,7 @@ class LiteTurn:
     more: bool = False
 
 
-@dataclass(slots=True)
-class _Polls:
+class _Polls(Struct):
     """The waiting polls of one client."""
 
     waiters: dict[int, Waiter] = field(default_factory=dict)

@@ -9,9 +9,10 @@ error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -46,8 +47,7 @@ class Filter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TagFilter:
+class TagFilter(Struct, frozen=True):
     """A set of tags; a message matches if its tag is among them."""
 
     #: UTF-8, as stored.
@@ -60,8 +60,7 @@ class TagFilter:
         return property_value(record.properties, b"TAGS") in self.tags
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFilter:
+class SqlFilter(Struct, frozen=True):
     """A condition on the message's properties; a message matches if the result is TRUE."""
 
     text: str

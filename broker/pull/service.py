@@ -12,9 +12,10 @@ clients with their own offsets do: the answer is ILLEGAL_OFFSET with that offset
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -78,8 +79,7 @@ class AnswerForm(Protocol):
         """Return the answer without records; the client continues at `pull.offset`."""
 
 
-@dataclass(slots=True)
-class Pull:
+class Pull(Struct):
     """One pull that passed its checks."""
 
     topic: str
@@ -91,8 +91,7 @@ class Pull:
     bytes_max: int = ANSWER_BYTES_MAX
 
 
-@dataclass(slots=True)
-class _Waiter:
+class _Waiter(Struct):
     pull: Pull
     answer: asyncio.Future[Any]
     timer: asyncio.TimerHandle
@@ -386,8 +385,7 @@ class PullService:
             waiter.answer.set_result(answer)
 
 
-@dataclass(frozen=True, slots=True)
-class _MessageForm:
+class _MessageForm(Struct, frozen=True):
     """Answers of PullMessage: a stream of messages between a status and the next offset."""
 
     topic_bytes: bytes

@@ -12,11 +12,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 
 from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
@@ -39,8 +39,7 @@ _SILENT_AFTER = 3
 _MAX_ANSWER_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Registrant:
+class Registrant(Struct, frozen=True):
     """The registered replica, as callbacks."""
 
     links: NodeLinks

@@ -16,9 +16,10 @@ the message's immunity time counts; the reference answers it OK and drops it. Th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
@@ -69,8 +70,7 @@ _WAITING_MAX = 10_000
 _FILE = "transactionMetrics"
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The end of a transaction, as a producer reports it."""
 
     ident: TransactionId

@@ -20,8 +20,9 @@ a nearer slot first and are enqueued again from there.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ..config.store_config import StoreConfig
 from ..format.properties import DELAY
@@ -52,8 +53,7 @@ class Verdict(enum.Enum):
     CONGESTED = "WHEEL_TIMER_FLOW_CONTROL"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """The verdict; `out_ms` for TIMER, a sentence for refusals."""
 
     verdict: Verdict
@@ -104,8 +104,7 @@ def congested(num: int, limit: int, chance: float) -> bool:
     return num >= 2 * limit or chance < (num - limit) / limit
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSlot:
+class TimerSlot(Struct, frozen=True):
     """The slot of a stored message."""
 
     slot_ms: int

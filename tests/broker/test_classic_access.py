@@ -9,9 +9,10 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.quota import Quota

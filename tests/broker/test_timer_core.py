@@ -4,12 +4,13 @@ ahead of the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from cometmq.broker.delay.timer_core import DIRECT_MAX, Timed, TimerCore
 

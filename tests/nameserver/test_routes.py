@@ -1,11 +1,10 @@
 """The route tables: every rule of their docstring, and random events checked against a model."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from cometmq.nameserver import registration_rules, routes
 from cometmq.nameserver.routes import RouteTable
