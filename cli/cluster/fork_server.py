@@ -84,7 +84,7 @@ def serve(control: int, modules: Sequence[str]) -> NoReturn:
     except SystemExit as ended:
         code = ended.code
     except Exception:  # the interpreter itself ends a process by KeyboardInterrupt
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         code = 1
     _end(code)
 
