@@ -5,8 +5,11 @@ Pure. `codec.py` converts commands from and to bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .header_fields import read
 
 #: Bits of `Command.flag`.
 RESPONSE = 1
@@ -16,6 +19,8 @@ PASSED_ON = 4
 #: What this server tells of itself: the version number of 5.5.0. A client refuses SQL
 #: subscriptions to servers below 4.1.0.
 SERVER_VERSION = 513
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(slots=True)
@@ -39,6 +44,28 @@ class Command:
     version: int = SERVER_VERSION
     #: True if the header has the ROCKETMQ layout, False if it is JSON.
     binary: bool = False
+    #: What `header` or `document` has made of the command, and by which reader.
+    _made: Any = field(default=None, init=False, repr=False, compare=False)
+    _reader: object = field(default=None, init=False, repr=False, compare=False)
+
+    def header(self, layout: type[_Made], *, letters: bool = False) -> _Made:
+        """Return the fields as an object: what decides about rights and what serves the request
+        get the same one. Raises HeaderError."""
+        if self._reader is None:
+            self._made, self._reader = read(layout, self.fields, letters=letters), layout
+        made: _Made = self._as(layout)
+        return made
+
+    def document(self, reader: Callable[[Command], _Made]) -> _Made:
+        """Return what `reader` makes of the command, once, as `header` does. Raises its errors."""
+        if self._reader is None:
+            self._made, self._reader = reader(self), reader
+        made: _Made = self._as(reader)
+        return made
+
+    def _as(self, reader: object) -> Any:
+        assert self._reader is reader, f"request {self.code} is read in two ways"
+        return self._made
 
     @property
     def is_response(self) -> bool:

@@ -16,7 +16,6 @@ from ...remoting.bare_json import QueueKey, dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command
 from ...remoting.connection import Connection, Handler, PeerGoneError, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import ConsumerOfGroup
 from ...store.format.message_id import OffsetId
 from .queries import clients_record
@@ -62,7 +61,7 @@ class ClientCalls:
 
     def forward(self, command: Command, _: Connection) -> Any:
         """Answer a request for a consumer with a future of its response. Raises RemotingError."""
-        header = read(ConsumerOfGroup, command.fields)
+        header = command.header(ConsumerOfGroup)
         fields, body = command.fields, command.body
         if command.code == Request.CONSUME_MESSAGE_DIRECTLY:
             fields = {**fields, **_OF_MESSAGE, "brokerName": self._broker_name}

@@ -24,7 +24,7 @@ from .pull import ClassicPulls
 from .queries import ClassicQueries
 from .recalls import ClassicRecalls
 from .replies import ClassicReplies
-from .rights import rights
+from .rights import PUBLIC, rights
 from .send import ClassicSends
 from .send_back import SendBacks
 from .taken_send import TakenSend
@@ -95,7 +95,8 @@ class ClassicPort:
         )
         self._parts = (*self._parts, listed)
         if guard is not None:
-            access = ClassicAccess(guard, rights(broker.store, broker.transactions))
+            needs = rights(broker.store, broker.transactions)
+            access = ClassicAccess(guard, needs, PUBLIC, following.passes_on)
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}
         handlers = audited(handlers, audit)
 

@@ -14,11 +14,11 @@ from ...proto.addresses import host_port
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import SendMessage
 from ...store.format.properties import decode_properties, encode_properties
 from ...store.format.record import unpack_host
 from .calls import call
+from .documents import sent_header
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -47,8 +47,7 @@ class ClassicReplies:
 
     def reply(self, command: Command, peer: Connection) -> Any:
         """Answer SEND_REPLY_MESSAGE with a future. Raises RemotingError."""
-        letters = command.code == Request.SEND_REPLY_MESSAGE_V2
-        header = read(SendMessage, command.fields, letters=letters)
+        header = sent_header(command)
         properties = decode_properties(header.properties.encode())
         client_id = properties.get("REPLY_TO_CLIENT", "")
         asker = self._producers.channel_of(client_id)

@@ -20,7 +20,6 @@ from ...remoting.codec import FrameError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import EndTransaction
 from ...store.format.message_id import OffsetId
 from ...store.format.record import encode
@@ -74,7 +73,7 @@ class ClassicTransactions:
 
     def end(self, command: Command, _: Connection) -> Any:
         """Answer END_TRANSACTION. Raises WireError, RemotingError."""
-        header = read(EndTransaction, command.fields)
+        header = command.header(EndTransaction)
         if header.outcome not in _OUTCOMES:
             raise RemotingError(
                 Reply.INVALID_PARAMETER, f"commitOrRollback is {header.outcome}, not 0, 8 or 12"
