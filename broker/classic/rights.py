@@ -78,7 +78,7 @@ def rights(
         return (_send_to(transactions.topic_of(header.half_offset, header.message_id)),)
 
     return {
-        **_BY_FIELDS,
+        **BY_FIELDS,
         **{
             Request.VIEW_MESSAGE_BY_ID: view,
             Request.CONSUMER_SEND_MSG_BACK: send_back,
@@ -196,7 +196,7 @@ def _assignment(command: Command) -> Needs:
     return _group(asked.group), _read(asked.topic)
 
 
-_BY_FIELDS: dict[int, Callable[[Command], Needs]] = {
+BY_FIELDS: dict[int, Callable[[Command], Needs]] = {
     Request.SEND_MESSAGE: _send,
     Request.SEND_MESSAGE_V2: _send,
     Request.SEND_BATCH_MESSAGE: _send,
