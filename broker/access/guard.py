@@ -28,7 +28,7 @@ from ...front.service import Kind
 from ...proto import paths
 from ...proto.addresses import host_of, is_loopback
 from ...proto.errors import WireError
-from .rights import RIGHTS, SUPER
+from .rights import PUBLIC, RIGHTS, SUPER
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -53,6 +53,8 @@ _RECENT_MAX = 1_024
 _HEADERS_KEPT_MAX = 512
 _NAME_KEPT_MAX = 255
 
+#: A request without needs is refused: it must not be allowed because it was not understood.
+NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
@@ -137,6 +139,8 @@ class Guard:
         needs = RIGHTS[path](request)
         if not self._authorize and needs is not SUPER:
             return
+        if not needs and path not in PUBLIC:
+            raise unauthorized(NAMES_NOTHING)
         for need in needs:
             if known.depends_on_source or known.decisions.get(need) != "":
                 self._permit(known, need, ctx)

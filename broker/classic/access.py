@@ -21,6 +21,7 @@ from ...front.context import RequestContext
 from ...proto.errors import WireError
 from ...remoting.codes import Reply
 from ...remoting.connection import RemotingError
+from ..access.guard import NAMES_NOTHING
 from ..access.rights import SUPER
 from .errors import reply_code
 
@@ -90,7 +91,7 @@ class ClassicAccess:
                 raise
             return ()  # a message or transaction that only the leader has
         if not needs and command.code not in self._public:
-            raise RemotingError(Reply.NO_PERMISSION, "the request names no topic and no group")
+            raise RemotingError(Reply.NO_PERMISSION, NAMES_NOTHING)
         return needs
 
 

@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -57,6 +58,9 @@ _NUMBERS = (
 )
 _OWN_RETRIES = ("%RETRY%shop+", "%DLQ%shop")
 _NAMES = ("{} ", " {}", "{}\0", "%RETRY%{}", "%DLQ%{}", "{}%", "{}\u200b", "+{}", "ns%{}", "")
+
+
+_request: ContextVar[int] = ContextVar("request", default=0)
 
 
 @dataclass
@@ -104,6 +108,7 @@ class World:
         self.handlers = classic._server._shared.handlers
         self.methods = live.server.access.services
         self._peer: Any = Peer()
+        self._number = 0
 
     async def prepare(self) -> None:
         node = self.live.node
@@ -146,7 +151,7 @@ class World:
 
         def ended(asked: Any) -> Any:
             found = next((o for o, (at, _) in self.halves.items() if at == asked.ident.offset), "")
-            self.reached.append(f"transaction {found}")
+            self._note(f"transaction {found}")
             return end(asked)
 
         node.transactions.end = ended  # type: ignore[method-assign]
@@ -155,10 +160,19 @@ class World:
         real = getattr(part, name)
 
         def watched(asked: str, *more: Any) -> Any:
-            self.reached.append(f"{kind} {asked}")
+            self._note(f"{kind} {asked}")
             return real(asked, *more)
 
         setattr(part, name, watched)
+
+    def _note(self, reached: str) -> None:
+        """Note what the present request reaches: work for earlier ones may go on beside it."""
+        if _request.get() == self._number:
+            self.reached.append(reached)
+
+    def _begin(self) -> None:
+        self._number += 1
+        _request.set(self._number)
 
     def check(self, user: str, what: object) -> None:
         """Raise Reached if the last request reached what its user has no right on."""
@@ -184,6 +198,7 @@ class World:
             frame = encode(command)[4:]
         except FrameError:
             return
+        self._begin()
         began_s = time.process_time()
         answer = await self._handled(decode(frame))
         self._check_cost(began_s, len(frame), command)
@@ -284,6 +299,7 @@ class World:
         header = authorization(user, SECRET, TIME)
         metadata = (("authorization", header), ("x-mq-date-time", TIME))
         ctx = RequestContext(f"{user}@1", "JAVA", "5", "", PEER, metadata=metadata)
+        self._begin()
         began_s = time.process_time()
         with suppress(WireError, RpcFailure):
             await _settled(self.methods[path].handler(raw, ctx))
