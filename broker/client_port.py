@@ -115,6 +115,7 @@ class ClientPort:
         if self._config.authentication_enabled:
             guard = self.guard = await self._guard(audit)
             broker.quotas.identify(guard.user_of)
+            broker.clients.user_of, broker.clients.may = guard.user_of, guard.allows
             methods = list(map(guard.watching, methods))
             locate, serves_all = guard.locating(locate), None  # each request is checked
         access = self.access = AccessPoint(
@@ -197,6 +198,8 @@ class ClientPort:
             clock_skew_ms=self._config.authentication_clock_skew,
             refused=broker.runtime.counters.refused_calls,
             audit=audit,
+            clients=broker.clients,
+            steady_ns=self._clock.steady_ns,
         )
 
     def _methods(self, relay: Relay) -> list[Method]:

@@ -20,6 +20,11 @@ PASSED_ON = 4
 #: subscriptions to servers below 4.1.0.
 SERVER_VERSION = 513
 
+#: Fields with which a client signs its request: for servers only.
+ACCESS_KEY = "AccessKey"
+SIGNATURE = "Signature"
+CREDENTIALS = frozenset((ACCESS_KEY, SIGNATURE, "SecurityToken"))
+
 _Made = TypeVar("_Made")
 
 

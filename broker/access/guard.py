@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...front.service import Method, Outbound, Session
+    from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
     from .audit import AuditLog
     from .key_source import KeySource
@@ -94,10 +95,12 @@ class Guard:
         clock_skew_ms: int,
         refused: Counter[str],
         audit: AuditLog | None = None,
+        clients: ClientRegistry | None = None,
+        steady_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. `refused` counts refusals by
-        reason."""
+        reason. A call with the id of a client in `clients` that is another user's is refused."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
@@ -106,6 +109,8 @@ class Guard:
         self._clock_skew_ms = clock_skew_ms
         self._refused = refused
         self._audit = audit
+        self._clients = clients
+        self._steady_ns = steady_ns
         self._users_version = -1
         #: By identity of a call's metadata: the native door reuses them for equal headers.
         self._recent: dict[int, tuple[object, _Known]] = {}
@@ -134,6 +139,8 @@ class Guard:
             known = self._identify(ctx)
         if self._clock_skew_ms and not ctx.forwarded:
             self._check_clock(ctx)
+        if self._clients is not None:
+            self._check_owner(known, ctx)
         if known.is_super:
             return
         needs = RIGHTS[path](request)
@@ -148,9 +155,24 @@ class Guard:
     def check_message(self, path: str, message: Any, ctx: RequestContext) -> None:
         """Check a message of an open stream, whose signature may be old. Raises WireError."""
         known = self._identify(ctx)
+        if self._clients is not None:
+            self._check_owner(known, ctx)
         if not known.is_super and self._authorize:
             for need in RIGHTS[path](message):
                 self._permit(known, need, ctx)
+
+    def allows(self, user: str, needs: Needs, peer: str) -> bool:
+        """Return whether a client of `user` at the address `peer` may get now what has these
+        needs; False if there is no such user any more, or it is disabled."""
+        if self._tables.users_version != self._users_version:
+            self._forget()
+        try:
+            known = self._known.get(user) or self._open(user)
+        except WireError:
+            return False
+        if known.is_super or not self._authorize:
+            return True
+        return not any(self._reason(known, need, host_of(peer)) for need in needs)
 
     def user_of(self, ctx: RequestContext) -> str:
         """Return the name of the user of a checked call. Raises WireError."""
@@ -267,28 +289,44 @@ class Guard:
                 f"{self._clock_skew_ms} ms: set the client's clock, and its time zone to UTC."
             )
 
+    def _check_owner(self, known: _Known, ctx: RequestContext) -> None:
+        """Raise WireError if the client id belongs to another user, while that client is alive."""
+        clients = self._clients
+        client = clients.get(ctx.client_id) if clients is not None else None
+        if clients is None or client is None or client.user == known.user.name:
+            return
+        if clients.alive(ctx.client_id, self._steady_ns()):
+            self._refused["client"] += 1
+            raise unauthorized("the client id belongs to a client of another user.")
+        clients.forget(ctx.client_id)
+
     # -- authorization ------------------------------------------------------------------------
 
     def _permit(self, known: _Known, need: Need, ctx: RequestContext) -> None:
         """Raise WireError if the user may not do what a call needs."""
         host = host_of(ctx.peer)
-        key = (need, host) if known.depends_on_source else need
-        reason = known.decisions.get(key)
-        kind, name, _ = need
-        if reason is None:
-            reason = self._decide(known.user, need, host)
-            if len(name) <= _NAME_KEPT_MAX:
-                self._decisions += 1
-                if self._decisions > _DECISIONS_MAX:
-                    self._forget()
-                known.decisions[key] = reason
+        reason = self._reason(known, need, host)
         if reason:
             self._refused["permission"] += 1
+            kind, name, _ = need
             resource = f"{kind}:{name[:_NAME_KEPT_MAX] or self._cluster}"
             raise unauthorized(
                 f"User:{known.user.name} has no permission to access {resource} from {host}, "
                 f"{reason}"
             )
+
+    def _reason(self, known: _Known, need: Need, host: str) -> str:
+        """Return why the need is not met; empty if it is."""
+        key = (need, host) if known.depends_on_source else need
+        reason = known.decisions.get(key)
+        if reason is None:
+            reason = self._decide(known.user, need, host)
+            if len(need[1]) <= _NAME_KEPT_MAX:
+                self._decisions += 1
+                if self._decisions > _DECISIONS_MAX:
+                    self._forget()
+                known.decisions[key] = reason
+        return reason
 
     def _decide(self, user: User, need: Need, host: str) -> str:
         """Return why the need is not met; empty if it is."""

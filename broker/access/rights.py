@@ -171,7 +171,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
 }
 
 #: Methods whose request may name nothing: they concern the caller's own client, whose id belongs to
-#: its user (`owners.py`).
+#: its user.
 PUBLIC = frozenset((paths.HEARTBEAT, paths.NOTIFY_CLIENT_TERMINATION, paths.TELEMETRY))
 
 #: Methods that change topics, groups, offsets, users, policies, quotas or the broker group.

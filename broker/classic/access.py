@@ -20,6 +20,7 @@ from ...auth.signature import sign_command
 from ...front.context import RequestContext
 from ...proto.errors import WireError
 from ...remoting.codes import Reply
+from ...remoting.command import ACCESS_KEY, SIGNATURE
 from ...remoting.connection import RemotingError
 from ..access.guard import NAMES_NOTHING
 from ..access.rights import SUPER
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from ..access.guard import Guard
     from ..access.rights import Needs
 
-#: The field with the name of the user.
-ACCESS_KEY = "AccessKey"
-_SIGNATURE = "Signature"
 #: Clients up to version 4.9.3 add this field after they have signed.
 _UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
 
@@ -98,7 +96,7 @@ class ClassicAccess:
 def is_signed(command: Command, secret: bytes) -> bool:
     """Return whether a command is signed with a secret."""
     try:
-        found = base64.b64decode(command.fields.get(_SIGNATURE, ""), validate=True)
+        found = base64.b64decode(command.fields.get(SIGNATURE, ""), validate=True)
     except (binascii.Error, ValueError):
         return False
     return hmac.compare_digest(found, signature(command, secret))
@@ -107,7 +105,7 @@ def is_signed(command: Command, secret: bytes) -> bool:
 def signature(command: Command, secret: bytes) -> bytes:
     """Return the signature of a command."""
     fields = command.fields
-    names = sorted(fields.keys() - {_SIGNATURE})
+    names = sorted(fields.keys() - {SIGNATURE})
     if command.version <= _UNSIGNED_UP_TO and _UNSIGNED in names:
         names.remove(_UNSIGNED)
     return sign_command(secret, (fields[name] for name in names), command.body)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...auth.model import GROUP, Action
 from ...proto.errors import WireError
 from ...remoting.bare_json import QueueKey, dumps
 from ...remoting.codes import Reply, Request
@@ -20,6 +21,7 @@ from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import ConsumerGroup, UnregisterClient
 from ..messages.validation import check_group
 from ..metadata.tables import is_system_group
+from .bodies import NAME_CHARS_MAX
 from .documents import (
     ConsumerData,
     QueueList,
@@ -27,11 +29,12 @@ from .documents import (
     heartbeat,
     queue_list,
 )
-from .members import About, Members, Subscription, TooManyMembersError
+from .errors import user_of
+from .members import SHARED_PRODUCERS, About, Members, Subscription, TooManyMembersError
 from .pull import filter_of
 
 if TYPE_CHECKING:
-    from ..clients.registry import ClientRegistry
+    from ..clients.registry import ClientRegistry, May
     from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..pop.dead_letter import GroupTopics
@@ -57,7 +60,9 @@ class ClassicClients:
         members: Members[Connection],
         producers: Members[Connection],
         locks: QueueLocks,
+        may: May,
     ) -> None:
+        self._may = may
         self._mixed = runtime.config.allow_mixed_protocols
         self._clock = runtime.clock
         self._loop = runtime.loop
@@ -149,18 +154,33 @@ class ClassicClients:
         about: About,
     ) -> bool:
         """Enter a member; return whether the group has changed. Raises RemotingError."""
+        user = user_of(peer)
+        self._check_owner(client_id, user)
+        is_producer = members is self._producers and group != SHARED_PRODUCERS
+        if is_producer and members.owner(group) not in (None, user):
+            raise _foreign(f"producer group {group[:NAME_CHARS_MAX]}")
         if peer not in self._known:
             self._known.add(peer)
             peer.on_close(self._left)
         now_ns = self._clock.steady_ns()
         try:
-            return members.heartbeat(group, client_id, peer, subscriptions, now_ns, about=about)
+            return members.heartbeat(
+                group, client_id, peer, subscriptions, now_ns, about=about, user=user
+            )
         except TooManyMembersError as error:
             raise RemotingError(Reply.SYSTEM_BUSY, str(error)) from None
 
-    def unregister(self, command: Command, _: Connection) -> Command:
-        """Answer UNREGISTER_CLIENT."""
+    def _check_owner(self, client_id: str, user: str) -> None:
+        """Raise RemotingError if a client id belongs to another user, while it is connected."""
+        for members in (self._members, self._producers):
+            row = members.row_of(client_id)
+            if row is not None and row.user != user:
+                raise _foreign(f"client id {client_id[:NAME_CHARS_MAX]}")
+
+    def unregister(self, command: Command, peer: Connection) -> Command:
+        """Answer UNREGISTER_CLIENT. Raises RemotingError."""
         header = command.header(UnregisterClient)
+        self._check_owner(header.client_id, user_of(peer))
         if header.producer_group is not None:
             self._producers.leave(header.producer_group, header.client_id)
         group = header.consumer_group
@@ -176,9 +196,10 @@ class ClassicClients:
             return reply(Reply.SYSTEM_ERROR, f"no consumer for this group, {group}")
         return reply(Reply.SUCCESS, body=dumps({"consumerIdList": ids}))
 
-    def lock(self, command: Command, _: Connection) -> Command:
-        """Answer LOCK_BATCH_MQ."""
+    def lock(self, command: Command, peer: Connection) -> Command:
+        """Answer LOCK_BATCH_MQ. Raises RemotingError."""
         asked = command.document(queue_list)
+        self._check_owner(asked.client_id, user_of(peer))
         queues = self._existing(asked)
         now_ns = self._clock.steady_ns()
         wanted = [(queue.topic, queue.queue_id) for queue in queues]
@@ -186,9 +207,10 @@ class ClassicClients:
         locked = [queue.document() for queue in queues if (queue.topic, queue.queue_id) in held]
         return reply(Reply.SUCCESS, body=dumps({"lockOKMQSet": locked}))
 
-    def unlock(self, command: Command, _: Connection) -> Command:
-        """Answer UNLOCK_BATCH_MQ."""
+    def unlock(self, command: Command, peer: Connection) -> Command:
+        """Answer UNLOCK_BATCH_MQ. Raises RemotingError."""
         asked = command.document(queue_list)
+        self._check_owner(asked.client_id, user_of(peer))
         queues = [(each.topic, each.queue_id) for each in self._existing(asked)]
         self._locks.unlock(asked.group, asked.client_id, queues)
         return reply(Reply.SUCCESS)
@@ -235,6 +257,13 @@ class ClassicClients:
         self._notice = None
         changed, self._changed = self._changed, {}
         for group in changed:
-            for peer in self._members.channels(group):
+            needs = ((GROUP, group, int(Action.SUB)),)
+            rows = self._members.rows(group)
+            allowed = (row.channel for row in rows if self._may(row.user, needs, row.channel.peer))
+            for peer in dict.fromkeys(allowed):
                 fields = {"consumerGroup": group}
                 peer.notify(Command(Request.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+def _foreign(name: str) -> RemotingError:
+    return RemotingError(Reply.NO_PERMISSION, f"the {name} belongs to clients of another user")

@@ -141,6 +141,7 @@ def _handlers(
     producers: Members[Connection],
 ) -> tuple[dict[int, Handler], Sequence[_Part]]:
     """Build the parts; return the table of request codes, and the parts to start."""
+    may = broker.clients.may  # with authentication: the guard's
     clients = ClassicClients(
         runtime=broker.runtime,
         metadata=broker.metadata,
@@ -150,14 +151,16 @@ def _handlers(
         members=members,
         producers=producers,
         locks=locks,
+        may=may,
     )
     transactions = ClassicTransactions(
         runtime=broker.runtime,
         sender=broker.sender,
         transactions=broker.transactions,
         producers=producers,
+        may=may,
     )
-    calls = ClientCalls(broker.store, members, broker.resets, config.broker_name)
+    calls = ClientCalls(broker.store, members, broker.resets, config.broker_name, may)
     table = {
         **clients.handlers(),
         **_consuming(broker, members, config.broker_name),
@@ -165,7 +168,7 @@ def _handlers(
         **_send_backs(broker).handlers(),
         **transactions.handlers(),
         **calls.handlers(),
-        **ClassicReplies(broker.runtime, broker.sender, producers).handlers(),
+        **ClassicReplies(broker.runtime, broker.sender, producers, may).handlers(),
         **ClassicRecalls(broker.recalls, config.region_id).handlers(),
         **ClassicQueries(broker.store, broker.pump).handlers(),
     }

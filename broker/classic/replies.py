@@ -21,6 +21,7 @@ from .calls import call
 from .documents import sent_header
 
 if TYPE_CHECKING:
+    from ..clients.registry import May
     from ..runtime import Runtime
     from ..sending.sender import Sender
     from .members import Members
@@ -31,7 +32,10 @@ _NOT_STORED = {"msgId": "0", "queueOffset": "0"}
 class ClassicReplies:
     """Handler of SEND_REPLY_MESSAGE."""
 
-    def __init__(self, runtime: Runtime, sender: Sender, producers: Members[Connection]) -> None:
+    def __init__(
+        self, runtime: Runtime, sender: Sender, producers: Members[Connection], may: May
+    ) -> None:
+        self._may = may
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._region_id = runtime.config.region_id
@@ -50,13 +54,14 @@ class ClassicReplies:
         header = sent_header(command)
         properties = decode_properties(header.properties.encode())
         client_id = properties.get("REPLY_TO_CLIENT", "")
-        asker = self._producers.channel_of(client_id)
-        if asker is None:
+        asker = self._producers.row_of(client_id)
+        # A reply has no topic that its receiver could have a right on: the client id is its user's.
+        if asker is None or not self._may(asker.user, (), asker.channel.peer):
             raise RemotingError(
                 Reply.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
             )
         pushed = self._pushed(header, properties, command.body, peer)
-        return self._loop.create_task(self._push(asker, pushed, header.queue_id))
+        return self._loop.create_task(self._push(asker.channel, pushed, header.queue_id))
 
     def _pushed(
         self, header: SendMessage, properties: dict[str, str], body: bytes, peer: Connection

@@ -154,7 +154,7 @@ class World:
             self._note(f"transaction {found}")
             return end(asked)
 
-        node.transactions.end = ended  # type: ignore[method-assign]
+        node.transactions.end = ended  # type: ignore[assignment,method-assign]
 
     def _watch_names(self, part: Any, name: str, kind: str) -> None:
         real = getattr(part, name)
@@ -222,7 +222,8 @@ class World:
         if handler is None:
             return Command(Reply.REQUEST_CODE_NOT_SUPPORTED)
         try:
-            return await _settled(handler(command, self._peer))
+            answer: Command = await _settled(handler(command, self._peer))
+            return answer
         except RemotingError as error:
             return Command(error.code, remark=error.remark)
         except HeaderError as error:
@@ -240,7 +241,7 @@ class World:
             fields.update({"d": "4", "f": "0", "g": "1", "h": "0"})
             if chance.random() < 0.3:  # the long names of others beside the letters
                 fields["topic"] = self.names["rival"]["topic"]
-        return Command(code, fields, self._body(code, values, chance))
+        return Command(code, fields, self._body(values, chance))
 
     def _values(self, chance: Random) -> dict[str, Any]:
         def of(kind: str) -> str:
@@ -265,7 +266,7 @@ class World:
             "properties": f"UNIQ_KEY\x01x\x02ORIGIN_GROUP\x01{of('group')}\x02",
         }
 
-    def _body(self, code: int, values: dict[str, Any], chance: Random) -> bytes:
+    def _body(self, values: dict[str, Any], chance: Random) -> bytes:
         queue = {"topic": values["topic"], "brokerName": "DefaultBroker", "queueId": 0}
         entry = {"topic": values["topic"], "subString": "*", "subVersion": 1}
         consumer = {"groupName": values["group"], "subscriptionDataSet": [entry]}
