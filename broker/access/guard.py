@@ -2,8 +2,9 @@
 
 A verified signature (header and `x-mq-date-time`, which clients sign once a second) and a decision
 are computed once and looked up afterwards, until a user or a policy changes; only users of this
-node's own tables pass. Failures are UNAUTHORIZED in a normal answer, with the reference's sentences
-(docs/formats/grpc-api.md, sections 2.2-2.4). Failures are not stored: their number is unlimited.
+node's own tables pass. Failures are UNAUTHORIZED in a normal answer, with the reference's
+sentences (docs/formats/grpc-api.md, sections 2.2-2.4), but an unknown user gets that of a wrong
+signature. Failures are not stored: their number is unlimited.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ _NAME_KEPT_MAX = 255
 #: A request without needs is refused: it must not be allowed because it was not understood.
 NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
+#: Also for a user that does not exist: strangers do not learn the names of users.
+_WRONG_SIGNATURE = "check signature failed."
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
 _NOT_SUPER = "only users of type Super have it."
@@ -168,6 +171,7 @@ class Guard:
             self._forget()
         try:
             known = self._known.get(user) or self._open(user)
+            _check_enabled(known)
         except WireError:
             return False
         if known.is_super or not self._authorize:
@@ -202,7 +206,8 @@ class Guard:
             known = self._known.get(name) or self._open(name)
             self.computed += 1
             if not is_signed(known.secret):
-                raise unauthorized("check signature failed.")
+                raise unauthorized(_WRONG_SIGNATURE)
+            _check_enabled(known)
         except WireError:
             self._refused["signature"] += 1
             raise
@@ -257,7 +262,8 @@ class Guard:
         known = self._known.get(credential.user) or self._open(credential.user)
         self.computed += 1
         if not is_signed(credential, known.secret, date_time):
-            raise unauthorized("check signature failed.")
+            raise unauthorized(_WRONG_SIGNATURE)
+        _check_enabled(known)
         if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
             if len(self._signatures) >= _SIGNATURES_MAX:
                 self._signatures.clear()
@@ -267,9 +273,7 @@ class Guard:
     def _open(self, name: str) -> _Known:
         user = self._tables.users.get(name)
         if user is None:
-            raise unauthorized(f"User:{name} is not found.")
-        if not user.enabled:
-            raise unauthorized(f"User:{name} is disabled.")
+            raise unauthorized(_WRONG_SIGNATURE)
         try:
             secret = self._keys.key.open(name, user.secret)
         except SealError as error:
@@ -375,6 +379,12 @@ class Guard:
         if method.kind is not Kind.BIDI:
             return method
         return replace(method, handler=partial(_CheckedSession, self, method))
+
+
+def _check_enabled(known: _Known) -> None:
+    """Raise WireError if the user, who has signed, is disabled."""
+    if not known.user.enabled:
+        raise unauthorized(f"User:{known.user.name} is disabled.")
 
 
 class _CheckedSession:
