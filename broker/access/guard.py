@@ -28,13 +28,13 @@ from ...auth.signature import (
 from ...front.service import Kind
 from ...proto import paths
 from ...proto.addresses import host_of, is_loopback
-from ...proto.errors import WireError
+from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
 from .rights import PUBLIC, RIGHTS, SUPER
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ...front.context import RequestContext
     from ...front.service import Method, Outbound, Session
@@ -120,6 +120,7 @@ class Guard:
         self._known: dict[str, _Known] = {}
         self._signatures: dict[tuple[str, str], _Known] = {}
         self._decisions = 0
+        self._sessions: dict[_CheckedSession, None] = {}
         #: Signatures computed so far.
         self.computed = 0
 
@@ -374,6 +375,20 @@ class Guard:
 
         return checked
 
+    def recheck_streams(self) -> Iterator[None]:
+        """End the streams whose users have lost the rights on what they name, one a step."""
+        for session in list(self._sessions):
+            session.recheck()
+            yield
+
+    def opened(self, session: _CheckedSession) -> None:
+        """Note a session until `closed`."""
+        self._sessions[session] = None
+
+    def closed(self, session: _CheckedSession) -> None:
+        """Forget a session."""
+        self._sessions.pop(session, None)
+
     def watching(self, method: Method) -> Method:
         """Return a bidirectional method whose sessions check every message; others unchanged."""
         if method.kind is not Kind.BIDI:
@@ -393,7 +408,7 @@ class _CheckedSession:
     Not earlier, because a client that writes to a refused stream does not see the status.
     """
 
-    __slots__ = ("_ctx", "_guard", "_method", "_outbound", "_session")
+    __slots__ = ("_ctx", "_guard", "_method", "_needs", "_outbound", "_session", "_user")
 
     def __init__(
         self, guard: Guard, method: Method, ctx: RequestContext, outbound: Outbound
@@ -403,16 +418,29 @@ class _CheckedSession:
         self._ctx = ctx
         self._outbound = outbound
         self._session: Session | None = None
+        self._user = ""
+        #: Of the last message that had any: the settings.
+        self._needs: Needs = ()
 
     def receive(self, message: Any) -> Future[Any] | None:
         """Check and process one message. Raises WireError, which ends the stream."""
         if self._session is None:
             self._guard.check(self._method.path, message, self._ctx)
             self._session = self._method.handler(self._ctx, self._outbound)
+            self._user = self._guard.user_of(self._ctx)
+            self._guard.opened(self)
         else:
             self._guard.check_message(self._method.path, message, self._ctx)
+        self._needs = RIGHTS[self._method.path](message) or self._needs
         return self._session.receive(message)
 
     def close(self, reason: str) -> Future[Any] | None:
         """Close the session."""
+        self._guard.closed(self)
         return self._session.close(reason) if self._session is not None else None
+
+    def recheck(self) -> None:
+        """End the stream if its user has lost the right on what it names."""
+        if not self._guard.allows(self._user, self._needs, self._ctx.peer):
+            text = "the user of this stream has lost a right that it needs, or is disabled"
+            self._outbound.finish(RpcFailure(PERMISSION_DENIED, text))

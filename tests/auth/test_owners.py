@@ -3,9 +3,11 @@ what is sent to a client is decided by the rights that its user has at that mome
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.signature import authorization
@@ -15,14 +17,29 @@ from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
-from cometmq.tests.broker.classic_wire import GROUP, TOPIC, heartbeat, message, port_of
-from cometmq.tests.broker.live import Live
+from cometmq.tests.broker.classic_wire import GROUP, TOPIC, heartbeat, message, port_of, pulling
+from cometmq.tests.broker.live import Live, until
 from cometmq.tests.broker.test_classic_access import SECRET, guarded, half, request, signed
-from cometmq.tests.remoting.client import RemotingClient
+from cometmq.tests.remoting.client import WAIT_S, RemotingClient
 
 TIME = "20261123T060428Z"
 #: Beyond `channelExpiredTimeout`.
 SILENCE_NS = 121_000_000_000
+
+
+class Sink:
+    """The sending side of a Telemetry stream."""
+
+    finished = False
+
+    def __init__(self) -> None:
+        self.error: Any = None
+
+    def send(self, message: Any) -> None:
+        pass
+
+    def finish(self, error: Any = None) -> None:
+        self.finished, self.error = True, error
 
 
 def producing(client_id: str, group: str) -> Command:
@@ -171,3 +188,31 @@ async def test_a_client_id_of_the_grpc_protocol_belongs_to_its_first_user(tmp_pa
         assert client is not None
         client.last_seen_ns -= SILENCE_NS
         guard.check(paths.HEARTBEAT, beat, context("stranger"))
+
+
+async def test_polls_and_streams_end_when_their_user_loses_the_right(tmp_path: Path) -> None:
+    settings_of = v2.TelemetryCommand(
+        settings=v2.Settings(
+            client_type=v2.PRODUCER, publishing=v2.Publishing(topics=[v2.Resource(name=TOPIC)])
+        )
+    )
+    async with guarded(tmp_path) as (live, client):
+        port = live.server.instance._client_port
+        assert port is not None
+        assert port.guard is not None
+        method = live.server.access.services[paths.TELEMETRY]
+        sinks = {}
+        for user in ("p", "admin"):
+            ctx = context(user, f"{user}@1")
+            sinks[user] = Sink()
+            session: Any = method.handler(ctx, sinks[user])
+            session.receive(settings_of.SerializeToString())
+        waiting = client.post(
+            signed(pulling(sysFlag=6, suspendTimeoutMillis=30_000, queueId=0), "c")
+        )
+        await until(lambda: any(live.node.pulls._waiters.values()))
+        put(live, "p", ("Topic:others", "Pub"))
+        await until(lambda: sinks["p"].error is not None)
+        assert not any(live.node.pulls._waiters.values())  # not after 30 s
+        assert (await asyncio.wait_for(waiting, WAIT_S)).code == Reply.PULL_NOT_FOUND
+        assert sinks["admin"].error is None
