@@ -21,8 +21,8 @@ from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import ConsumerGroup, UnregisterClient
 from ..messages.validation import check_group
 from ..metadata.tables import is_system_group
-from .bodies import NAME_CHARS_MAX
-from .documents import (
+from .bodies import (
+    NAME_CHARS_MAX,
     ConsumerData,
     QueueList,
     checked_subscription,

@@ -28,8 +28,7 @@ from ..messages.validation import MAX_BATCH, MIN_INVISIBLE_MS
 from ..pop.handles import ReceiptHandle, decode_handle
 from ..pop.retry import is_retry_topic, origin_topic
 from .assignment import ANY_QUEUE, TooManyTopicsError, pops, share, with_mode
-from .bodies import json_object, name_of
-from .documents import asked_assignment, batch_ack
+from .bodies import asked_assignment, batch_ack, json_object, name_of
 from .errors import known_group, known_topic, reply_code
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import SendMessage
 from ...store.format.properties import decode_properties, encode_properties
 from ...store.format.record import unpack_host
+from .bodies import sent_header
 from .calls import call
-from .documents import sent_header
 
 if TYPE_CHECKING:
     from ..clients.registry import May

@@ -36,7 +36,7 @@ from ...remoting.headers import (
 from ...store.format.properties import decode_properties
 from ..delay.recall_handle import decode_recall_handle
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic
-from .documents import (
+from .bodies import (
     asked_assignment,
     batch_ack,
     checked_subscription,

@@ -47,7 +47,7 @@ from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.fast_path import Prepared
 from ..sending.native_path import ClassicFormat
-from .documents import sent_header
+from .bodies import sent_header
 from .errors import context_of, no_topic, reply_code, with_codes
 from .taken_send import TakenSend, answer_parts
 

@@ -8,8 +8,8 @@ by this broker or by Apache's. Answers (docs/formats/grpc-api.md, section 5.11):
 handle that cannot be decoded or is of another topic or broker, NOT_FOUND for a delivered message
 (the official Python client takes MESSAGE_NOT_FOUND for success). Promises: OK means that the recall
 is as durable as a send and that the message will not be delivered; a message of the slot that is
-being delivered can be recalled until its own time; a handle, which anyone can make, cancels
-messages of the topic that it names only. A recall of an unknown message id succeeds,
+being delivered can be recalled until its own time; a handle, which is not signed,
+cancels messages of the topic that it names only. A recall of an unknown message id succeeds,
 because only the slot could tell.
 """
 

@@ -133,7 +133,7 @@ def delete_key(unique_key: str, real_topic: str = "") -> str:
 
 def cancellation(key: str, real_topic: str) -> str:
     """Return what a cancellation with TIMER_DEL_UNIQKEY `key` and REAL_TOPIC names, in the form
-    with the topic: it cancels messages of its own topic only, whoever made it."""
+    with the topic: it cancels messages of its own topic only."""
     return key if key.startswith(real_topic + _KEY_SEPARATOR) else delete_key(key, real_topic)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.classic.documents import BatchAck, batch_ack, queue_list
+from cometmq.broker.classic.bodies import BatchAck, batch_ack, queue_list
 from cometmq.remoting.codes import Request
 from cometmq.remoting.command import Command
 from cometmq.remoting.connection import RemotingError
