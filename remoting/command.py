@@ -56,21 +56,23 @@ class Command:
     def header(self, layout: type[_Made], *, letters: bool = False) -> _Made:
         """Return the fields as an object: what decides about rights and what serves the request
         get the same one. Raises HeaderError."""
-        if self._reader is None:
-            self._made, self._reader = read(layout, self.fields, letters=letters), layout
-        made: _Made = self._as(layout)
+        made: _Made
+        if self._reader is layout:
+            made = self._made
+            return made
+        assert self._reader is None, f"request {self.code} is read in two ways"
+        made = self._made = read(layout, self.fields, letters=letters)
+        self._reader = layout
         return made
 
     def document(self, reader: Callable[[Command], _Made]) -> _Made:
         """Return what `reader` makes of the command, once, as `header` does. Raises its errors."""
-        if self._reader is None:
-            self._made, self._reader = reader(self), reader
-        made: _Made = self._as(reader)
+        if self._reader is not reader:
+            assert self._reader is None, f"request {self.code} is read in two ways"
+            self._made = reader(self)
+            self._reader = reader
+        made: _Made = self._made
         return made
-
-    def _as(self, reader: object) -> Any:
-        assert self._reader is reader, f"request {self.code} is read in two ways"
-        return self._made
 
     @property
     def is_response(self) -> bool:
