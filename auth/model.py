@@ -145,15 +145,20 @@ class Policy(Struct, frozen=True):
         return (
             action in self.actions
             and self.resource.matches(kind, name)
-            and (not self.sources or _contains(self.sources, source))
+            and (not self.sources or self._is_from(source))
         )
+
+    def _is_from(self, source: str) -> bool:
+        """Return whether the sources have an address; an unknown one has the least rights."""
+        try:
+            return _contains(self.sources, source)
+        except ValueError:
+            return not self.allow
 
 
 def _contains(sources: tuple[Source, ...], source: str) -> bool:
-    try:
-        address = ipaddress.ip_address(source.partition("%")[0])
-    except ValueError:
-        return False
+    """Return whether networks have an address. Raises ValueError."""
+    address = ipaddress.ip_address(source.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return any(address in network for network in sources)

@@ -63,7 +63,7 @@ class RequestContext(Struct):
     language: str = ""
     client_version: str = ""
     namespace: str = ""
-    #: "host:port" of the client; "" for unix sockets.
+    #: "host:port" of the client; "" if it is unknown: a remote client with the least rights.
     peer: str = ""
     #: On the steady clock; None when the client set no deadline.
     deadline_ns: int | None = None

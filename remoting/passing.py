@@ -7,9 +7,8 @@ its number is the connection's own.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
-
-from msgspec.structs import replace
 
 from ..proto.addresses import host_of
 from .codes import Reply

@@ -1,19 +1,46 @@
-"""JSON bodies of requests: objects, lists and names, with limits. Raises RemotingError."""
+"""JSON bodies of requests: objects, lists and names, with limits, and the documents of clients.
+
+Each reader of a document makes the whole object of a request, or raises RemotingError: rights are
+decided on what the handler gets (`Command.document`). The bodies of tools for users of type Super
+are read by their handlers.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ...remoting.codes import Reply
+from ...remoting.bare_json import BareJsonError, QueueKey, queue_key
+from ...remoting.codes import BY_LETTER, Reply
 from ...remoting.connection import RemotingError
+from ...remoting.headers import SendMessage
+from .members import About, Subscription
+
+if TYPE_CHECKING:
+    from ...remoting.command import Command
 
 #: A heartbeat or a list of queues: 1,000 subscriptions take about 200 KiB.
 BODY_BYTES_MAX = 512 << 10
 ITEMS_MAX = 1_000
 NAME_CHARS_MAX = 255
+#: Groups of one heartbeat, each of which may be created with its retry topic.
+_GROUPS_MAX = 100
+#: The longest tag expression; SQL expressions have a lower limit.
+_EXPRESSION_MAX = 16_384
+#: Characters kept of what a client tells of itself.
+_LABEL_MAX = 64
+#: Acknowledgements of one request: a batch has at most 32 messages of each queue.
+_ACKS_MAX = 2_048
+#: 64 bytes in base64.
+_BITS_CHARS_MAX = 88
+#: Kinds of topics in receipt handles (`broker/pop/handles.py`).
+_KINDS = ("0", "1", "2")
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def json_object(body: bytes) -> dict[Any, Any]:
@@ -74,3 +101,181 @@ def in_range() -> Iterator[None]:
 def malformed(reason: str) -> RemotingError:
     """Return the error for a body that cannot be read."""
     return RemotingError(Reply.SYSTEM_ERROR, f"the body cannot be read: {reason}")
+
+
+def sent_header(command: Command) -> SendMessage:
+    """Return the header of a send or of a reply. Raises HeaderError."""
+    return command.header(SendMessage, letters=command.code in BY_LETTER)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """One consumer group of a heartbeat."""
+
+    group: str
+    #: None: those that the group has.
+    subscriptions: list[Subscription] | None
+    about: About
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """HEART_BEAT."""
+
+    client_id: str
+    about: About
+    producer_groups: list[str]
+    consumers: list[ConsumerData]
+
+
+def heartbeat(command: Command) -> Heartbeat:
+    """Read a heartbeat."""
+    found = json_object(command.body)
+    light = found.get("withoutSub") is True
+    return Heartbeat(
+        name_of(found, "clientID"),
+        About(command.language[:_LABEL_MAX], command.version),
+        [name_of(each, "groupName") for each in items_of(found, "producerDataSet", _GROUPS_MAX)],
+        [
+            ConsumerData(
+                name_of(each, "groupName"),
+                None if light else _subscriptions(each),
+                _about(command, each),
+            )
+            for each in items_of(found, "consumerDataSet", _GROUPS_MAX)
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSubscription:
+    """CHECK_CLIENT_CONFIG."""
+
+    #: Clients name it in every version; empty without one.
+    group: str
+    subscription: Subscription
+
+
+def checked_subscription(command: Command) -> CheckedSubscription:
+    """Read a subscription that is to be checked."""
+    found = json_object(command.body)
+    group = name_of(found, "group") if found.get("group") else ""
+    return CheckedSubscription(group, _subscription(found.get("subscriptionData")))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueList:
+    """LOCK_BATCH_MQ, UNLOCK_BATCH_MQ."""
+
+    group: str
+    client_id: str
+    queues: list[QueueKey]
+
+
+def queue_list(command: Command) -> QueueList:
+    """Read a list of queues."""
+    found = json_object(command.body)
+    try:
+        queues = [queue_key(item) for item in items_of(found, "mqSet")]
+    except BareJsonError as error:
+        raise malformed(str(error)) from None
+    return QueueList(name_of(found, "consumerGroup"), name_of(found, "clientId"), queues)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAssignment:
+    """QUERY_ASSIGNMENT."""
+
+    group: str
+    client_id: str
+    topic: str
+    broadcasting: bool
+
+
+def asked_assignment(command: Command) -> AskedAssignment:
+    """Read a request for an assignment."""
+    found = json_object(command.body)
+    return AskedAssignment(
+        name_of(found, "consumerGroup"),
+        name_of(found, "clientId"),
+        name_of(found, "topic"),
+        found.get("messageModel") == "BROADCASTING",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """BATCH_ACK_MESSAGE."""
+
+    #: Receipt handles by group and topic (the retry topic for a message from there).
+    handles: dict[tuple[str, str], list[str]]
+
+
+def batch_ack(command: Command) -> BatchAck:
+    """Read acknowledgements, at most `_ACKS_MAX` in all."""
+    found = json_object(command.body)
+    broker = name_of(found, "brokerName")
+    entries = [_ack_entry(item) for item in items_of(found, "acks")]
+    total = sum(bits.bit_count() for _, _, bits in entries)  # before a handle is made
+    if total > _ACKS_MAX:
+        raise RemotingError(Reply.INVALID_PARAMETER, f"over {_ACKS_MAX} messages in one request")
+    handles: dict[tuple[str, str], list[str]] = {}
+    for item, (start, *rest), bits in entries:
+        pop_ms, invisible_ms, revive, queue_id = rest
+        kind = item.get("r", "0")
+        made = handles.setdefault((name_of(item, "c"), name_of(item, "t")), [])
+        head = f"{start} {pop_ms} {invisible_ms} {revive} {kind} {broker} {queue_id}"
+        made.extend(f"{head} {start + bit}" for bit in range(bits.bit_length()) if bits >> bit & 1)
+    return BatchAck(handles)
+
+
+def _ack_entry(item: Any) -> tuple[dict[Any, Any], list[int], int]:
+    """Return an entry, its numbers and its bits."""
+    if not isinstance(item, dict):
+        raise malformed("an entry of the acknowledgement is not an object")
+    numbers = [_long(item, name) for name in ("so", "pt", "it", "rq", "q")]
+    bits = item.get("b")
+    if not isinstance(bits, str) or str(item.get("r", "0")) not in _KINDS:
+        raise malformed("the bits or the kind of the topic of an entry are invalid")
+    if len(bits) > _BITS_CHARS_MAX:
+        raise malformed(f"the bits of an entry are over {_BITS_CHARS_MAX} characters")
+    try:
+        return item, numbers, int.from_bytes(base64.b64decode(bits, validate=True), "little")
+    except (binascii.Error, ValueError):
+        raise malformed("the bits of an entry are not base64") from None
+
+
+def _long(found: dict[Any, Any], name: str) -> int:
+    value = found.get(name)
+    if type(value) is not int or not _LONG_MIN <= value <= _LONG_MAX:
+        raise malformed(f"{name} is not a 64-bit integer")
+    return value
+
+
+def _subscriptions(group: Any) -> list[Subscription]:
+    """Return the subscriptions of a group.
+
+    Expressions are not parsed here, which takes 20 ms for a long one: the pulls of a topic are
+    refused with the reason, the heartbeat is not.
+    """
+    return [_subscription(item) for item in items_of(group, "subscriptionDataSet")]
+
+
+def _subscription(item: Any) -> Subscription:
+    if not isinstance(item, dict):
+        raise malformed("a subscription is not an object")
+    expression, version = item.get("subString"), item.get("subVersion", 0)
+    kind = item.get("expressionType") or "TAG"
+    if not (isinstance(expression, str) and isinstance(kind, str)) or type(version) is not int:
+        raise malformed("subString, subVersion or expressionType of a subscription is invalid")
+    if max(len(expression), len(kind)) > _EXPRESSION_MAX:
+        raise malformed(f"an expression is longer than {_EXPRESSION_MAX} characters")
+    return Subscription(name_of(item, "topic"), expression, kind, version)
+
+
+def _about(command: Command, group: Any) -> About:
+    labels = (
+        value_of(group, name, str, "")[:_LABEL_MAX]
+        for name in ("consumeType", "messageModel", "consumeFromWhere")
+    )
+    return About(command.language[:_LABEL_MAX], command.version, *labels)

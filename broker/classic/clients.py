@@ -10,38 +10,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...auth.model import GROUP, Action
 from ...proto.errors import WireError
-from ...remoting.bare_json import BareJsonError, QueueKey, dumps, queue_key
+from ...remoting.bare_json import QueueKey, dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import ConsumerGroup, UnregisterClient
 from ..messages.validation import check_group
 from ..metadata.tables import is_system_group
-from .bodies import items_of, json_object, malformed, name_of, value_of
-from .members import About, Members, Subscription, TooManyMembersError
+from .bodies import (
+    NAME_CHARS_MAX,
+    ConsumerData,
+    QueueList,
+    checked_subscription,
+    heartbeat,
+    queue_list,
+)
+from .errors import user_of
+from .members import SHARED_PRODUCERS, About, Members, Subscription, TooManyMembersError
 from .pull import filter_of
 
 if TYPE_CHECKING:
-    from ..clients.registry import ClientRegistry
+    from ..clients.registry import ClientRegistry, May
     from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..pop.dead_letter import GroupTopics
     from ..runtime import Runtime
     from .locks import QueueLocks
 
-#: Groups of one heartbeat, each of which may be created with its retry topic.
-_GROUPS_MAX = 100
-#: The longest tag expression; SQL expressions have a lower limit.
-_EXPRESSION_MAX = 16_384
 #: Changes of a group within this time are one notice to each member.
 _NOTICE_S = 0.005
 _EXPIRY_CHECK_S = 10.0
-#: Characters kept of what a client tells of itself.
-_LABEL_MAX = 64
 
 
 class ClassicClients:
@@ -58,7 +60,9 @@ class ClassicClients:
         members: Members[Connection],
         producers: Members[Connection],
         locks: QueueLocks,
+        may: May,
     ) -> None:
+        self._may = may
         self._mixed = runtime.config.allow_mixed_protocols
         self._clock = runtime.clock
         self._loop = runtime.loop
@@ -103,28 +107,20 @@ class ClassicClients:
 
     def heartbeat(self, command: Command, peer: Connection) -> Command:
         """Answer HEART_BEAT."""
-        found = json_object(command.body)
-        client_id = name_of(found, "clientID")
-        light = found.get("withoutSub") is True
-        for group in items_of(found, "producerDataSet", _GROUPS_MAX):
-            about = About(command.language[:_LABEL_MAX], command.version)
-            self._enter(
-                self._producers, name_of(group, "groupName"), client_id, peer, (), about=about
-            )
-        for group in items_of(found, "consumerDataSet", _GROUPS_MAX):
-            self._heard(group, client_id, peer, light, _about(command, group))
+        beat = command.document(heartbeat)
+        for group in beat.producer_groups:
+            self._enter(self._producers, group, beat.client_id, peer, (), about=beat.about)
+        for data in beat.consumers:
+            self._heard(data, beat.client_id, peer)
         # Clients send their whole subscription every time: this server asks for it.
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         return reply(Reply.SUCCESS, fields=fields)
 
-    def _heard(
-        self, found: Any, client_id: str, peer: Connection, light: bool, about: About
-    ) -> None:
-        name = name_of(found, "groupName")
+    def _heard(self, data: ConsumerData, client_id: str, peer: Connection) -> None:
+        name = data.group
         if is_system_group(name):
             return
         check_group(name)
-        subscriptions = None if light else _subscriptions(found)
         if (
             not self._mixed
             and not self._members.has(name, client_id)
@@ -141,7 +137,10 @@ class ClassicClients:
             except WireError:
                 return  # as in RocketMQ: its pulls are refused
             self._group_topics.ensure(f"%RETRY%{name}")
-        if self._enter(self._members, name, client_id, peer, subscriptions, about=about):
+        entered = self._enter(
+            self._members, name, client_id, peer, data.subscriptions, about=data.about
+        )
+        if entered:
             self._tell(name)
 
     def _enter(
@@ -155,18 +154,33 @@ class ClassicClients:
         about: About,
     ) -> bool:
         """Enter a member; return whether the group has changed. Raises RemotingError."""
+        user = user_of(peer)
+        self._check_owner(client_id, user)
+        is_producer = members is self._producers and group != SHARED_PRODUCERS
+        if is_producer and members.owner(group) not in (None, user):
+            raise _foreign(f"producer group {group[:NAME_CHARS_MAX]}")
         if peer not in self._known:
             self._known.add(peer)
             peer.on_close(self._left)
         now_ns = self._clock.steady_ns()
         try:
-            return members.heartbeat(group, client_id, peer, subscriptions, now_ns, about=about)
+            return members.heartbeat(
+                group, client_id, peer, subscriptions, now_ns, about=about, user=user
+            )
         except TooManyMembersError as error:
             raise RemotingError(Reply.SYSTEM_BUSY, str(error)) from None
 
-    def unregister(self, command: Command, _: Connection) -> Command:
-        """Answer UNREGISTER_CLIENT."""
-        header = read(UnregisterClient, command.fields)
+    def _check_owner(self, client_id: str, user: str) -> None:
+        """Raise RemotingError if a client id belongs to another user, while it is connected."""
+        for members in (self._members, self._producers):
+            row = members.row_of(client_id)
+            if row is not None and row.user != user:
+                raise _foreign(f"client id {client_id[:NAME_CHARS_MAX]}")
+
+    def unregister(self, command: Command, peer: Connection) -> Command:
+        """Answer UNREGISTER_CLIENT. Raises RemotingError."""
+        header = command.header(UnregisterClient)
+        self._check_owner(header.client_id, user_of(peer))
         if header.producer_group is not None:
             self._producers.leave(header.producer_group, header.client_id)
         group = header.consumer_group
@@ -176,50 +190,46 @@ class ClassicClients:
 
     def members(self, command: Command, _: Connection) -> Command:
         """Answer GET_CONSUMER_LIST_BY_GROUP."""
-        group = read(ConsumerGroup, command.fields).consumer_group
+        group = command.header(ConsumerGroup).consumer_group
         ids = self._members.client_ids(group)
         if not ids:
             return reply(Reply.SYSTEM_ERROR, f"no consumer for this group, {group}")
         return reply(Reply.SUCCESS, body=dumps({"consumerIdList": ids}))
 
-    def lock(self, command: Command, _: Connection) -> Command:
-        """Answer LOCK_BATCH_MQ."""
-        group, client_id, queues = self._queues(command)
+    def lock(self, command: Command, peer: Connection) -> Command:
+        """Answer LOCK_BATCH_MQ. Raises RemotingError."""
+        asked = command.document(queue_list)
+        self._check_owner(asked.client_id, user_of(peer))
+        queues = self._existing(asked)
         now_ns = self._clock.steady_ns()
         wanted = [(queue.topic, queue.queue_id) for queue in queues]
-        held = set(self._locks.lock(group, client_id, wanted, now_ns))
+        held = set(self._locks.lock(asked.group, asked.client_id, wanted, now_ns))
         locked = [queue.document() for queue in queues if (queue.topic, queue.queue_id) in held]
         return reply(Reply.SUCCESS, body=dumps({"lockOKMQSet": locked}))
 
-    def unlock(self, command: Command, _: Connection) -> Command:
-        """Answer UNLOCK_BATCH_MQ."""
-        group, client_id, queues = self._queues(command)
-        self._locks.unlock(group, client_id, [(each.topic, each.queue_id) for each in queues])
+    def unlock(self, command: Command, peer: Connection) -> Command:
+        """Answer UNLOCK_BATCH_MQ. Raises RemotingError."""
+        asked = command.document(queue_list)
+        self._check_owner(asked.client_id, user_of(peer))
+        queues = [(each.topic, each.queue_id) for each in self._existing(asked)]
+        self._locks.unlock(asked.group, asked.client_id, queues)
         return reply(Reply.SUCCESS)
 
     def check(self, command: Command, _: Connection) -> Command:
         """Answer CHECK_CLIENT_CONFIG, sent at the start for SQL subscriptions. Raises WireError."""
-        found = json_object(command.body).get("subscriptionData")
-        subscription = _subscription(found)
+        subscription = command.document(checked_subscription).subscription
         filter_of(subscription.expression, subscription.kind)
         return reply(Reply.SUCCESS)
 
-    def _queues(self, command: Command) -> tuple[str, str, list[QueueKey]]:
-        """Return group, client id and those of the queues that exist. Raises RemotingError."""
-        found = json_object(command.body)
-        group = name_of(found, "consumerGroup")
-        queues = []
-        for item in items_of(found, "mqSet"):
-            try:
-                queue = queue_key(item)
-            except BareJsonError as error:
-                raise malformed(str(error)) from None
-            topic = self._metadata.topic(queue.topic)
-            if topic is not None and 0 <= queue.queue_id < topic.read_queues:
-                queues.append(queue)
-        if self._metadata.group(group) is None:
-            queues = []
-        return group, name_of(found, "clientId"), queues
+    def _existing(self, asked: QueueList) -> list[QueueKey]:
+        """Return those of the queues that exist."""
+        if self._metadata.group(asked.group) is None:
+            return []
+        return [queue for queue in asked.queues if self._exists(queue)]
+
+    def _exists(self, queue: QueueKey) -> bool:
+        topic = self._metadata.topic(queue.topic)
+        return topic is not None and 0 <= queue.queue_id < topic.read_queues
 
     def _left(self, peer: Connection) -> None:
         self._known.discard(peer)
@@ -247,51 +257,13 @@ class ClassicClients:
         self._notice = None
         changed, self._changed = self._changed, {}
         for group in changed:
-            for peer in self._members.channels(group):
+            needs = ((GROUP, group, int(Action.SUB)),)
+            rows = self._members.rows(group)
+            allowed = (row.channel for row in rows if self._may(row.user, needs, row.channel.peer))
+            for peer in dict.fromkeys(allowed):
                 fields = {"consumerGroup": group}
                 peer.notify(Command(Request.NOTIFY_CONSUMER_IDS_CHANGED, fields))
 
 
-def _about(command: Command, group: Any) -> About:
-    """Return what a heartbeat tells of a consumer. Raises RemotingError."""
-    labels = (
-        value_of(group, name, str, "")[:_LABEL_MAX]
-        for name in ("consumeType", "messageModel", "consumeFromWhere")
-    )
-    return About(command.language[:_LABEL_MAX], command.version, *labels)
-
-
-def heard(body: bytes) -> tuple[set[str], set[str]]:
-    """Return the consumer groups and topics that a heartbeat, a check of a subscription or a list
-    of queues names. Raises RemotingError."""
-    found = json_object(body)
-    groups = {str(found[name]) for name in ("consumerGroup", "group") if found.get(name)}
-    items = [*items_of(found, "mqSet"), found.get("subscriptionData")]
-    for group in items_of(found, "consumerDataSet", _GROUPS_MAX):
-        groups.add(name_of(group, "groupName"))
-        items += items_of(group, "subscriptionDataSet")
-    topics = {str(item.get("topic", "")) for item in items if isinstance(item, dict)}
-    topics.add(str(found.get("topic") or ""))
-    return groups - {""}, topics - {""}
-
-
-def _subscriptions(group: Any) -> list[Subscription]:
-    """Return the subscriptions of a group. Raises RemotingError.
-
-    Expressions are not parsed here, which takes 20 ms for a long one: the pulls of a topic are
-    refused with the reason, the heartbeat is not.
-    """
-    return [_subscription(item) for item in items_of(group, "subscriptionDataSet")]
-
-
-def _subscription(item: Any) -> Subscription:
-    """Return the subscription that a JSON object holds. Raises RemotingError."""
-    if not isinstance(item, dict):
-        raise malformed("a subscription is not an object")
-    expression, version = item.get("subString"), item.get("subVersion", 0)
-    kind = item.get("expressionType") or "TAG"
-    if not (isinstance(expression, str) and isinstance(kind, str)) or type(version) is not int:
-        raise malformed("subString, subVersion or expressionType of a subscription is invalid")
-    if max(len(expression), len(kind)) > _EXPRESSION_MAX:
-        raise malformed(f"an expression is longer than {_EXPRESSION_MAX} characters")
-    return Subscription(name_of(item, "topic"), expression, kind, version)
+def _foreign(name: str) -> RemotingError:
+    return RemotingError(Reply.NO_PERMISSION, f"the {name} belongs to clients of another user")

@@ -10,7 +10,7 @@ passed in, in steady nanoseconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
@@ -21,6 +21,10 @@ Channel = TypeVar("Channel", bound=Hashable)
 SUBSCRIPTION_CHARS_MAX = 64 << 20
 #: What a subscription costs beside its texts.
 _ENTRY_CHARS = 200
+
+
+#: Every client process is in this producer group, whatever its user is.
+SHARED_PRODUCERS = "CLIENT_INNER_PRODUCER"
 
 
 class TooManyMembersError(ValueError):
@@ -63,12 +67,15 @@ class MemberRow(Struct, Generic[Channel], frozen=True):
     channel: Channel
     about: About
     heard_ns: int
+    #: Whose client it is; empty without authentication.
+    user: str
 
 
 class _Member(Struct, Generic[Channel]):
     channel: Channel
     heard_ns: int
     about: About
+    user: str
 
 
 class _Group(Struct, Generic[Channel]):
@@ -103,6 +110,7 @@ class Members(Generic[Channel]):
         now_ns: int,
         *,
         about: About | None = None,
+        user: str = "",
     ) -> bool:
         """Enter a heartbeat; return whether the group must get a notice.
 
@@ -124,7 +132,7 @@ class Members(Generic[Channel]):
             self._unlink(member.channel, group, client_id)
         if about is None:
             about = member.about if member is not None else About()
-        found.members[client_id] = _Member(channel, now_ns, about)
+        found.members[client_id] = _Member(channel, now_ns, about, user)
         self._of_channel.setdefault(channel, set()).add((group, client_id))
         self._of_client.setdefault(client_id, {})[group] = None
         if subscriptions is not None:
@@ -196,26 +204,33 @@ class Members(Generic[Channel]):
         member = found.members.get(client_id) if found is not None else None
         return member.channel if member is not None else None
 
-    def channel_of(self, client_id: str) -> Channel | None:
-        """Return the connection of a client, whatever its groups are."""
+    def row_of(self, client_id: str) -> MemberRow[Channel] | None:
+        """Return a client as a member of any of its groups."""
         for group in self._of_client.get(client_id, ()):
-            return self.channel(group, client_id)
+            return self.row(group, client_id)
         return None
 
-    def next_channel(self, group: str) -> Channel | None:
-        """Return the connection of one member, another one at each call."""
-        channels = self.channels(group)
-        if not channels:
+    def owner(self, group: str) -> str | None:
+        """Return the user of a group's members; None without members."""
+        found = self._groups.get(group)
+        return next((member.user for member in found.members.values()), None) if found else None
+
+    def next_row(
+        self, group: str, may: Callable[[MemberRow[Channel]], bool]
+    ) -> MemberRow[Channel] | None:
+        """Return one of the members that `may` allows, on another connection at each call."""
+        rows = list({row.channel: row for row in self.rows(group) if may(row)}.values())
+        if not rows:
             return None
         self._turns[group] += 1
-        return channels[self._turns[group] % len(channels)]
+        return rows[self._turns[group] % len(rows)]
 
     def rows(self, group: str) -> list[MemberRow[Channel]]:
         """Return the members of a group."""
         found = self._groups.get(group)
         members = found.members.items() if found is not None else ()
         return [
-            MemberRow(client_id, member.channel, member.about, member.heard_ns)
+            MemberRow(client_id, member.channel, member.about, member.heard_ns, member.user)
             for client_id, member in members
         ]
 
@@ -225,7 +240,7 @@ class Members(Generic[Channel]):
         member = found.members.get(client_id) if found is not None else None
         if member is None:
             return None
-        return MemberRow(client_id, member.channel, member.about, member.heard_ns)
+        return MemberRow(client_id, member.channel, member.about, member.heard_ns, member.user)
 
     def all_ids(self) -> list[str]:
         """Return the ids of the members of all groups."""

@@ -18,7 +18,6 @@ from ...remoting.broker_ids import LEADER_ID
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import PullMessage
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
@@ -90,7 +89,7 @@ class ClassicPulls:
 
     def pull(self, command: Command, _: Connection) -> Any:
         """Answer a pull, at once or with a future. Raises WireError, RemotingError."""
-        header = read(PullMessage, command.fields)
+        header = command.header(PullMessage)
         self._check_group(header.consumer_group)
         topic = known_topic(self._metadata, header.topic)
         if not topic.readable:

@@ -8,7 +8,8 @@ by this broker or by Apache's. Answers (docs/formats/grpc-api.md, section 5.11):
 handle that cannot be decoded or is of another topic or broker, NOT_FOUND for a delivered message
 (the official Python client takes MESSAGE_NOT_FOUND for success). Promises: OK means that the recall
 is as durable as a send and that the message will not be delivered; a message of the slot that is
-being delivered can be recalled until its own time. A recall of an unknown message id succeeds,
+being delivered can be recalled until its own time; a handle, which is not signed,
+cancels messages of the topic that it names only. A recall of an unknown message id succeeds,
 because only the slot could tell.
 """
 
@@ -90,7 +91,8 @@ class Recalls:
         precision_ms = self._store_config.timer_precision_ms
         slot_ms = rounded(handle.recall_ms, precision_ms)
         result = self._sender.append(self._record(handle, ctx))
-        self._timers.recalled(slot_ms, handle.message_id)
+        key = delete_key(handle.message_id, handle.topic)
+        self._timers.recalled(slot_ms, key)
         answer: asyncio.Future[v2.RecallMessageResponse] = self._loop.create_future()
 
         def durable(outcome: PutStatus) -> None:
@@ -98,7 +100,7 @@ class Recalls:
                 return
             if outcome is PutStatus.PUT_OK:
                 # Again: before the confirm offset had reached the recall, it could not be enqueued.
-                self._timers.recalled(slot_ms, handle.message_id)
+                self._timers.recalled(slot_ms, key)
                 answer.set_result(_answer(handle))
             else:
                 answer.set_exception(WireError(*FAILURES[outcome]))
@@ -137,7 +139,7 @@ class Recalls:
             return
         # The slot has begun: only the slot holds the message's exact time.
         self._sender.append_pending()
-        if self._timers.waits(slot_ms, handle.message_id) is False:
+        if self._timers.waits(slot_ms, delete_key(handle.message_id, handle.topic)) is False:
             raise WireError(v2.NOT_FOUND, "too late: the message was delivered")
 
     def _record(self, handle: RecallHandle, ctx: RequestContext) -> Message:

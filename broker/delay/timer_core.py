@@ -23,6 +23,8 @@ from heapq import heapify, heappop, heappush
 
 from msgspec import Struct, field
 
+from ...store.timer.rules import delete_key
+
 #: Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
 #: only after a long stop, or under a load that is late anyway. One slot is always read completely.
 WAITING_MAX = 200_000
@@ -166,7 +168,7 @@ class TimerCore:
         if slot.read:
             heappush(self._heap, timed.entry())
             if slot.keys is not None:
-                slot.keys.add(timed.key)
+                slot.keys.add(delete_key(timed.key, timed.topic))
         else:
             slot.arriving.append(timed.entry())
 
@@ -184,9 +186,9 @@ class TimerCore:
         return len(self._directs) >= DIRECT_MAX
 
     def cancel(self, slot_ms: int, key: str, number: int = -1) -> None:
-        """Apply a cancellation (TIMER_DEL_UNIQKEY) for a slot that is open or will be open soon; no
-        effect for a done slot. With `number`, its offset in the timer topic, it has no unit: until
-        its slot is safe, enqueueing would restart at it after a crash.
+        """Apply a cancellation (`rules.cancellation` returns its key) for a slot that is open or
+        will be open soon; no effect for a done slot. With `number`, its offset in the timer topic,
+        it has no unit: until its slot is safe, enqueueing would restart at it after a crash.
         """
         if slot_ms < self.read_ms:
             if self._directs:
@@ -201,8 +203,8 @@ class TimerCore:
         self.changes += 1
 
     def waits(self, slot_ms: int, key: str) -> bool | None:
-        """Return whether a message with this key waits in the slot; None: the slot is not read
-        yet.
+        """Return whether a message that a cancellation with this key names waits in the slot; None:
+        the slot is not read yet.
         """
         if slot_ms >= self.open_ms:
             return None
@@ -212,8 +214,8 @@ class TimerCore:
         if not slot.read:
             return None
         if slot.keys is None:
-            slot.keys = {entry[4] for entry in self._heap if entry[2] == slot_ms}
-        return key in slot.keys and not _names(slot.cancelled, key, "")
+            slot.keys = {delete_key(*entry[4:6]) for entry in self._heap if entry[2] == slot_ms}
+        return key in slot.keys and key not in slot.cancelled
 
     # -- delivery -----------------------------------------------------------------------------
 
@@ -232,7 +234,7 @@ class TimerCore:
             timed = Timed(*heappop(heap))
             slot = self._slots.get(timed.slot_ms)
             keys = self._late_cancelled.get(timed.slot_ms) if slot is None else slot.cancelled
-            gone = keys and _names(keys, timed.key, timed.topic)
+            gone = keys and delete_key(timed.key, timed.topic) in keys
             (dropped if gone and not timed.rolled else due).append(timed)
         for timed in dropped:
             self.settled(timed, 0)
@@ -246,7 +248,7 @@ class TimerCore:
         self.changes += 1
         slot = self._slots.get(timed.slot_ms)
         if slot is not None and slot.keys is not None:
-            slot.keys.discard(timed.key)
+            slot.keys.discard(delete_key(timed.key, timed.topic))
         if timed.number >= 0:
             self._direct_ends[timed.number] = end
         elif slot is not None:
@@ -306,8 +308,3 @@ class TimerCore:
     def waiting(self) -> int:
         """Return the number of messages in memory."""
         return self._waiting
-
-
-def _names(keys: set[str], key: str, topic: str) -> bool:
-    """Return whether the cancellations name the message; Apache before 5.5 put the topic first."""
-    return key in keys or f"{topic}+{key}" in keys

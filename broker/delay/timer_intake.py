@@ -19,7 +19,7 @@ from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
 from ...store.format.record import checked_delivery, decode_delivery
 from ...store.format.results import GetStatus
-from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, slot_for
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, cancellation, slot_for
 from ...store.timer.store import DUE, KNOWN, TimerStore
 from .delivery_copy import DUE_BEFORE_ENQUEUED, number
 from .timer_core import Timed, TimerCore
@@ -172,6 +172,7 @@ class TimerIntake:
         now_ms = self._clock.wall_ms()
         write_ms = max(core.floor(now_ms), core.read_ms)
         cancelled = _text(property_value(properties, b"TIMER_DEL_UNIQKEY"))
+        cancelled = cancelled and cancellation(cancelled, topic)
         done = timers.put(
             out_ms,
             write_ms,

@@ -163,7 +163,7 @@ class LiteReceive:
         core.expire(self._clock.wall_ms(), self._alive)
         self._unlocked(sub)
 
-    def close(self) -> None:
+    def end_polls(self) -> None:
         """Answer all polls."""
         for key, polls in list(self._polls.items()):
             for number in list(polls.waiters):
@@ -171,7 +171,7 @@ class LiteReceive:
 
     def forget(self) -> None:
         """Answer all polls and drop all states: another replica leads."""
-        self.close()
+        self.end_polls()
         self._cores.clear()
         self._attempts.clear()
 

@@ -266,6 +266,10 @@ class PullService:
         if self._commit_timer is not None:
             self._commit_timer.cancel()
             self._commit_timer = None
+        self.end_polls()
+
+    def end_polls(self) -> None:
+        """Answer all waiting pulls: their clients pull again."""
         for waiters in list(self._waiters.values()):
             for key, waiter in list(waiters.items()):
                 self._finish(key, waiter, waiter.pull.form.empty(waiter.pull, _NOTHING_NEW))

@@ -19,7 +19,7 @@ a nearer slot first and are enqueued again from there.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -130,6 +130,12 @@ def delete_key(unique_key: str, real_topic: str = "") -> str:
     return f"{real_topic}{_KEY_SEPARATOR}{unique_key}" if real_topic else unique_key
 
 
-def is_cancelled(keys: frozenset[str], unique_key: str, real_topic: str) -> bool:
-    """Return whether a cancellation in the same slot, in either form, names the message."""
-    return unique_key in keys or delete_key(unique_key, real_topic) in keys
+def cancellation(key: str, real_topic: str) -> str:
+    """Return what a cancellation with TIMER_DEL_UNIQKEY `key` and REAL_TOPIC names, in the form
+    with the topic: it cancels messages of its own topic only."""
+    return key if key.startswith(real_topic + _KEY_SEPARATOR) else delete_key(key, real_topic)
+
+
+def is_cancelled(keys: Container[str], unique_key: str, real_topic: str) -> bool:
+    """Return whether a cancellation in the same slot names the message."""
+    return delete_key(unique_key, real_topic) in keys

@@ -47,7 +47,7 @@ from .log import TimerLog
 from .messages import TimerMessages
 from .metrics import TimerMetrics
 from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
-from .rules import DELETE_KEY, slot_for
+from .rules import DELETE_KEY, REAL_TOPIC, cancellation, slot_for
 from .unit import DEFAULT, DELETE, ROLL, TimerUnit
 from .wheel import Slot, TimerWheel
 
@@ -215,9 +215,10 @@ class TimerStore:
                 record = decode(self._messages.record_at(unit.physical_offset))
             except (OffsetOutOfRangeError, RecordFormatError):
                 continue
-            key = decode_properties(record.properties).get(DELETE_KEY)
+            properties = decode_properties(record.properties)
+            key = properties.get(DELETE_KEY)
             if key:
-                keys.add(key)
+                keys.add(cancellation(key, properties.get(REAL_TOPIC, "")))
         return frozenset(keys)
 
     def number_at(self, slot_ms: int) -> int:

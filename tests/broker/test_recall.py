@@ -92,6 +92,20 @@ async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> Non
         assert (await recall(k, handle)).status.code == v2.NOT_FOUND
 
 
+async def test_a_handle_cancels_no_message_of_another_topic(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        for name in (TOPIC, "Own"):
+            k.topic(name, message_type=v2.DELAY)
+        due = k.node.runtime.clock.wall_ms() + HOUR
+        handle = decode_recall_handle(await send(k, b"kept", due, "M1"))
+        assert handle is not None
+        for message_id in ("M1", f"{TOPIC}+M1"):
+            made = RecallHandle("Own", handle.broker, handle.recall_ms, message_id).encode()
+            assert (await recall(k, made, "Own")).status.code == v2.OK
+        k.advance(HOUR)
+        assert await bodies(k, 1) == [b"kept"]
+
+
 async def test_the_recall_record_equals_apaches(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)

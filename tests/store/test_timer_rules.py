@@ -24,6 +24,7 @@ from cometmq.store.timer.rules import (
     Request,
     TimerSlot,
     Verdict,
+    cancellation,
     congested,
     delete_key,
     is_cancelled,
@@ -137,7 +138,10 @@ def test_congestion_refuses_more_the_fuller_a_slot_is() -> None:
 def test_cancellations_name_a_key_with_or_without_its_topic() -> None:
     assert delete_key("K") == "K"
     assert delete_key("K", "T") == "T+K"
-    assert is_cancelled(frozenset({"K"}), "K", "T")
+    assert not is_cancelled(frozenset({"K"}), "K", "T")
+    assert is_cancelled({cancellation("K", "T"), cancellation("U+K", "V")}, "K", "T")
+    assert is_cancelled({cancellation("T+K", "T")}, "K", "T")
+    assert not is_cancelled({cancellation("K", "U"), cancellation("T+K", "U")}, "K", "T")
     assert is_cancelled(frozenset({"T+K"}), "K", "T")
     assert not is_cancelled(frozenset({"U+K", "L"}), "K", "T")
 

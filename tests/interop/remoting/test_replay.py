@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
@@ -204,7 +203,7 @@ class Replay:
 
     def _answer_as_recorded(self, connection: int, command: Command) -> Command | None:
         given = self._given.get((connection, command.code))
-        return structs.replace(given.popleft()) if given else None
+        return replace(given.popleft()) if given else None
 
     async def _wait_before(
         self, client: RemotingClient, sent: Command, wanted: Command | None
