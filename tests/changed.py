@@ -1,0 +1,248 @@
+"""Test files that a change can affect (`scripts/test --changed`): prints their paths for pytest.
+
+    python tests/changed.py [BASE]
+
+The change is what the working tree, with new files, differs in from BASE. The default is the merge
+base with `main`; on `main` itself the last commit, or what is not yet committed.
+
+A test file is affected if it imports a changed module, directly or through others (read from the
+sources; a module that is named in a string for a later import counts, too), or if it names a
+changed file that is no module, or lies in the folder of its subject (`BESIDE`). Files that import
+the change directly or through one module come first, then those whose names share words with it,
+then the rest by distance, until `BUDGET_S` of every core is full: the composition root imports the
+whole broker, so most changes reach more than a hundred files. What is left out is printed; the gate
+(`scripts/test`) runs it.
+
+Tests that start processes import nothing of what runs in them: `SMOKE` stands for all of them.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+if __package__:
+    from cometmq.tests import durations, fast_lane
+else:  # run as a program, before anything is imported
+    import durations
+    import fast_lane
+
+ROOT = Path(__file__).parent.parent
+#: Runs always: rules about all sources.
+ALWAYS = ("tests/test_tidy.py",)
+#: Real processes: a cluster from start to stop, with the official client and the SDK.
+SMOKE = ("tests/interop/test_python_client_transactions.py",)
+#: Files that are no modules -> the tests of their subject.
+BESIDE = {
+    r"docs/|[A-Z]+\.md$|mkdocs\.yml$": "tests/docs/",
+    r"console/(templates|static)/": "tests/console/test_pages.py",
+    r"deploy/": "tests/deploy/",
+    r"native/": r"tests/\w+/test_(\w+_)?native(_\w+)?\.py",
+    r"proto/.*\.proto$": "tests/proto/",
+}
+BUDGET_S = 60.0  # of each core
+NEAR = 2  # imports between a test and a change that it is about
+_UNKNOWN_S = {True: 1.0, False: 8.0}  # a file of the fast lane, another one
+_BY_NAME = re.compile(r"import_module|Lazy")  # modules that import others by their names
+_MODULE_NAME = re.compile(r"\.*[a-z_]\w*(\.\w+)*")
+
+
+class Graph:
+    """Which module imports which."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        """`files`: paths of Python sources, relative to the root."""
+        self._file_of = {_module_of(file): file for file in files}
+        self._users: dict[str, set[str]] = defaultdict(set)
+        self._public: dict[str, dict[str, str]] = {}
+        trees = {name: ast.parse((ROOT / file).read_bytes()) for name, file in self._file_of.items()}
+        for name, tree in trees.items():
+            if self._is_package(name):
+                self._public[name] = dict(self._re_exported(name, tree))
+        for name, tree in trees.items():
+            by_name = bool(_BY_NAME.search((ROOT / self._file_of[name]).read_text()))
+            for used in self._imports(name, tree, by_name=by_name):
+                self._users[used].add(name)
+        self._add_conftests()
+
+    def distances(self, changed: Iterable[str]) -> dict[str, int]:
+        """Return the files that import one of `changed` -> the number of imports between."""
+        found = {_module_of(file): 0 for file in changed}
+        reached = list(found)
+        for name in reached:
+            for user in self._users[name]:
+                if user not in found:
+                    found[user] = found[name] + 1
+                    reached.append(user)
+        return {self._file_of[name]: at for name, at in found.items() if name in self._file_of}
+
+    def _is_package(self, name: str) -> bool:
+        return self._file_of[name].endswith("__init__.py")
+
+    def _add_conftests(self) -> None:
+        for name, file in self._file_of.items():
+            if is_test(file):
+                for folder in Path(file).parents:
+                    conftest = _module_of(str(folder / "conftest.py"))
+                    if conftest in self._file_of:
+                        self._users[conftest].add(name)
+
+    def _imports(self, name: str, tree: ast.Module, *, by_name: bool) -> Iterator[str]:
+        for node in _run_nodes(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield from self._existing(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(name, node)
+                for alias in node.names:
+                    public = self._public.get(base, {}).get(alias.name)
+                    yield from self._existing(public or f"{base}.{alias.name}")
+            elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if _MODULE_NAME.fullmatch(node.value):
+                    yield from self._named(name, node.value)
+
+    def _existing(self, name: str) -> Iterator[str]:
+        """Yield the module that a dotted name is or lies in, if it is ours."""
+        while name and name not in self._file_of:
+            name = name.rpartition(".")[0]
+        if name:
+            yield name
+
+    def _named(self, name: str, text: str) -> Iterator[str]:
+        package = name if self._is_package(name) else name.rpartition(".")[0]
+        bare = text.lstrip(".")
+        for found in (bare, f"{package}.{bare}", f"cometmq.{bare}"):
+            if found in self._file_of:
+                yield found
+
+    def _base(self, name: str, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = name.split(".")
+        up = node.level - self._is_package(name)
+        return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
+
+    def _re_exported(self, name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+        """Yield the public names of a package, also those that it imports late, and their places."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    yield alias.asname or alias.name, f"{self._base(name, node)}.{alias.name}"
+
+
+def _run_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """Walk the nodes, without imports for type checkers alone."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        types_only = (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        )
+        waiting += node.orelse if types_only else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
+
+
+def _module_of(file: str) -> str:
+    parts = Path(file).with_suffix("").parts
+    return ".".join(["cometmq", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def is_test(file: str) -> bool:
+    """Return whether pytest collects a file."""
+    return file.startswith("tests/") and re.fullmatch(r"test_\w+\.py", Path(file).name) is not None
+
+
+def affected(changed: Iterable[str], sources: Iterable[str]) -> list[str]:
+    """Return the test files that `changed` affects, what is most likely to fail first."""
+    changed, sources = list(changed), list(sources)
+    modules = [file for file in changed if file.endswith(".py")]
+    distances = Graph(sources).distances(modules)
+    near = {file: at for file, at in distances.items() if is_test(file)}
+    for file in set(changed) - set(modules):
+        for test in sources:
+            if is_test(test) and test not in near and _is_about(test, file):
+                near[test] = 1
+    words = {word for file in changed for word in _words(file)}
+
+    def order(test: str) -> tuple[int, int, int, str]:
+        at = near[test]
+        return (0, at, 0, test) if at <= NEAR else (1, -_shared(words, _words(test)), at, test)
+
+    return sorted(near, key=order)
+
+
+def _is_about(test: str, file: str) -> bool:
+    for pattern, tests in BESIDE.items():
+        if re.match(pattern, file) and re.match(tests, test):
+            return True
+    name = Path(file).name
+    return (name if re.search(r"\W|_", name) else file) in (ROOT / test).read_text()
+
+
+def _words(file: str) -> set[str]:
+    folders, name = Path(file).parts[1:-1], Path(file).stem
+    return {word for part in (*folders, name) for word in part.split("_")} - {"test", "broker"}
+
+
+def _shared(words: set[str], others: set[str]) -> int:
+    """Return how many words are the same, or are as `send` and `sending`."""
+    return sum(any(a[:4] == b[:4] and min(len(a), len(b)) > 2 for b in others) for a in words)
+
+
+def within(budget_s: float, tests: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Divide test files into those that fit into a time, in this order, and the others."""
+    recorded, cheap = durations.read(), set(fast_lane.paths())
+    chosen: list[str] = []
+    left_out: list[str] = []
+    for test in tests:
+        needed = recorded.get(test, _UNKNOWN_S[test in cheap])
+        if needed <= budget_s:
+            budget_s -= needed
+            chosen.append(test)
+        else:
+            left_out.append(test)
+    return chosen, left_out
+
+
+def _git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def default_base() -> str:
+    """Return the commit that a change starts from."""
+    known = set(_git("for-each-ref", "--format=%(refname:short)"))
+    main = next((name for name in ("main", "origin/main") if name in known), "HEAD")
+    [base] = _git("merge-base", "HEAD", main)
+    on_main = base == _git("rev-parse", "HEAD")[0]
+    return "HEAD~1" if on_main and not _git("status", "--porcelain") else base
+
+
+def main() -> None:
+    """Print the files for pytest; print on standard error what is left out."""
+    base = sys.argv[1] if len(sys.argv) > 1 else default_base()
+    new = _git("ls-files", "--others", "--exclude-standard")
+    changed = [*_git("diff", "--name-only", "--no-renames", base), *new]
+    sources = [file for file in [*_git("ls-files", "*.py"), *new] if file.endswith(".py")]
+    sources = sorted({file for file in sources if (ROOT / file).exists()})
+    tests = [test for test in affected(changed, sources) if test not in ALWAYS]
+    product = [file for file in changed if not file.startswith(("tests/", "docs/"))]
+    first = [*ALWAYS, *(SMOKE if product else ())]
+    chosen, left_out = within(
+        BUDGET_S * (os.cpu_count() or 1), [*first, *(test for test in tests if test not in first)]
+    )
+    print(f"{len(changed)} changed files since {base}; {len(chosen)} test files", file=sys.stderr)
+    if left_out:
+        shown = ", ".join(left_out[:8]) + (", ..." if len(left_out) > 8 else "")
+        print(f"left to scripts/test: {len(left_out)} test files: {shown}", file=sys.stderr)
+    print("\n".join(chosen))
+
+
+if __name__ == "__main__":
+    main()
