@@ -15,7 +15,7 @@ from ..front.access_point import AccessPoint
 from ..front.door import choose_door
 from ..front.shared.handover import Handover
 from ..front.suspendable_door import SuspendableDoor
-from ..remoting.server import shares_port
+from ..remoting.ports import shares_port
 from . import services
 from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic

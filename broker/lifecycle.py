@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..auth.secret_file import read_token
 from ..front.access_point import AccessPoint
@@ -35,7 +35,6 @@ from ..proto.setting_keys import entries
 from ..store.config.store_config import StoreConfig
 from .access.guard import Guard
 from .assembly import assemble, set_store_host
-from .classic.port import ClassicPort
 from .client_port import ClientPort
 from .clients.expiry import expire_clients
 from .config import BrokerConfig
@@ -49,9 +48,14 @@ from .routing.registrar import Registrar
 from .sql import load_parser
 from .trace.spans import stop_exporting
 
+if TYPE_CHECKING:
+    from .classic.port import ClassicPort
+
 logger = logging.getLogger(__name__)
 
 _FAULT_SEED = 20_240
+#: The SQL parser is loaded when the start is over; an expression before then loads it itself.
+_PARSER_AFTER_S = 2.0
 # Part of the grace time that calls in flight keep after a handover to another replica.
 _GRACE_MIN_S = 0.5
 # Missing messages that `/readyz` lists.
@@ -259,7 +263,7 @@ class BrokerLifecycle:
         )
         self._expire_clients(broker)
         _freeze_heap()
-        asyncio.get_running_loop().run_in_executor(None, load_parser)
+        self._load_parser_later()
         logger.info(
             "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s remoting=%s door=%s"
             " topics=%d",
@@ -274,6 +278,11 @@ class BrokerLifecycle:
             len(broker.metadata.topics),
         )
         return bound
+
+    def _load_parser_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(_PARSER_AFTER_S, loop.run_in_executor, None, load_parser)
+        self._stack.callback(timer.cancel)
 
     async def _run_pending(self) -> None:
         """Do the work that the last instance left for the closed store.
@@ -453,6 +462,8 @@ class BrokerLifecycle:
         if not self._config.remoting_listen_port:
             return ""
         assert self._client_port is not None, "the client port is not open"
+        from .classic.port import ClassicPort  # a tenth of the broker's modules
+
         classic = self._classic_port = ClassicPort(
             broker,
             self._config,

@@ -31,7 +31,8 @@ from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
 from ..proto.setting_keys import entries
 from ..proto.tls_config import TlsConfig
-from ..remoting.server import RemotingServer, check_remoting, shares_port
+from ..remoting.ports import check_remoting, shares_port
+from ..remoting.server import RemotingServer
 from .classic.admin import ClassicAdmin
 from .classic.kv import KvConfig
 from .classic.routes import ClassicRoutes

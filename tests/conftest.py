@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.proto.native import SWITCH, is_available
 from cometmq.tests import durations
+from cometmq.tests.harness import forked
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
@@ -79,8 +81,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    forked.install()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(durations.Recorder(), "cometmq-durations")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Start processes as commands in tests that are marked `real_start`, and in their fixtures."""
+    with forked.real_starts() if item.get_closest_marker("real_start") else nullcontext():
+        yield
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -17,13 +17,14 @@ from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.properties import property_value
 from ...store.format.record import java_hash
-from ..sql import Evaluate, SqlError, compile_sql
+from ..sql import SqlError, compile_sql
 from .convert import decoded_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ...store.format.record import Delivery
+    from ..sql import Evaluate
 
 _EVERYTHING = ("", "*")
 #: Characters of a tag expression; SQL expressions have their own limit.

@@ -28,7 +28,7 @@ from ...front.metrics.process import LoopWatch
 from ...front.shared.handover import Handover
 from ...proto.addresses import bracketed, host_port
 from ...proto.node_links import NodeLinks
-from ...remoting.server import check_remoting, shares_port
+from ...remoting.ports import check_remoting, shares_port
 from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry
 from ..routing.cluster_view import ClusterView

@@ -13,6 +13,8 @@ import pytest
 import cometmq
 from cometmq.tests.harness.cluster import cometmq_command
 
+pytestmark = pytest.mark.real_start
+
 
 def run(*words: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """Run a command; return what it prints."""

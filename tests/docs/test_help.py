@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import pytest
 
 from cometmq.cli.main import cli
 
@@ -83,6 +84,7 @@ def test_help_works_and_imports_no_heavy_module() -> None:
     assert answer["modules"] <= _MOST_MODULES
 
 
+@pytest.mark.real_start
 def test_a_process_prints_its_help_and_ends_with_0() -> None:
     for words in (("--help",), ("cluster", "apply", "-h"), ("help", "ha", "switchover")):
         done = subprocess.run(
