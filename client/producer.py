@@ -288,3 +288,4 @@ def _unwrap(results: list[Result]) -> Receipt:
     if isinstance(result, CometError):
         raise result
     return result
+# touched

@@ -13,10 +13,12 @@ then the rest by distance, until `BUDGET_S` of every core is full: the compositi
 whole broker, so most changes reach more than a hundred files. What is left out is printed; the gate
 (`scripts/test`) runs it.
 
-Tests that start processes import nothing of what runs in them: `SMOKE` stands for all of them.
+Tests that start processes import nothing of what runs in them, and what the harness of processes
+imports does not count: `SMOKE` stands for all of them.
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -24,6 +26,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 if __package__:
     from cometmq.tests import durations, fast_lane
@@ -32,6 +35,7 @@ else:  # run as a program, before anything is imported
     import fast_lane
 
 ROOT = Path(__file__).parent.parent
+KEPT = ROOT / ".cache" / "imports.json"
 #: Runs always: rules about all sources.
 ALWAYS = ("tests/test_tidy.py",)
 #: Real processes: a cluster from start to stop, with the official client and the SDK.
@@ -48,26 +52,85 @@ BUDGET_S = 60.0  # of each core
 NEAR = 2  # imports between a test and a change that it is about
 _UNKNOWN_S = {True: 1.0, False: 8.0}  # a file of the fast lane, another one
 _BY_NAME = re.compile(r"import_module|Lazy")  # modules that import others by their names
+_STARTS_PROCESSES = re.compile(r"tests/(harness/|conftest\.py)")
 _MODULE_NAME = re.compile(r"\.*[a-z_]\w*(\.\w+)*")
+
+
+class Facts(NamedTuple):
+    """What one source imports, as it is written there."""
+
+    imports: list[tuple[int, str, list[str]]]  # level, module, names; no names: `import module`
+    public: list[tuple[int, str, list[str]]]  # the same, with imports for type checkers
+    by_name: list[str]  # strings that may name modules
+
+
+def facts_of(file: str) -> Facts:
+    """Read a source."""
+    text = (ROOT / file).read_text()
+    by_name = bool(_BY_NAME.search(text))
+    found = Facts([], [], [])
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(text), True)]
+    while waiting:
+        node, runs = waiting.pop()
+        if isinstance(node, ast.ImportFrom):
+            row = (node.level, node.module or "", [alias.name for alias in node.names])
+            found.public.append(row)
+            if runs:
+                found.imports.append(row)
+        elif isinstance(node, ast.Import) and runs:
+            found.imports.extend((0, alias.name, []) for alias in node.names)
+        elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.by_name.extend(_MODULE_NAME.fullmatch(node.value) and [node.value] or [])
+        types_only = isinstance(node, ast.If) and _is_type_checking(node.test)
+        waiting += [(child, runs and not types_only) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def all_facts(files: Iterable[str]) -> dict[str, Facts]:
+    """Read all sources; those that were read before and did not change, from `KEPT`."""
+    try:
+        kept = json.loads(KEPT.read_text())
+    except (OSError, ValueError):  # none yet, or a broken one
+        kept = {}
+    now = {}
+    for file in files:
+        state = (ROOT / file).stat()
+        stamp, row = f"{state.st_mtime_ns} {state.st_size}", kept.get(file)
+        now[file] = row if row and row[0] == stamp else (stamp, facts_of(file))
+    KEPT.parent.mkdir(exist_ok=True)
+    partial = KEPT.with_name(f"{KEPT.name}.{os.getpid()}")
+    partial.write_text(json.dumps(now))
+    partial.replace(KEPT)
+    return {file: Facts(*row[1]) for file, row in now.items()}
 
 
 class Graph:
     """Which module imports which."""
 
-    def __init__(self, files: Iterable[str]) -> None:
-        """`files`: paths of Python sources, relative to the root."""
-        self._file_of = {_module_of(file): file for file in files}
+    def __init__(self, facts: dict[str, Facts]) -> None:
+        """`facts`: of each Python source, by its path relative to the root."""
+        self._file_of = {_module_of(file): file for file in facts}
         self._users: dict[str, set[str]] = defaultdict(set)
-        self._public: dict[str, dict[str, str]] = {}
-        trees = {name: ast.parse((ROOT / file).read_bytes()) for name, file in self._file_of.items()}
-        for name, tree in trees.items():
-            if self._is_package(name):
-                self._public[name] = dict(self._re_exported(name, tree))
-        for name, tree in trees.items():
-            by_name = bool(_BY_NAME.search((ROOT / self._file_of[name]).read_text()))
-            for used in self._imports(name, tree, by_name=by_name):
-                self._users[used].add(name)
-        self._add_conftests()
+        self._public = {
+            _module_of(file): {
+                name: f"{_base(file, level, module)}.{name}"
+                for level, module, names in of_file.public
+                for name in names
+            }
+            for file, of_file in facts.items()
+            if file.endswith("__init__.py")
+        }
+        for file, of_file in facts.items():
+            for used in self._imports(file, of_file):
+                if not (_STARTS_PROCESSES.match(file) and ".tests." not in used):
+                    self._users[used].add(_module_of(file))
+            if is_test(file):
+                for folder in Path(file).parents:
+                    self._users[_module_of(str(folder / "conftest.py"))].add(_module_of(file))
 
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
         """Return the files that import one of `changed` -> the number of imports between."""
@@ -80,30 +143,19 @@ class Graph:
                     reached.append(user)
         return {self._file_of[name]: at for name, at in found.items() if name in self._file_of}
 
-    def _is_package(self, name: str) -> bool:
-        return self._file_of[name].endswith("__init__.py")
-
-    def _add_conftests(self) -> None:
-        for name, file in self._file_of.items():
-            if is_test(file):
-                for folder in Path(file).parents:
-                    conftest = _module_of(str(folder / "conftest.py"))
-                    if conftest in self._file_of:
-                        self._users[conftest].add(name)
-
-    def _imports(self, name: str, tree: ast.Module, *, by_name: bool) -> Iterator[str]:
-        for node in _run_nodes(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield from self._existing(alias.name)
-            elif isinstance(node, ast.ImportFrom):
-                base = self._base(name, node)
-                for alias in node.names:
-                    public = self._public.get(base, {}).get(alias.name)
-                    yield from self._existing(public or f"{base}.{alias.name}")
-            elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if _MODULE_NAME.fullmatch(node.value):
-                    yield from self._named(name, node.value)
+    def _imports(self, file: str, facts: Facts) -> Iterator[str]:
+        for level, module, names in facts.imports:
+            base = _base(file, level, module)
+            for name in names:
+                public = self._public.get(base, {}).get(name)
+                yield from self._existing(public or f"{base}.{name}")
+            if not names:
+                yield from self._existing(base)
+        for text in facts.by_name:
+            bare = text.lstrip(".")
+            for found in (bare, f"{_base(file, 1, bare)}", f"cometmq.{bare}"):
+                if found in self._file_of:
+                    yield found
 
     def _existing(self, name: str) -> Iterator[str]:
         """Yield the module that a dotted name is or lies in, if it is ours."""
@@ -112,40 +164,13 @@ class Graph:
         if name:
             yield name
 
-    def _named(self, name: str, text: str) -> Iterator[str]:
-        package = name if self._is_package(name) else name.rpartition(".")[0]
-        bare = text.lstrip(".")
-        for found in (bare, f"{package}.{bare}", f"cometmq.{bare}"):
-            if found in self._file_of:
-                yield found
 
-    def _base(self, name: str, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        parts = name.split(".")
-        up = node.level - self._is_package(name)
-        return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
-
-    def _re_exported(self, name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
-        """Yield the public names of a package, also those that it imports late, and their places."""
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    yield alias.asname or alias.name, f"{self._base(name, node)}.{alias.name}"
-
-
-def _run_nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Walk the nodes, without imports for type checkers alone."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        types_only = (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "TYPE_CHECKING"
-        )
-        waiting += node.orelse if types_only else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
+def _base(file: str, level: int, module: str) -> str:
+    """Return the full name of what `from ...module import` names in a file."""
+    if not level:
+        return module
+    folders = ["cometmq", *Path(file).parts[:-1]]
+    return ".".join([*folders[: len(folders) - level + 1], *([module] if module else [])])
 
 
 def _module_of(file: str) -> str:
@@ -162,7 +187,7 @@ def affected(changed: Iterable[str], sources: Iterable[str]) -> list[str]:
     """Return the test files that `changed` affects, what is most likely to fail first."""
     changed, sources = list(changed), list(sources)
     modules = [file for file in changed if file.endswith(".py")]
-    distances = Graph(sources).distances(modules)
+    distances = Graph(all_facts(sources)).distances(modules)
     near = {file: at for file, at in distances.items() if is_test(file)}
     for file in set(changed) - set(modules):
         for test in sources:
