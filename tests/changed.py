@@ -1,6 +1,6 @@
 """Test files that a change can affect (`scripts/test --changed`): prints their paths for pytest.
 
-    python tests/changed.py [BASE]
+    python -m cometmq.tests.changed [BASE]
 
 The change is what the working tree, with new files, differs in from BASE. The default is the merge
 base with `main`; on `main` itself the last commit, or what is not yet committed.
@@ -28,11 +28,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-if __package__:
-    from cometmq.tests import durations, fast_lane
-else:  # run as a program, before anything is imported
-    import durations
-    import fast_lane
+from cometmq.tests import durations, fast_lane
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / ".cache" / "imports.json"
@@ -80,7 +76,7 @@ def facts_of(file: str) -> Facts:
         elif isinstance(node, ast.Import) and runs:
             found.imports.extend((0, alias.name, []) for alias in node.names)
         elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.by_name.extend(_MODULE_NAME.fullmatch(node.value) and [node.value] or [])
+            found.by_name.extend([node.value] if _MODULE_NAME.fullmatch(node.value) else [])
         types_only = isinstance(node, ast.If) and _is_type_checking(node.test)
         waiting += [(child, runs and not types_only) for child in ast.iter_child_nodes(node)]
     return found
