@@ -99,7 +99,7 @@ def all_facts(files: Iterable[str]) -> dict[str, Facts]:
         now[file] = row if row and row[0] == stamp else (stamp, facts_of(file))
     KEPT.parent.mkdir(exist_ok=True)
     partial = KEPT.with_name(f"{KEPT.name}.{os.getpid()}")
-    partial.write_text(json.dumps(now))
+    partial.write_text(json.dumps(kept | now))
     partial.replace(KEPT)
     return {file: Facts(*row[1]) for file, row in now.items()}
 
