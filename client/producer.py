@@ -288,4 +288,3 @@ def _unwrap(results: list[Result]) -> Receipt:
     if isinstance(result, CometError):
         raise result
     return result
-# touched
