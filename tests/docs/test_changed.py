@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.tests import changed
+from cometmq.tests import changed, durations
 
 ROOT = Path(changed.ROOT)
 
@@ -65,7 +65,7 @@ def test_a_template_affects_the_tests_of_its_pages() -> None:
 
 
 def test_what_does_not_fit_into_the_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changed.durations, "read", lambda: {"a": 50.0, "b": 20.0, "c": 5.0})
+    monkeypatch.setattr(durations, "read", lambda: {"a": 50.0, "b": 20.0, "c": 5.0})
     assert changed.within(60.0, ["a", "b", "c"]) == (["a", "c"], ["b"])
 
 
