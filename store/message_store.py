@@ -143,6 +143,7 @@ class MessageStore:
             disk=self.disk,
             gate=self._gate,
             safe_end=self._safe_end,
+            settle=self._settle,
         )
 
     # -- open, start, close -------------------------------------------------------------------
@@ -306,6 +307,26 @@ class MessageStore:
         """Return the offset before which retention may delete: flushed and dispatched. (The index
         may lag behind: it is not queried for deleted records.)"""
         return min(self.flushed_offset, self._dispatcher.offset)
+
+    def _settle(self, end: int) -> str:
+        """Make durable what exists of the records before `end` elsewhere, which then may be deleted;
+        return why that is not possible, or "".
+
+        That is the units in their queues, and the log as it is now: records that were made from
+        them, such as a delivered timer or the metadata's snapshot. Called by retention's thread.
+        """
+        log, queues = self._log_flusher, self._queue_flusher
+        if log is None or queues is None:
+            return "the store is not started"
+        if not log.wait(self.log.end):
+            return self._gate.refusal or "the log cannot be flushed"
+        try:
+            queues.settle(end)
+        except OSError as error:
+            if shortage(error) is None:
+                self._gate.refuse(f"Flushing the queues failed: {error}.")
+            return str(error)
+        return ""
 
     def _flushed(self, offset: int) -> None:
         if self.on_flushed is not None:
