@@ -28,11 +28,13 @@ from ..front.metrics.probes import OK, Check, State
 from ..front.metrics.process import LoopWatch
 from ..ha.config import HaConfig
 from ..ha.rejoin import pending
+from ..ha.state.replica_meta import Identity, check_replica
 from ..ha.upkeep import Upkeep
 from ..proto.addresses import bracketed
 from ..proto.node_links import NodeLinks
 from ..proto.setting_keys import entries
 from ..store.config.store_config import StoreConfig
+from ..store.format.disk import NO_SPACE
 from .access.guard import Guard
 from .assembly import assemble, set_store_host
 from .classic.port import ClassicPort
@@ -129,7 +131,9 @@ class BrokerLifecycle:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
         try:
             return await self._start()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None:
+                error.filename = str(self._store_config.root)
             if self._client_port is not None:
                 await self._client_port.door.drain(0)
             await self._stack.aclose()
@@ -208,6 +212,12 @@ class BrokerLifecycle:
 
     async def _start(self) -> Bound:
         faults = FaultTable(_FAULT_SEED, self._clock) if self._config.test_hooks else None
+        check_replica(
+            self._store_config.root / "ha",
+            Identity(
+                self._config.broker_cluster_name, self._config.broker_name, self._config.broker_id
+            ),
+        )
         await self._run_pending()
         broker = self._broker = assemble(
             self._config,

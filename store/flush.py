@@ -199,6 +199,7 @@ class QueueFlusher:
         gate: WriteGate,
         index: IndexService,
         digests: StoreDigests,
+        note_holdings: Callable[[int], None],
     ) -> None:
         self._queues = queues
         self._dispatcher = dispatcher
@@ -209,6 +210,7 @@ class QueueFlusher:
         self._gate = gate
         self._index = index
         self._digests = digests
+        self._note_holdings = note_holdings
         self._noted_changes = -1
         self._flushed = (0, 0)  # last record whose unit is durable: start, store time
         self._settled = 0  # units of records before it are durable
@@ -264,6 +266,8 @@ class QueueFlusher:
                     while self._index.flush(self._log_flusher.flushed, self._checkpoint):
                         self._save()
                     self._save()
+                    with suppress_no_space():  # the next round tries again
+                        self._note_holdings(self._log_flusher.flushed)
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTORS:
                         raise

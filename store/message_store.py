@@ -28,8 +28,9 @@ from .config.store_config import StoreConfig
 from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatched, Dispatcher
 from .flush import LogFlusher, QueueFlusher
+from .format import other_engines
 from .format.checkpoint import Checkpoint, CheckpointFile
-from .format.disk import NO_DESCRIPTORS, Disk, shortage
+from .format.disk import NO_DESCRIPTORS, Disk, existing, full_disk, shortage
 from .format.errors import (
     CorruptLogError,
     DiskFullError,
@@ -49,6 +50,7 @@ from .format.results import (
     StoredRecord,
 )
 from .group_commit import FlushRequest
+from .holdings import HoldingsFile
 from .index.service import IndexService
 from .log.commit_log import CommitLog
 from .log.transient_pool import LogCommitter
@@ -121,6 +123,7 @@ class MessageStore:
         self._log_flusher: LogFlusher | None = None
         self._queue_flusher: QueueFlusher | None = None
         self._digests = StoreDigests(config.root / "config" / DIGESTS_FILE, self.disk)
+        self._holdings = HoldingsFile(config, self.disk)
         self.index = IndexService(
             config,
             self.log,
@@ -152,11 +155,13 @@ class MessageStore:
         """Lock, load and recover the directory; reads are possible afterwards.
 
         The queues hold what readers had seen before the stop; `dispatch` continues from there.
-        Raises StoreLockedError, UnsupportedLayoutError, CorruptLogError (nothing was changed) or
-        OSError.
+        Raises StoreLockedError, UnsupportedLayoutError, AbsentPartError, CorruptLogError (nothing
+        was changed) or OSError.
         """
         if self._opened:
             raise StoreClosedError("The store was opened before; create a new MessageStore.")
+        if other := other_engines.found(self.config.root):
+            raise UnsupportedLayoutError(other)
         try:
             self._lock.acquire()
             self._opened = True
@@ -187,6 +192,7 @@ class MessageStore:
 
         clean = self._lock.stopped_cleanly
         self._checkpoint = self._checkpoint_file.load()
+        self._holdings.load()
         log = self.log
         unfinished = [path for path in (log.load(),) if path]
         unfinished += self.queue_table.load(
@@ -203,12 +209,27 @@ class MessageStore:
             disk=self.disk,
             clean=clean,
             digests=self._digests,
+            holdings=self._holdings,
         )
+        recovery.check_present()
+        self._check_room()
         self.index.load()
         self.retention.watermark.load()
         report = recovery.run(unfinished)
         self.index.recover(clean, self._checkpoint)
         return report
+
+    def _check_room(self) -> None:
+        """Raise DiskFullError when a log without a segment cannot get one."""
+        size = self.config.mapped_file_size_commit_log
+        folders = [existing(path) for path in self.log.writable_directories]
+        if self.log.segments or any(self.disk.free_bytes(path) >= size for path in folders):
+            return
+        needs = (
+            f"the first segment of the commit log needs {size} bytes (mappedFileSizeCommitLog; "
+            "a new store may have a smaller one)"
+        )
+        raise DiskFullError(full_disk(folders[0], needs))
 
     def start(self) -> None:
         """Write `abort` and start the flush threads; appends are possible afterwards."""
@@ -217,6 +238,8 @@ class MessageStore:
         self.log.begin_writing()
         self._lock.mark_running()
         self._save_flushed_end()
+        with suppress_no_space():
+            self._holdings.save(self.log, self.log.end)
         if self.log.pool is not None:
             self.log.on_committed = self._committed
             self._committer = LogCommitter.of(self.log, self.config, self._gate.refuse)
@@ -234,6 +257,7 @@ class MessageStore:
             gate=self._gate,
             index=self.index,
             digests=self._digests,
+            note_holdings=lambda flushed: self._holdings.save(self.log, flushed),
         )
         self.index.start()
         self.disk.keep_spares()
@@ -287,6 +311,7 @@ class MessageStore:
             self._digests.note_queues(self.log.end, sum_of_ends(self.queue_table.ends()))
             with suppress_no_space():
                 self._digests.save()
+                self._holdings.finish(self.log)
             self._lock.mark_stopped(is_dispatched=self._dispatcher.offset == self.log.end)
         except OSError as error:
             # `abort` stays: the next start rebuilds from the log what could not be written.
@@ -322,6 +347,7 @@ class MessageStore:
             return self._gate.refusal or "the log cannot be flushed"
         try:
             queues.settle(end)
+            self._holdings.raise_start(self.log, end)
         except OSError as error:
             if shortage(error) is None:
                 self._gate.refuse(f"Flushing the queues failed: {error}.")
@@ -602,6 +628,11 @@ class MessageStore:
     def queues(self) -> Iterable[tuple[str, int]]:
         """Return (topic, queue id) of every queue that holds or held a record."""
         return [key for key, queue in self.queue_table.queues.items() if queue.next_offset]
+
+    @property
+    def id(self) -> str:
+        """A random name of this store; "" before the first start of a new one."""
+        return self._holdings.id
 
     def hide_below(self, topic: str, queue_id: int, offset: int) -> None:
         """Hide the units below `offset` from readers, as if retention had deleted them; until the

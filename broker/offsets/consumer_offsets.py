@@ -29,6 +29,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ...proto import v1
+from ...store.format.json_file import STORE_KEY
 from ..metadata import json_file
 from .entries import Position, encode, gone, offsets_of, tables
 from .recent import Log, RecentOffsets
@@ -63,9 +64,10 @@ class ConsumerOffsets:
         *,
         log: Log | None = None,
         recent: RecentOffsets | None = None,
+        store_id: Callable[[], str] = str,
     ) -> None:
         """`log` is the log on which the offsets rely; `recent` keeps changes since the last
-        write."""
+        write; `store_id` names their store."""
         self._path = path
         self._wall_ms = wall_ms
         self._table: dict[Key, dict[int, Position]] = {}
@@ -81,6 +83,7 @@ class ConsumerOffsets:
         self._removal_listeners: list[Callable[[str | None, str | None], None]] = []
         self._log = log
         self._recent = recent
+        self._store_id = store_id
         self._moved: dict[tuple[str, str, int], Position | None] = {}
         self._note_timer: asyncio.TimerHandle | None = None
 
@@ -111,7 +114,7 @@ class ConsumerOffsets:
         self._rest = {
             key: value
             for key, value in found.items()
-            if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND)
+            if key not in ("dataVersion", "offsetTable", "groupTopicMap", STORE_KEY, _REWOUND)
         }
         self._version.update(found.get("dataVersion") or {})
         for name, queues in offsets_of(found).items():
@@ -293,6 +296,8 @@ class ConsumerOffsets:
             "groupTopicMap": self._topics_of_groups(),
             "offsetTable": {**self._foreign, **table},
         }
+        if store_id := self._store_id():
+            content[STORE_KEY] = store_id
         rewound = self._rewound()
         if rewound:
             content[_REWOUND] = rewound

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...store import holdings
 from ...store.config.store_config import StoreConfig
 from ...store.format.checkpoint import CheckpointFile
 from ...store.format.disk import Disk
@@ -118,6 +119,7 @@ class _Cut:
             # While the tail is still in the log: a second run finds less of it.
             steps += self._lower_progress(found, tail)
         digests.forget(self._directory, cut_point.at, self._disk)
+        holdings.forget(self._config.root, self._disk)
         removed = log.cut(cut_point.at)
         steps.append(f"cut the log at {cut_point.at}, {removed} segments removed, the rest zeroed")
         self._cut_epochs(cut_point.at)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..format.disk import Disk
-from ..format.json_file import dumps, load, ordered, persist
+from ..format.json_file import STORE_KEY, dumps, load, ordered, persist
 from ..format.properties import DELAY_LEVELS_MS
 from .catalog import number_table
 
@@ -61,6 +61,8 @@ class DelayOffsets:
     """`config/delayOffset.json`: level -> next offset in its queue."""
 
     def __init__(self, path: Path, wall_ms: Callable[[], int], disk: Disk | None = None) -> None:
+        #: Names the store in the file.
+        self.store_id = ""
         self._path = path
         self._wall_ms = wall_ms
         self._disk = disk or Disk()
@@ -86,6 +88,8 @@ class DelayOffsets:
 
     def render(self) -> str:
         content = {**self._content, "dataVersion": self._version, "offsetTable": self._offsets}
+        if self.store_id:
+            content[STORE_KEY] = self.store_id
         return dumps(ordered(content))
 
     def save(self) -> None:

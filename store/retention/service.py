@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ..config.store_config import StoreConfig
-from ..format.disk import Disk
+from ..format.disk import Disk, existing
 from ..log.commit_log import CommitLog
 from ..log.segment import Segment
 from ..log.write_gate import WriteGate
@@ -127,10 +127,8 @@ class RetentionService:
         self._trim()
 
     def _percent(self, path: str) -> int:
-        while not os.path.isdir(path) and path != os.path.dirname(path):
-            path = os.path.dirname(path)  # not created yet
         try:
-            return used_percent(*self._disk.space(path))
+            return used_percent(*self._disk.space(existing(path)))
         except OSError as error:
             logger.warning("disk.unknown path=%s error=%s", path, error)
             return UNKNOWN

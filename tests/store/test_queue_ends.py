@@ -127,14 +127,14 @@ def test_a_full_disk_frees_segments_whose_queues_are_durable(tmp_path: Path) -> 
     kit.write(topic="new")
     kit.dispatch()
 
-    def full(call: str) -> None:
-        if call == "pwrite":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(path: str, position: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    kit.disk.fault = full
+    write, table = kit.store.queue_table._write_part, kit.store.queue_table
+    table._write_part = full  # type: ignore[method-assign]
     rounds(kit.store)
     assert starts(kit)[0] > 0
-    kit.disk.fault = None
+    table._write_part = write  # type: ignore[method-assign]
     kit.close()
 
 
