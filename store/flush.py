@@ -235,13 +235,19 @@ class QueueFlusher:
         self._save()
 
     def settle(self, end: int) -> None:
-        """Make the units of all records before `end` durable, which is at most what is dispatched.
-        Any thread. Raises OSError."""
+        """Make the units of all records before `end` durable, which is at most what is dispatched and
+        flushed. Any thread but the event loop. Raises OSError."""
         with self._flushing:
-            if self._settled < end:
-                dispatched = self._dispatcher.offset
-                self._queues.flush(0)
-                self._settled = dispatched
+            if self._settled >= end:
+                return
+            dispatched = self._dispatcher.offset
+            ends = list(self._queues.ends())
+            self._queues.flush(0)
+            self._settled = dispatched
+        if self._log_flusher.wait(dispatched):
+            self._digests.note_ends(ends)
+            with suppress_no_space():  # second to the queues' own files
+                self._digests.save()
 
     def _run(self) -> None:
         config = self._config

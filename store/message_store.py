@@ -309,6 +309,7 @@ class MessageStore:
             flusher.finish()
             self.log.discard_prepared()
             self._digests.note_queues(self.log.end, sum_of_ends(self.queue_table.ends()))
+            self._digests.note_ends(self.queue_table.ends())
             with suppress_no_space():
                 self._digests.save()
                 self._holdings.finish(self.log)

@@ -318,6 +318,30 @@ class Recovery:
                     "rebuilt from the log.",
                     *(topic, queue_id),
                 )
+        self._reach_noted_ends()
+
+    def _reach_noted_ends(self) -> None:
+        """Continue queues at their noted ends whose records retention has deleted and whose files
+        were lost."""
+        log, dispatcher, queues = self._log, self._dispatcher, self._queues
+        missed = self._digests.ends_missed(queues.ends())
+        position = dispatcher.offset
+        while missed and position < log.end:  # records that will be dispatched bring their units
+            arrivals, end = dispatcher.parse(position, log.end, 10_000)
+            for arrival in arrivals:
+                missed.pop((arrival.topic, arrival.queue_id), None)
+            if end == position:
+                break
+            position = end
+        for (topic, queue_id), end in missed.items():
+            logger.warning(
+                "queues.end_missing topic=%s queue=%d end=%d: files of the queue are missing, and "
+                "its records are deleted; it goes on at its end.",
+                *(topic, queue_id, end),
+            )
+            queues.reach(topic, queue_id, end)
+        if missed:
+            queues.write_out()
 
     def _rebuild_queues(
         self, begin: int, known_end: int, complete_end: int, kept: KeptUnits | None
