@@ -3,16 +3,18 @@
     queueEnds     sum over the ends of all consume queues, and the log end, at the last clean stop
     queues        queue ids by topic, without light queues, saved before the checkpoint covers a
                   record of a new queue
-    queueEndTable ends of these queues, saved before retention deletes a segment and at a clean stop
+    queueEndTable queue ids, each with its end, by topic, saved before retention deletes a segment
+                  and at a clean stop
     indexTable    checksum of every index file that is not written any more: of full ones, and of
                   the last one after a clean stop
 
 A queue that lost its last units would give their offsets to new messages; a start whose queues do
 not have the noted ends completes them from the log, and a start that lacks a noted queue reads the
-whole log for it; where retention has deleted the records, the queue goes on at its noted end. An index file that does not match is deleted
-with all later ones, and rebuilt. Digests of index files come from memory (`index/digest.py`), and
-are saved before the checkpoint covers the file. After Apache's broker has run, the log end differs,
-and its index files have grown: their digests are then taken from the files.
+whole log for it; where retention has deleted the records, the queue goes on at its noted end. An
+index file that does not match is deleted with all later ones, and rebuilt. Digests of index files
+come from memory (`index/digest.py`), and are saved before the checkpoint covers the file. After
+Apache's broker has run, the log end differs, and its index files have grown: their digests are then
+taken from the files.
 """
 
 import os
@@ -72,11 +74,11 @@ class StoreDigests:
             if self._ends is not None:
                 content[_LOG_END], content[_ENDS] = self._ends
             names: dict[str, list[int]] = {}
-            ends: dict[str, dict[int, int]] = {}
+            ends: dict[str, list[int]] = {}
             for (topic, queue_id), end in sorted(self._names.items()):
                 names.setdefault(topic, []).append(queue_id)
                 if end:
-                    ends.setdefault(topic, {})[queue_id] = end
+                    ends.setdefault(topic, []).extend((queue_id, end))
             content[_NAMES] = names
             content[_END_TABLE] = ends
             self._changed = False
@@ -187,5 +189,6 @@ def _tables_of(
         for queue_id in numbers
     }
     for topic, noted in (content.get(_END_TABLE) or {}).items():
-        names.update({(str(topic), int(queue_id)): int(end) for queue_id, end in noted.items()})
+        pairs = zip(noted[::2], noted[1::2], strict=True)
+        names.update({(str(topic), int(queue_id)): int(end) for queue_id, end in pairs})
     return ends, index, names

@@ -60,7 +60,9 @@ class LogFlusher:
         self._on_failed = on_failed
         self._sync = config.sync_flush
         self._condition = threading.Condition()
-        self._moved = threading.Condition()  # notified when `flushed` moves and when the thread ends
+        self._moved = (
+            threading.Condition()
+        )  # notified when `flushed` moves and when the thread ends
         self._stopping = False
         self._ended = False
         self._hurry = False
@@ -235,8 +237,8 @@ class QueueFlusher:
         self._save()
 
     def settle(self, end: int) -> None:
-        """Make the units of all records before `end` durable, which is at most what is dispatched and
-        flushed. Any thread but the event loop. Raises OSError."""
+        """Make the units of all records before `end` durable, which must be dispatched and flushed.
+        Any thread but the event loop. Raises OSError."""
         with self._flushing:
             if self._settled >= end:
                 return

@@ -21,14 +21,14 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from .config.store_config import StoreConfig
-from .format.disk import Disk, shortage
+from .format.disk import Disk
 from .format.errors import AbsentPartError, RecordFormatError, StoreError
 from .format.json_file import STORE_KEY, backup_of
 from .format.layout import CONFIG_FOLDER, QUEUE_FOLDER, REPLICA_FOLDER
@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 _STORE_ID: Final = re.compile(rb'"%b":"([^"]*)"' % STORE_KEY.encode())
 
 FILE_NAME: Final = "holdings"
-#: Files that cannot be rebuilt from the log in full. Each counts as present while its backup is.
+#: Files that cannot be rebuilt from the log. Each counts as present while its backup is, and as
+#: empty without an entry.
 PARTS: Final = (
     QUEUE_FOLDER,
     *(
@@ -50,9 +51,7 @@ PARTS: Final = (
             "consumerOffset.json",
             "lmqConsumerOffset.json",
             "delayOffset.json",
-            "topics.json",
             "topicQueueMapping.json",
-            "subscriptionGroup.json",
             "messageRequestMode.json",
             "auth.key",
         )
@@ -100,16 +99,23 @@ def load(root: Path) -> list[Holdings]:
     return sorted(found, key=lambda one: -one.revision)
 
 
-def present_parts(root: Path) -> Iterator[str]:
-    """Yield the parts that are there and not empty."""
+def present_parts(root: Path, known: Collection[str]) -> Iterator[str]:
+    """Yield the parts that are there and not empty. Those in `known` are not read: they had
+    entries before."""
     for name in PARTS:
         path = root / name
         with suppress(OSError):
             if path.is_dir():
                 if any(os.scandir(path)):
                     yield name
-            elif any(p.exists() and p.stat().st_size for p in (path, backup_of(path))):
+            elif any(_has_entries(p, name in known) for p in (path, backup_of(path))):
                 yield name
+
+
+def _has_entries(path: Path, known: bool) -> bool:
+    if not path.exists() or not path.stat().st_size:
+        return False
+    return known or b'"offsetTable":{}' not in path.read_bytes()
 
 
 def first_record(log: CommitLog, offset: int) -> tuple[int, ...]:
@@ -151,7 +157,7 @@ class HoldingsFile:
         return self._held.log_end if self._held is not None else 0
 
     def load(self) -> None:
-        """Read the record. Raises AbsentPartError if its copies are of different stores, OSError."""
+        """Read the record. Raises AbsentPartError if its copies are of two stores, OSError."""
         found = load(self._root)
         if len({one.id for one in found}) > 1:
             self._refuse(
@@ -200,7 +206,7 @@ class HoldingsFile:
         if self._held is None:
             return
         missing = [*self._held.parts]
-        for name in present_parts(self._root):
+        for name in present_parts(self._root, self._held.parts):
             if name in missing:
                 missing.remove(name)
         if QUEUE_FOLDER in missing and log.start == 0:
@@ -243,10 +249,10 @@ class HoldingsFile:
                 first = ()
                 if log.start < flushed:
                     first = first_record(log, log.start)
-            parts = tuple(present_parts(self._root))
+            parts = tuple(present_parts(self._root, held.parts))
             now = replace(held, log_start=log.start, log_first=first, parts=parts)
             moved = flushed // log.segment_bytes != held.log_end // log.segment_bytes
-            if now != held or not self._known or moved:
+            if now != held or not self._known or moved or not held.log_end:
                 self._write(replace(now, log_end=flushed))
 
     def finish(self, log: CommitLog) -> None:

@@ -335,8 +335,8 @@ class MessageStore:
         return min(self.flushed_offset, self._dispatcher.offset)
 
     def _settle(self, end: int) -> str:
-        """Make durable what exists of the records before `end` elsewhere, which then may be deleted;
-        return why that is not possible, or "".
+        """Make durable what exists elsewhere of the records before `end`, for their deletion; return
+        why that is not possible, or "".
 
         That is the units in their queues, and the log as it is now: records that were made from
         them, such as a delivered timer or the metadata's snapshot. Called by retention's thread.
@@ -356,6 +356,10 @@ class MessageStore:
         return ""
 
     def _flushed(self, offset: int) -> None:
+        size = self.config.mapped_file_size_commit_log
+        if offset // size != self._holdings.log_end // size or not self._holdings.log_end:
+            with suppress_no_space():  # before an answer relies on the segment
+                self._holdings.save(self.log, offset)
         if self.on_flushed is not None:
             self.on_flushed(offset)
 

@@ -73,7 +73,7 @@ class ConsumerOffsets:
         self._table: dict[Key, dict[int, Position]] = {}
         self._rest: dict[str, Any] = {}
         self._foreign: dict[str, dict[int, int]] = {}  # keys that CometMQ does not interpret
-        self._version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        self._version: dict[str, Any] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._commits = 0
         self._snapshot: bytes | None = None
         self._saver = json_file.Saver(path, self.render, flush_interval_ms / 1000)
@@ -114,7 +114,7 @@ class ConsumerOffsets:
         self._rest = {
             key: value
             for key, value in found.items()
-            if key not in ("dataVersion", "offsetTable", "groupTopicMap", STORE_KEY, _REWOUND)
+            if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND)
         }
         self._version.update(found.get("dataVersion") or {})
         for name, queues in offsets_of(found).items():
@@ -281,6 +281,8 @@ class ConsumerOffsets:
     def render(self) -> str:
         """Return the text of `consumerOffset.json`."""
         self._version["timestamp"] = self._wall_ms()
+        if store_id := self._store_id():
+            self._version[STORE_KEY] = store_id
         if self._recent is not None:
             self._recent.cover()
         table = {
@@ -296,8 +298,6 @@ class ConsumerOffsets:
             "groupTopicMap": self._topics_of_groups(),
             "offsetTable": {**self._foreign, **table},
         }
-        if store_id := self._store_id():
-            content[STORE_KEY] = store_id
         rewound = self._rewound()
         if rewound:
             content[_REWOUND] = rewound

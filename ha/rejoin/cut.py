@@ -235,6 +235,8 @@ class _Cut:
         for path in (noted, backup_of(noted)):
             if path.exists():
                 self._disk.unlink(str(path))
+        if noted.parent.exists():
+            self._disk.sync_directory(str(noted.parent))
 
     def _history(self) -> EpochHistory:
         try:

@@ -87,9 +87,9 @@ class DelayOffsets:
             self._changed = True
 
     def render(self) -> str:
-        content = {**self._content, "dataVersion": self._version, "offsetTable": self._offsets}
         if self.store_id:
-            content[STORE_KEY] = self.store_id
+            self._version[STORE_KEY] = self.store_id
+        content = {**self._content, "dataVersion": self._version, "offsetTable": self._offsets}
         return dumps(ordered(content))
 
     def save(self) -> None:

@@ -125,7 +125,11 @@ def discover(root: Path, sizes: Sizes | None = None) -> Layout:
     if not root.is_dir():
         raise NoStoreError(f"{root} is not a directory.")
     names = {entry.name: entry for entry in os.scandir(root)}
-    if not any(name.startswith("dledger-") for name in names) and not names.keys() & _FORMAT and not sizes.log_directories:
+    if (
+        not any(name.startswith("dledger-") for name in names)
+        and not names.keys() & _FORMAT
+        and not sizes.log_directories
+    ):
         raise NoStoreError(
             f"{root} is not a store directory: it has none of commitlog, consumequeue, checkpoint."
         )

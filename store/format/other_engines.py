@@ -1,4 +1,4 @@
-"""Stores of Apache's broker that are not file stores: RocksDB and DLedger, found by what lies there.
+"""Stores of Apache's broker that are no file stores: RocksDB and DLedger, found by what lies there.
 
 `found` names what was found and the way out. Such a directory has no queues, topics or offsets in
 the files that this store reads (docs/formats/store-format.md, section 1): it would be opened as an
@@ -15,10 +15,10 @@ _QUEUES: Final = (
     "directory to Apache's broker, and copy its topics over the network (`cometmq mirror`)"
 )
 _CONFIG: Final = (
-    "is a RocksDB with topics, groups or offsets of an Apache broker. Let Apache's tools write them "
-    "as JSON (`mqadmin rocksDBConfigToJson`), start Apache's broker once with these files and "
-    "without its RocksDB configuration, stop it, and move the RocksDB away; or leave the directory "
-    "to Apache's broker and copy its topics over the network (`cometmq mirror`)"
+    "is a RocksDB with topics, groups or offsets of an Apache broker. Let Apache's tools write "
+    "them as JSON (`mqadmin rocksDBConfigToJson`), start Apache's broker once with these files and "
+    "without its RocksDB configuration, stop it, and move the RocksDB away; or leave the "
+    "directory to Apache's broker and copy its topics over the network (`cometmq mirror`)"
 )
 _POP: Final = (
     "is a RocksDB with popped messages of an Apache broker (popConsumerKVServiceEnable). Let its "

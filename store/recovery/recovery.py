@@ -119,6 +119,8 @@ class Recovery:
         log = self._log
         if not log.segments and (end := self._lost_end()):
             # The loss was accepted: all of it counts as deleted, and no offset is used twice.
+            for path in log.writable_directories:
+                os.makedirs(path, exist_ok=True)
             log.add_segment(end + -end % log.segment_bytes)
         known_end, complete_end = self._queue_ends()
         if not log.segments:

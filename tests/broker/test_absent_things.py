@@ -1,9 +1,9 @@
-"""Parts of a store that are absent, empty or another store's: the broker refuses with a sentence and
-changes nothing, or serves with nothing lost.
+"""Parts of a store that are absent, empty or another store's: the broker refuses with a sentence
+and changes nothing, or serves with nothing lost.
 
-Each case is a copy of one store whose first segments retention has deleted, after a clean stop and as
-a killed process leaves it. Removed files and folders run in the gate; emptied and swapped ones and
-pairs are slow.
+Each case is a copy of one store whose first segments retention has deleted, after a clean stop and
+as a killed process leaves it. Removed files and folders run in the gate; emptied and swapped ones
+and pairs are slow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,9 @@ class Content:
         bodies = [
             stored.data
             for topic, queue in user
-            for stored in store.get(topic, queue, store.min_offset(topic, queue), 999, 1 << 24).records
+            for stored in store.get(
+                topic, queue, store.min_offset(topic, queue), 999, 1 << 24
+            ).records
         ]
         return cls(
             {key: store.next_offset(*key) for key in user},
@@ -80,7 +82,9 @@ class Content:
     def missing_in(self, now: Content) -> list[str]:
         lost = [f"end of {key}" for key, end in self.ends.items() if now.ends.get(key, 0) < end]
         lost += [
-            f"offset {key}" for key, offset in self.offsets.items() if now.offsets.get(key, 0) < offset
+            f"offset {key}"
+            for key, offset in self.offsets.items()
+            if now.offsets.get(key, 0) < offset
         ]
         lost += [f"{len(self.bodies - now.bodies)} messages"] * bool(self.bodies - now.bodies)
         return lost + sorted((self.topics - now.topics) | (self.groups - now.groups))
@@ -103,8 +107,6 @@ async def filled(root: Path, name: str) -> Content:
         assert one.node.store.min_offset("early", 0) == 9
         await one.sent("orders", *(f"{name} new {n}".encode() for n in range(20)))
         await take(one, "orders", 10)
-        due = v2.Timestamp if False else None
-        del due
         later = message("later", b"late", message_type=v2.DELAY)
         later.system_properties.delivery_timestamp.FromMilliseconds(
             one.node.runtime.clock.wall_ms() + 600_000
@@ -117,7 +119,9 @@ async def filled(root: Path, name: str) -> Content:
         content = Content.of(one)
         one.node.offsets._saver._delay_s = 0.01
         one.node.offsets._saver.changed()
-        await until(lambda: not one.node.offsets._saver._dirty and not one.node.offsets._saver._task)
+        await until(
+            lambda: not one.node.offsets._saver._dirty and not one.node.offsets._saver._task
+        )
         await asyncio.sleep(0.2)
         copy(root / "clean", root / "killed")
     return content
@@ -221,7 +225,11 @@ async def verdict(root: Path, content: Content) -> str:
 
 
 async def faults_of(
-    stores: Stores, tmp_path: Path, state: str, change: Callable[[Path, Path], None], groups: list
+    stores: Stores,
+    tmp_path: Path,
+    state: str,
+    change: Callable[[Path, Path], None],
+    groups: Sequence[tuple[str, ...]],
 ) -> list[str]:
     faults = []
     for number, names in enumerate(groups):

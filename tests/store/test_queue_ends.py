@@ -1,5 +1,5 @@
-"""The end of a queue never goes back: a segment is deleted only when the units of its records are as
-durable as it was."""
+"""The end of a queue never goes back: a segment is deleted only when the units of its records are
+as durable as it was."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_power_loss_after_retention_keeps_the_end_of_a_queue(tmp_path: Path, s
     root.mkdir()
     kit = Kit(root, flush_disk_type="ASYNC_FLUSH", flush_interval_commit_log=3_600_000, **SLOW)
     disk = FakeDisk(root)
-    kit.make_disk = lambda: disk  # type: ignore[assignment,method-assign,return-value]
+    kit.make_disk = lambda: disk  # type: ignore[assignment]
     kit.open()
     for _ in range(9):
         kit.write(topic="a")

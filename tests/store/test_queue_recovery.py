@@ -90,7 +90,9 @@ def test_a_full_disk_delays_the_note_of_a_queue(
     kit.close()
 
 
-def test_a_lost_queue_without_records_keeps_its_end(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_queue_without_records_keeps_its_end(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
     kit.write(b"old", topic="OldTopic")
     kit.write_many(120)
     kit.close()
