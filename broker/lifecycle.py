@@ -212,12 +212,6 @@ class BrokerLifecycle:
 
     async def _start(self) -> Bound:
         faults = FaultTable(_FAULT_SEED, self._clock) if self._config.test_hooks else None
-        check_replica(
-            self._store_config.root / "ha",
-            Identity(
-                self._config.broker_cluster_name, self._config.broker_name, self._config.broker_id
-            ),
-        )
         await self._run_pending()
         broker = self._broker = assemble(
             self._config,
@@ -286,11 +280,13 @@ class BrokerLifecycle:
         return bound
 
     async def _run_pending(self) -> None:
-        """Do the work that the last instance left for the closed store.
+        """Do the work that the last instance left for the closed store, if it is this group's.
 
         Raises OSError, StoreError, HaError.
         """
-        root = self._store_config.root
+        root, config = self._store_config.root, self._config
+        identity = Identity(config.broker_cluster_name, config.broker_name, config.broker_id)
+        check_replica(root / "ha", identity)
         if (root / "ha" / pending.PENDING_NAME).exists():
             # Archives tails and truncates files: not on the event loop.
             steps = await asyncio.to_thread(pending.run, root, self._store_config)

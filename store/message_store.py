@@ -28,7 +28,6 @@ from .config.store_config import StoreConfig
 from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatched, Dispatcher
 from .flush import LogFlusher, QueueFlusher
-from .format import other_engines
 from .format.checkpoint import Checkpoint, CheckpointFile
 from .format.disk import NO_DESCRIPTORS, Disk, existing, full_disk, shortage
 from .format.errors import (
@@ -59,6 +58,7 @@ from .native_parts import NativeParts
 from .query import MessageQueries
 from .queue.table import QueueTable
 from .reading import QueueReader
+from .recovery import other_engines
 from .retention.service import RetentionService
 from .stats import Meter, StoreStats
 from .store_lock import StoreLock
@@ -335,8 +335,8 @@ class MessageStore:
         return min(self.flushed_offset, self._dispatcher.offset)
 
     def _settle(self, end: int) -> str:
-        """Make durable what exists elsewhere of the records before `end`, for their deletion; return
-        why that is not possible, or "".
+        """Make durable what else exists of the records before `end`, for their deletion; return why
+        that is not possible, or "".
 
         That is the units in their queues, and the log as it is now: records that were made from
         them, such as a delivered timer or the metadata's snapshot. Called by retention's thread.

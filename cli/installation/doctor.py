@@ -125,8 +125,8 @@ def _locked_memory() -> Finding:
 
 
 def _store(root: Path, segment: int) -> list[Finding]:
-    from ...store.format import other_engines
     from ...store.format.disk import Disk, existing, full_disk
+    from ...store.recovery import other_engines
 
     what = f"store {root}"
     if other := other_engines.found(root):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ..format import other_engines
+from ..recovery import other_engines
 
 QUEUE_KINDS: Final = {"consumequeue": 20, "consumequeue_ext": 1, "batchconsumequeue": 46}
 #: Files and folders of the format.

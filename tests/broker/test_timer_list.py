@@ -13,6 +13,7 @@ import pytest
 
 from cometmq.broker.delay import timer_list
 from cometmq.proto import paths, v1, v2
+from cometmq.store.format.record import checked_delivery
 from cometmq.tests.broker.live import Live, create_topic, running, settings, until
 from cometmq.tests.harness.wire import Wire, normal_message
 
@@ -137,10 +138,12 @@ async def test_timers_of_other_topics_are_not_decoded(
         await send_some(live, wire)
         await create_topic(wire, "Unused", message_type=v2.DELAY)
         decoded: list[int] = []
-        decode = timer_list.checked_delivery
-        monkeypatch.setattr(
-            timer_list, "checked_delivery", lambda data: decoded.append(1) or decode(data)
-        )
+
+        def decode(data: bytes) -> Any:
+            decoded.append(1)
+            return checked_delivery(data)
+
+        monkeypatch.setattr("cometmq.broker.delay.timer_list.checked_delivery", decode)
         assert await pages(wire, topic="Unused", count=9) == []
         assert not decoded
         assert await pages(wire, topic="Other", count=9) == ["M4"]
