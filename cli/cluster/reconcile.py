@@ -14,13 +14,13 @@ from typing import Any
 
 from ...auth.quota import LIMITS
 from ...proto import paths, v1
-from ..acl import policy_rows
+from ..access.acl import policy_rows
+from ..access.quota import quota_row
+from ..access.user import user_row
 from ..errors import CliError
 from ..group import group_settings
 from ..metadata import MESSAGE_TYPE_ATTRIBUTE
-from ..quota import quota_row
 from ..topic import topic_settings
-from ..user import user_row
 from .broker_groups import BrokerGroups, Outcome
 
 #: Path, request, class of the answer.

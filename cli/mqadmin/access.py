@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from ...proto import paths, v1
-from ..acl import policy, policy_rows, show
+from ..access.acl import policy, policy_rows, show
+from ..access.user import change, put, show_users, user_row
 from ..cluster.broker_groups import broker_groups, finish
 from ..errors import CliError, Exit
-from ..user import change, put, show_users, user_row
 from .messaging import call, common, split
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,7 +73,7 @@ def update_user(
 @common
 def delete_user(name: str, endpoint: str, output: str) -> None:
     """Delete a user (`user delete`)."""
-    from ..user import delete
+    from ..access.user import delete
 
     call(delete, name=name, endpoint=endpoint, output=output)
 
@@ -129,7 +129,7 @@ def create_acl(subject: str, resources: str, **values: Any) -> None:
 @common
 def delete_acl(subject: str, resources: str, endpoint: str, output: str) -> None:
     """Delete policies (`acl delete`)."""
-    from ..acl import delete
+    from ..access.acl import delete
 
     for resource in split(resources) or [""]:
         call(

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...auth.model import Action, action_names
-from ...cli.acl import policy, policy_rows
+from ...cli.access.acl import policy, policy_rows
 from ...cli.cluster.broker_groups import answers
 from ...cli.errors import CliError, Exit
 from ...proto import paths, v1, v2

@@ -157,7 +157,7 @@ def test_the_generated_key_of_the_first_user_is_not_lost_if_the_groups_cannot_be
     def unlisted(_connection: object) -> None:
         raise CliError("unreachable")
 
-    monkeypatch.setattr("cometmq.cli.auth._groups_once_the_user_is_known", unlisted)
+    monkeypatch.setattr("cometmq.cli.access.auth._groups_once_the_user_is_known", unlisted)
     file = tmp_path / "admin-credentials"
     with temporary("--single", env={"COMETMQ_AUTHENTICATION_ENABLED": "true"}) as open_cluster:
         words = ("auth", "init", "--endpoint", open_cluster.address("single"))

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.errors import Exit
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.store.format.errors import UnsupportedLayoutError
 from cometmq.tests.store.kit import Kit, filled
 

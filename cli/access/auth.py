@@ -5,15 +5,15 @@ from pathlib import Path
 
 import click
 
-from ..proto import paths, v1
-from . import private_file
-from .certificates.dev_ca import dev_ca
-from .cluster.broker_groups import BrokerGroups, Outcome
-from .connection import Connection
-from .credentials import Credentials, file_text
-from .errors import CliError
-from .options import endpoint_option, output_option
-from .output import show_document
+from ...proto import paths, v1
+from .. import private_file
+from ..certificates.dev_ca import dev_ca
+from ..cluster.broker_groups import BrokerGroups, Outcome
+from ..connection import Connection
+from ..credentials import Credentials, file_text
+from ..errors import CliError
+from ..options import endpoint_option, output_option
+from ..output import show_document
 from .user import put
 
 _TRIES, _PAUSE_S = 20, 0.2

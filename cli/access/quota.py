@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import click
 
-from ..auth.quota import LIMITS
-from ..proto import paths, v1
-from .cluster.broker_groups import (
+from ...auth.quota import LIMITS
+from ...proto import paths, v1
+from ..cluster.broker_groups import (
     Outcome,
     answers,
     broker_groups,
@@ -16,9 +16,9 @@ from .cluster.broker_groups import (
     present,
     show_failures,
 )
-from .errors import CliError, Exit
-from .options import endpoint_option, output_option
-from .output import show_rows
+from ..errors import CliError, Exit
+from ..options import endpoint_option, output_option
+from ..output import show_rows
 
 _LIMIT = click.IntRange(min=0)
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import click
 
-from ..auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
-from ..proto import paths, v1
-from .cluster.broker_groups import (
+from ...auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
+from ...proto import paths, v1
+from ..cluster.broker_groups import (
     Outcome,
     answers,
     broker_groups,
@@ -15,9 +15,9 @@ from .cluster.broker_groups import (
     present,
     show_failures,
 )
-from .errors import CliError, Exit
-from .options import endpoint_option, output_option
-from .output import show_rows
+from ..errors import CliError, Exit
+from ..options import endpoint_option, output_option
+from ..output import show_rows
 from .user import show_users
 
 _RESOURCE = "Topic:NAME, Topic:PREFIX* or Topic:*, the same with Group or Cluster, or * (all)."

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ..proto import paths, v1
-from .cluster.broker_groups import (
+from ...proto import paths, v1
+from ..cluster.broker_groups import (
     Again,
     Outcome,
     answers,
@@ -18,8 +18,8 @@ from .cluster.broker_groups import (
     present,
     show_changes,
 )
-from .options import endpoint_option, output_option
-from .output import show_fields, show_rows
+from ..options import endpoint_option, output_option
+from ..output import show_fields, show_rows
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SECRET_BYTES = 24

@@ -1,0 +1,1 @@
+"""Commands of access: `user`, `acl`, `quota` and `auth`."""
