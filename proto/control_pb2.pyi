@@ -173,6 +173,7 @@ class GroupConfig(_message.Message):
     RETRY_QUEUES_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    LITE_SINCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     orderly: _builtins.bool
     max_attempts: _builtins.int
@@ -180,6 +181,8 @@ class GroupConfig(_message.Message):
     consume_enable: _builtins.bool
     consume_from_min: _builtins.bool
     retry_queues: _builtins.int
+    lite_since: _builtins.int
+    """Log offset at which the group subscribed to every lite topic of its parent; absent: it has not"""
     @_builtins.property
     def retry(self) -> Global___GroupRetry: ...
     @_builtins.property
@@ -195,12 +198,15 @@ class GroupConfig(_message.Message):
         retry_queues: _builtins.int = ...,
         retry: Global___GroupRetry | None = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        lite_since: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "lite_since", b"lite_since", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "consume_enable", b"consume_enable", "consume_from_min", b"consume_from_min", "max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "attributes", b"attributes", "consume_enable", b"consume_enable", "consume_from_min", b"consume_from_min", "lite_since", b"lite_since", "max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lite_since: _TypeAlias = _typing.Literal["lite_since"]  # noqa: Y015
+    _WhichOneofArgType__lite_since: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lite_since) -> _WhichOneofReturnType__lite_since | None: ...
 
 Global___GroupConfig: _TypeAlias = GroupConfig  # noqa: Y015
 

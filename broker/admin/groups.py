@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..lite.names import BOUND_TOPIC, WILDCARD
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
@@ -27,7 +28,7 @@ from .pages import page_of
 from .removal import topics_of_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
@@ -207,15 +208,22 @@ def _wanted(request: v1.CreateGroupRequest, known: Group | None) -> Group:
         policy = retry_policy(request.retry)
         if policy:
             extra["groupRetryPolicy"] = policy
+    attributes = changed(GROUP_RULES, base.attributes, request.attributes, new=known is None)
     return Group(
         base.name,
         request.orderly if request.HasField("orderly") else base.orderly,
         request.max_attempts or base.max_attempts,
         request.consume_enable if request.HasField("consume_enable") else base.consume_enable,
         request.retry_queues or base.retry_queues,
-        changed(GROUP_RULES, base.attributes, request.attributes, new=known is None),
+        attributes,
         extra,
+        base.lite_since if _same_lite_topics(base.attributes, attributes) else -1,
     )
+
+
+def _same_lite_topics(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Return whether a wildcard subscription of before means the same lite topics now."""
+    return all(before.get(key) == after.get(key) for key in (BOUND_TOPIC, WILDCARD))
 
 
 def _check_retry(retry: v1.GroupRetry) -> None:

@@ -62,6 +62,7 @@ def group_message(group: Group) -> v1.GroupConfig:
         retry_queues=group.retry_queues,
         retry=_retry_message(group),
         attributes=group.attributes,
+        lite_since=group.lite_since if group.lite_since >= 0 else None,
     )
 
 
@@ -81,6 +82,7 @@ def group_of(message: v1.GroupConfig) -> Group:
         message.retry_queues,
         dict(message.attributes),
         extra,
+        message.lite_since if message.HasField("lite_since") else -1,
     )
 
 

@@ -121,6 +121,9 @@ class Group:
     retry_queues: int = 1
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    #: Log offset at which the group subscribed to every lite topic of its parent; -1: it has not.
+    #: Only the log holds it.
+    lite_since: int = -1
 
     def backoff_ms(self) -> tuple[int, ...]:
         """The delay before each further attempt; the last value repeats."""
