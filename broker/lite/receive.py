@@ -190,7 +190,7 @@ class LiteReceive:
         sub = self._cores.get((group, queue))
         if sub is None or QUEUE not in sub.core.queues:
             return None
-        return sub.core.queues[QUEUE].next_read, sub.core.in_flight(QUEUE)
+        return sub.core.progress(QUEUE, self._clock.wall_ms(), self._alive)
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Iterate over a copy of the current states."""
