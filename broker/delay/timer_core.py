@@ -22,6 +22,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from ...store.timer.rules import is_cancelled
+
 #: Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
 #: only after a long stop, or under a load that is late anyway. One slot is always read completely.
 WAITING_MAX = 200_000
@@ -44,7 +46,7 @@ class Timed:
     physical_offset: int
     slot_ms: int
     enqueued_ms: int
-    #: Its UNIQ_KEY, by which it can be recalled.
+    #: Its `recall_key`.
     key: str
     #: Destination topic.
     topic: str
@@ -185,8 +187,8 @@ class TimerCore:
         return len(self._directs) >= DIRECT_MAX
 
     def cancel(self, slot_ms: int, key: str, number: int = -1) -> None:
-        """Apply a cancellation (TIMER_DEL_UNIQKEY) for a slot that is open or will be open soon; no
-        effect for a done slot. With `number`, its offset in the timer topic, it has no unit: until
+        """Apply a `cancellation` for a slot that is open or will be open soon; no effect for a done
+        slot. With `number`, its offset in the timer topic, it has no unit: until
         its slot is safe, enqueueing would restart at it after a crash.
         """
         if slot_ms < self.read_ms:
@@ -201,7 +203,7 @@ class TimerCore:
             self._held.append((slot_ms, number))
         self.changes += 1
 
-    def waits(self, slot_ms: int, key: str) -> bool | None:
+    def waits(self, slot_ms: int, key: str, topic: str = "") -> bool | None:
         """Return whether a message with this key waits in the slot; None: the slot is not read
         yet.
         """
@@ -214,7 +216,7 @@ class TimerCore:
             return None
         if slot.keys is None:
             slot.keys = {entry[4] for entry in self._heap if entry[2] == slot_ms}
-        return key in slot.keys and not _names(slot.cancelled, key, "")
+        return key in slot.keys and not is_cancelled(slot.cancelled, key, topic)
 
     # -- delivery -----------------------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class TimerCore:
             timed = Timed(*heappop(heap))
             slot = self._slots.get(timed.slot_ms)
             keys = self._late_cancelled.get(timed.slot_ms) if slot is None else slot.cancelled
-            gone = keys and _names(keys, timed.key, timed.topic)
+            gone = keys and is_cancelled(keys, timed.key, timed.topic)
             (dropped if gone and not timed.rolled else due).append(timed)
         for timed in dropped:
             self.settled(timed, 0)
@@ -307,8 +309,3 @@ class TimerCore:
     def waiting(self) -> int:
         """Return the number of messages in memory."""
         return self._waiting
-
-
-def _names(keys: set[str], key: str, topic: str) -> bool:
-    """Return whether the cancellations name the message; Apache before 5.5 put the topic first."""
-    return key in keys or f"{topic}+{key}" in keys

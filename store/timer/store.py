@@ -46,7 +46,7 @@ from .log import TimerLog
 from .messages import TimerMessages
 from .metrics import TimerMetrics
 from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
-from .rules import DELETE_KEY, slot_for
+from .rules import DELETE_KEY, REAL_TOPIC, cancellation, slot_for
 from .unit import DEFAULT, DELETE, ROLL, TimerUnit
 from .wheel import Slot, TimerWheel
 
@@ -208,17 +208,18 @@ class TimerStore:
         self.damaged = True
 
     def cancelled_keys(self, cancellations: Iterable[TimerUnit]) -> frozenset[str]:
-        """Return the keys that they cancel, for `rules.is_cancelled`; deleted messages are
-        skipped."""
+        """Return what they cancel, for `rules.is_cancelled`; deleted messages are skipped."""
         keys = set()
         for unit in cancellations:
             try:
                 record = decode(self._messages.record_at(unit.physical_offset))
             except (OffsetOutOfRangeError, RecordFormatError):
                 continue
-            key = decode_properties(record.properties).get(DELETE_KEY)
+            properties = decode_properties(record.properties)
+            key = properties.get(DELETE_KEY)
             if key:
-                keys.add(key)
+                mark = record.prepared_transaction_offset
+                keys.add(cancellation(key, properties.get(REAL_TOPIC, ""), mark))
         return frozenset(keys)
 
     def number_at(self, slot_ms: int) -> int:
