@@ -76,6 +76,7 @@ class TopicConfig(_message.Message):
     MESSAGE_TYPE_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     FIRST_OFFSETS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     read_queues: _builtins.int
     write_queues: _builtins.int
@@ -83,6 +84,8 @@ class TopicConfig(_message.Message):
     """bits: 2 write, 4 read"""
     message_type: _builtins.int
     """a number of apache.rocketmq.v2.MessageType; -1 accepts normal, FIFO, delay and transaction"""
+    since: _builtins.int
+    """Log offset of its creation: what waits elsewhere from before is of a deleted topic of its name."""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -99,10 +102,11 @@ class TopicConfig(_message.Message):
         message_type: _builtins.int = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         first_offsets: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "first_offsets", b"first_offsets", "message_type", b"message_type", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "first_offsets", b"first_offsets", "message_type", b"message_type", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "since", b"since", "write_queues", b"write_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

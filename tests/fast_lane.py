@@ -23,7 +23,8 @@ LEFT_OUT = {
         both_protocols bounded_requests broadcast classic classic_access classic_admin
         classic_calls classic_hostile classic_pop classic_replicas classic_replies
         classic_transactions cold_records dedup delay_levels delayed descriptors
-        differential durability extreme_values flow full_disk_broker gaps lite lite_core
+        differential durability extreme_values flow full_disk_broker gaps incarnations lite
+        lite_core
         lite_ends lite_random lite_replicas lite_subscribe message_queries meta_log
         meta_machine metrics_token observed offset_recent order_info pop_attempts
         pop_handover pop_model pop_restart proxy proxy_classic proxy_upstreams pull quotas

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from .progress import ConsumerProgress
     from .removal import Removal
+    from .waiting import WaitingMessages
 
 ATTEMPTS_MAX = 1_000
 #: Clients listed for one group; the progress has their number.
@@ -58,6 +59,7 @@ class GroupAdmin:
         changes: MetadataChanges,
         progress: ConsumerProgress,
         removal: Removal,
+        waiting: WaitingMessages,
         deliveries: Callable[[str], Iterable[v1.GroupDelivery]],
     ) -> None:
         """`deliveries` returns the messages of a group that are in flight."""
@@ -66,6 +68,7 @@ class GroupAdmin:
         self._changes = changes
         self._progress = progress
         self._removal = removal
+        self._waiting = waiting
         self._deliveries = deliveries
 
     def create(
@@ -110,6 +113,7 @@ class GroupAdmin:
         if group is None:
             raise _unknown(request.name)
         topics = topics_of_group(self._metadata, request.name)
+        waiting = await self._waiting.count(topics)
         progress = self._progress.group_progress(
             request.name, rows, len(self._progress.members_of(request.name))
         )
@@ -117,7 +121,7 @@ class GroupAdmin:
             code=v2.OK,
             message="OK",
             topics=topics,
-            messages=progress.retries + progress.dead_letters,
+            messages=progress.retries + progress.dead_letters + waiting,
             offsets=[] if request.keep_offsets else sorted({row.topic for row in rows}),
             in_flight=sum(row.in_flight for row in rows),
             clients=progress.clients,

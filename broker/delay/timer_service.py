@@ -29,7 +29,7 @@ from ...store.timer.recovery import TimerRecovery
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
-from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
+from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, is_left_over, number, own_queue
 from .timer_core import Timed, TimerCore
 from .timer_dedup import TimerDedup
 from .timer_intake import TimerIntake
@@ -261,6 +261,11 @@ class TimerService:
             except (StoreError, OSError) as error:
                 self._retry_later(str(error))
 
+    def waiting(self, topic: str) -> int:
+        """Return the number of messages for a topic in the wheel, recalled ones included."""
+        self._enqueue_now()
+        return max(0, self._timers.metrics.count(topic)) if self._timers is not None else 0
+
     def unread(self) -> tuple[TimerStore, int] | None:
         """Enqueue what has arrived; return the files, and the time of the first slot that is not
         being delivered. None while this broker does not lead."""
@@ -462,6 +467,9 @@ class TimerService:
         if record is None:
             return None
         properties = record.properties
+        if is_left_over(self._metadata, timed.topic, properties, timed.physical_offset):
+            self.stats.without_topic += 1
+            return None
         names, values = [ENQUEUED, DEQUEUED], [b"%d" % timed.enqueued_ms, b"%d" % now_ms]
         if timed.rolled:
             times = number(property_value(properties, ROLLED))

@@ -30,6 +30,7 @@ def topic_message(topic: Topic) -> v1.TopicConfig:
         message_type=topic.message_type,
         attributes=topic.attributes,
         first_offsets=topic.first_offsets,
+        since=topic.since,
     )
 
 
@@ -43,6 +44,7 @@ def topic_of(message: v1.TopicConfig) -> Topic:
         message.message_type,
         dict(message.attributes) or _attributes(message.message_type),
         first_offsets=dict(message.first_offsets),
+        since=message.since,
     )
 
 

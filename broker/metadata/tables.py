@@ -94,6 +94,8 @@ class Topic:
     #: By queue: the first offset of this topic; lower offsets belong to a deleted topic of the same
     #: name.
     first_offsets: dict[int, int] = field(default_factory=dict)
+    #: Log offset of its creation; 0: unknown, or a system topic. Only the log holds it.
+    since: int = 0
 
     @property
     def readable(self) -> bool:
@@ -188,6 +190,12 @@ class Metadata:
     def topic(self, name: str) -> Topic | None:
         """Return the topic or None."""
         return self.topics.get(name)
+
+    def is_older(self, name: str, physical_offset: int) -> bool:
+        """Return whether a record that waits for a topic was stored before the topic of this name
+        was created: it belongs to a deleted one."""
+        topic = self.topics.get(name)
+        return topic is not None and physical_offset < topic.since
 
     def group(self, name: str) -> Group | None:
         """Return the consumer group or None."""
