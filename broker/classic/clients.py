@@ -9,11 +9,19 @@ would deliver messages twice.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import WireError
-from ...remoting.bare_json import BareJsonError, QueueKey, dumps, queue_key
+from ...remoting.bare_json import (
+    BareJsonError,
+    QueueKey,
+    as_enum,
+    as_text,
+    dumps,
+    queue_key,
+)
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
@@ -33,8 +41,20 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from .locks import QueueLocks
 
-#: Groups of one heartbeat, each of which may be created with its retry topic.
-_GROUPS_MAX = 100
+#: Producer groups, and consumer groups, of one heartbeat: 40 ms of the event loop.
+_GROUPS_MAX = 1_000
+#: Groups that one heartbeat creates, each with its retry topic: 20 ms. The next one creates more.
+_NEW_GROUPS_MAX = 200
+_TOO_MANY_NEW = (
+    f"a heartbeat creates at most {_NEW_GROUPS_MAX} consumer groups: the next ones create the rest"
+)
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_MODELS = ("BROADCASTING", "CLUSTERING")
+_FROM_WHERE = (
+    *("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"),
+    *("CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET"),
+    "CONSUME_FROM_TIMESTAMP",
+)
 #: The longest tag expression; SQL expressions have a lower limit.
 _EXPRESSION_MAX = 16_384
 #: Changes of a group within this time are one notice to each member.
@@ -105,14 +125,30 @@ class ClassicClients:
         """Answer HEART_BEAT."""
         found = json_object(command.body)
         client_id = name_of(found, "clientID")
-        light = found.get("withoutSub") is True
-        for group in items_of(found, "producerDataSet", _GROUPS_MAX):
+        light = value_of(found, "withoutSub", bool, False)
+        producers, consumers, left_out = _groups_of(found)
+        problems: list[RemotingError | WireError] = [] if left_out is None else [left_out]
+        for group in producers:
             about = About(command.language[:_LABEL_MAX], command.version)
-            self._enter(
-                self._producers, name_of(group, "groupName"), client_id, peer, (), about=about
-            )
-        for group in items_of(found, "consumerDataSet", _GROUPS_MAX):
-            self._heard(group, client_id, peer, light, _about(command, group))
+            try:
+                self._enter(
+                    self._producers, name_of(group, "groupName"), client_id, peer, (), about=about
+                )
+            except RemotingError as error:
+                problems.append(error)
+        new = 0
+        for group in consumers:
+            try:
+                name = name_of(group, "groupName")
+                new += self._metadata.group(name) is None
+                if new > _NEW_GROUPS_MAX:
+                    problems.append(RemotingError(Reply.SYSTEM_BUSY, _TOO_MANY_NEW))
+                    break
+                self._heard(group, client_id, peer, light, _about(command, group))
+            except (RemotingError, WireError) as error:
+                problems.append(error)  # the other groups of the client do not depend on it
+        if problems:
+            raise problems[0]
         # Clients send their whole subscription every time: this server asks for it.
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         return reply(Reply.SUCCESS, fields=fields)
@@ -252,11 +288,31 @@ class ClassicClients:
                 peer.notify(Command(Request.NOTIFY_CONSUMER_IDS_CHANGED, fields))
 
 
+def _groups_of(found: Any) -> tuple[list[Any], list[Any], RemotingError | None]:
+    """Return the producer groups and the consumer groups of a heartbeat, up to the limit, and the
+    error for the rest. Raises RemotingError."""
+    kept, left_out = [], None
+    for name in ("producerDataSet", "consumerDataSet"):
+        items = items_of(found, name, sys.maxsize)
+        if len(items) > _GROUPS_MAX:
+            left_out = RemotingError(
+                Reply.SYSTEM_BUSY,
+                f"{name} has {len(items)} groups: a client has at most {_GROUPS_MAX}, and the "
+                "others are ignored; use several client instances",
+            )
+        kept.append(items[:_GROUPS_MAX])
+    return kept[0], kept[1], left_out
+
+
 def _about(command: Command, group: Any) -> About:
-    """Return what a heartbeat tells of a consumer. Raises RemotingError."""
+    """Return what a heartbeat tells of a consumer."""
     labels = (
-        value_of(group, name, str, "")[:_LABEL_MAX]
-        for name in ("consumeType", "messageModel", "consumeFromWhere")
+        as_enum(group.get(name), names)[:_LABEL_MAX]
+        for name, names in (
+            ("consumeType", _CONSUME_TYPES),
+            ("messageModel", _MODELS),
+            ("consumeFromWhere", _FROM_WHERE),
+        )
     )
     return About(command.language[:_LABEL_MAX], command.version, *labels)
 
@@ -265,13 +321,13 @@ def heard(body: bytes) -> tuple[set[str], set[str]]:
     """Return the consumer groups and topics that a heartbeat, a check of a subscription or a list
     of queues names. Raises RemotingError."""
     found = json_object(body)
-    groups = {str(found[name]) for name in ("consumerGroup", "group") if found.get(name)}
+    groups = {as_text(found.get(name)) or "" for name in ("consumerGroup", "group")}
     items = [*items_of(found, "mqSet"), found.get("subscriptionData")]
-    for group in items_of(found, "consumerDataSet", _GROUPS_MAX):
+    for group in _groups_of(found)[1]:
         groups.add(name_of(group, "groupName"))
         items += items_of(group, "subscriptionDataSet")
-    topics = {str(item.get("topic", "")) for item in items if isinstance(item, dict)}
-    topics.add(str(found.get("topic") or ""))
+    topics = {as_text(item.get("topic")) or "" for item in items if isinstance(item, dict)}
+    topics.add(as_text(found.get("topic")) or "")
     return groups - {""}, topics - {""}
 
 
@@ -288,10 +344,9 @@ def _subscription(item: Any) -> Subscription:
     """Return the subscription that a JSON object holds. Raises RemotingError."""
     if not isinstance(item, dict):
         raise malformed("a subscription is not an object")
-    expression, version = item.get("subString"), item.get("subVersion", 0)
-    kind = item.get("expressionType") or "TAG"
-    if not (isinstance(expression, str) and isinstance(kind, str)) or type(version) is not int:
-        raise malformed("subString, subVersion or expressionType of a subscription is invalid")
+    expression = value_of(item, "subString", str, "*")
+    version = value_of(item, "subVersion", int, 0)
+    kind = value_of(item, "expressionType", str, "") or "TAG"
     if max(len(expression), len(kind)) > _EXPRESSION_MAX:
         raise malformed(f"an expression is longer than {_EXPRESSION_MAX} characters")
     return Subscription(name_of(item, "topic"), expression, kind, version)

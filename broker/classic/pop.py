@@ -19,7 +19,7 @@ from ...front.context import RequestContext
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
-from ...remoting.bare_json import dumps
+from ...remoting.bare_json import as_int, dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
@@ -322,9 +322,10 @@ def _left(found: ReplyFuture | asyncio.Future[Any], answer: asyncio.Future[Comma
 
 def _handles(item: Any, broker: str) -> Iterator[str]:
     """Yield the handles of an entry of BATCH_ACK_MESSAGE. Raises RemotingError."""
-    numbers = [item.get(name) for name in ("so", "pt", "it", "rq", "q")]
+    numbers = [as_int(item.get(name)) for name in ("so", "pt", "it", "rq", "q")]
+    start, pop_ms, invisible_ms, revive, queue_id = numbers
     bits = item.get("b")
-    if any(type(each) is not int for each in numbers) or not isinstance(bits, str):
+    if start is None or None in numbers or not isinstance(bits, str):
         raise RemotingError(Reply.SYSTEM_ERROR, "an entry of the acknowledgement is malformed")
     try:
         found = base64.b64decode(bits, validate=True)
@@ -332,7 +333,6 @@ def _handles(item: Any, broker: str) -> Iterator[str]:
         raise RemotingError(Reply.SYSTEM_ERROR, "the bits are not base64") from None
     if len(found) > _BITS_BYTES_MAX:
         raise RemotingError(Reply.SYSTEM_ERROR, f"the bits are over {_BITS_BYTES_MAX} bytes")
-    start, pop_ms, invisible_ms, revive, queue_id = numbers
     kind = str(item.get("r", "0"))
     number = int.from_bytes(found, "little")
     for bit in range(number.bit_length()):
