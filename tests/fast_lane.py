@@ -38,7 +38,7 @@ LEFT_OUT = {
     "cli": """
         admin_commands auth_commands backup backup_users bench broker_groups commands
         connect consume contexts definitions ha installation local_cluster proxy
-        refused_start released_store store_commands store_retention top up up_controller
+        redrive refused_start released_store store_commands store_retention top up up_controller
         up_groups up_remoting
     """,
     "client": """
