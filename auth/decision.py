@@ -7,8 +7,9 @@ docs/formats/grpc-api.md, section 2.4.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from .model import resource_of
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from .model import Action, Policy, User
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The outcome, and the policy that decided; None for a Super user and without a match."""
 
     allowed: bool

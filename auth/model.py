@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from enum import IntFlag
+
+from msgspec import Struct
 
 #: Kinds of resources; ANY stands for all of them.
 ANY, TOPIC, GROUP, CLUSTER = "*", "Topic", "Group", "Cluster"
@@ -53,8 +54,7 @@ def resource_of(kind: str, name: str) -> tuple[str, str]:
     return kind, name
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcePattern:
+class ResourcePattern(Struct, frozen=True):
     """The resources of a policy: one name, or all names with a prefix."""
 
     kind: str
@@ -126,8 +126,7 @@ def parse_source(text: str) -> Source:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """One decision about a resource, for some actions and source addresses."""
 
     resource: ResourcePattern
@@ -146,22 +145,26 @@ class Policy:
         return (
             action in self.actions
             and self.resource.matches(kind, name)
-            and (not self.sources or _contains(self.sources, source))
+            and (not self.sources or self._is_from(source))
         )
+
+    def _is_from(self, source: str) -> bool:
+        """Return whether the sources have an address; an unknown one has the least rights."""
+        try:
+            return _contains(self.sources, source)
+        except ValueError:
+            return not self.allow
 
 
 def _contains(sources: tuple[Source, ...], source: str) -> bool:
-    try:
-        address = ipaddress.ip_address(source.partition("%")[0])
-    except ValueError:
-        return False
+    """Return whether networks have an address. Raises ValueError."""
+    address = ipaddress.ip_address(source.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return any(address in network for network in sources)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user and its policies."""
 
     name: str

@@ -8,7 +8,7 @@ period.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from msgspec import Struct
 
 from .model import TOPIC, ResourcePattern, check_user_name
 
@@ -16,8 +16,7 @@ USER = "User"
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True):
     """Limits of one user or topic; 0: no limit."""
 
     #: `User:NAME`, `Topic:NAME`; `User:*`, `Topic:*`: of each user or topic without its own.
@@ -33,7 +32,7 @@ class Quota:
 
 
 #: Names of the limits.
-LIMITS = tuple(field.name for field in fields(Quota) if field.name != "subject")
+LIMITS = tuple(name for name in Quota.__struct_fields__ if name != "subject")
 
 
 def parse_subject(text: str) -> str:

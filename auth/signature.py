@@ -15,8 +15,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from ..proto import v2
 from ..proto.errors import WireError
@@ -32,8 +33,7 @@ def unauthorized(sentence: str) -> WireError:
     return WireError(v2.UNAUTHORIZED, sentence)
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Struct, frozen=True):
     """The content of an `authorization` header."""
 
     user: str

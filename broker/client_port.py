@@ -15,11 +15,12 @@ from ..front.access_point import AccessPoint
 from ..front.door import choose_door
 from ..front.shared.handover import Handover
 from ..front.suspendable_door import SuspendableDoor
-from ..remoting.server import shares_port
+from ..remoting.ports import shares_port
 from . import services
 from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic
 from .access.guard import Guard
+from .access.rechecks import Rechecks
 from .admin.clients import ClientAdmin
 from .admin.fault_service import FaultService
 from .admin.groups import GroupAdmin
@@ -116,8 +117,17 @@ class ClientPort:
         if self._config.authentication_enabled:
             guard = self.guard = await self._guard(audit)
             broker.quotas.identify(guard.user_of)
+            broker.clients.user_of, broker.clients.may = guard.user_of, guard.allows
             methods = list(map(guard.watching, methods))
             locate, serves_all = guard.locating(locate), None  # each request is checked
+            rechecks = Rechecks(
+                asyncio.get_running_loop(),
+                lambda: broker.metadata.users_version,
+                broker.receiving.end_polls,
+                guard.recheck_streams,
+            )
+            rechecks.start()
+            stack.callback(rechecks.close)
         access = self.access = AccessPoint(
             services.table(methods),
             self._door_config,
@@ -198,6 +208,8 @@ class ClientPort:
             clock_skew_ms=self._config.authentication_clock_skew,
             refused=broker.runtime.counters.refused_calls,
             audit=audit,
+            clients=broker.clients,
+            steady_ns=self._clock.steady_ns,
         )
 
     def _methods(self, relay: Relay) -> list[Method]:

@@ -6,9 +6,10 @@ where rights or a route depend on its fields.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..front.service import Method, read_message
 

@@ -7,8 +7,10 @@ history hold the durable state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..ha.engine import Role
 
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 _HANDING_OVER = "this leader hands over to another replica: try again"
 
 
-@dataclass(frozen=True, slots=True)
-class DurabilityPolicy:
+class DurabilityPolicy(Struct, frozen=True):
     """What an OK answer waits for."""
 
     sync_flush: bool

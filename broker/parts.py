@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from .transactions.service import Transactions
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Core:
     """The store, its metadata and replication, and the parts that everything else needs."""
 
@@ -77,7 +77,7 @@ class Core:
     quotas: Quotas
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Sending:
     """The producer side."""
 
@@ -94,7 +94,7 @@ class Sending:
     transactions: Transactions
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Consumption:
     """The consumer side."""
 
@@ -110,7 +110,7 @@ class Consumption:
     receiving: ReceiveService
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Broker(Core, Sending, Consumption):
     """All parts."""
 

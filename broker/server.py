@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..front.access_point import AccessPoint
 from ..front.clock import Clock
@@ -27,14 +27,16 @@ from ..proto.addresses import host_port
 from ..proto.node_links import NodeLinks
 from ..proto.setting_keys import key_of
 from ..proto.tls_config import TlsConfig
-from ..remoting.server import check_remoting
+from ..remoting.ports import check_remoting
 from ..store.config.store_config import StoreConfig
 from .admin.live_settings import RUN_TIME
 from .config import BrokerConfig
 from .lifecycle import Bound, BrokerLifecycle, InstanceCallbacks
 from .parts import Broker
 from .settings import check_settings
-from .stand_in import StandIn
+
+if TYPE_CHECKING:
+    from .stand_in import StandIn
 
 __all__ = ["Bound", "BrokerServer"]
 
@@ -193,6 +195,8 @@ class BrokerServer:
             self._changing = None
 
     async def _stand_between(self) -> None:
+        from .stand_in import StandIn  # with all of the proxy
+
         self._stand_in = StandIn(self._broker, self._links, self._door, self._clock)
         await self._stand_in.open()
 

@@ -6,8 +6,9 @@ Handlers are plain functions on the event loop; see `front/service.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ..front.service import Method, methods_of
 from ..proto import paths, v2

@@ -6,7 +6,7 @@ A contradiction raises ValueError before anything is opened.
 from __future__ import annotations
 
 from ..ha.config import HaConfig
-from ..remoting.server import shares_port
+from ..remoting.ports import shares_port
 from .config import BrokerConfig
 
 

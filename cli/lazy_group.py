@@ -11,6 +11,8 @@ import click
 from click.exceptions import NoSuchCommand
 from click.shell_completion import CompletionItem
 
+from .loading import loading
+
 #: Name -> (module of this package, command in it, one line of help).
 Table = dict[str, tuple[str, str, str]]
 
@@ -32,7 +34,8 @@ class LazyGroup(click.Group):
         if cmd_name not in self._known:
             return None
         module, attribute, _ = self._known[cmd_name]
-        command = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        with loading():
+            command = getattr(importlib.import_module(f".{module}", __package__), attribute)
         assert isinstance(command, click.Command)
         return command
 

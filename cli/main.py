@@ -1,21 +1,19 @@
-"""The `cometmq` command: the table of subcommands, and the conversion of failures to exit codes.
+"""The `cometmq` command: the table of subcommands, and the way to them.
 
 A subcommand's module is imported when it is called (see `lazy_group.py`), so the table holds the
-help line of each command.
+help line of each command. Help is printed from a file (`help_texts.py`); for all else `root.py`
+has the click group, which this module does not import before it is needed: click is half of the
+time of a short command.
 """
 
 import os
 import sys
-from typing import Any
 
-import click
-
-from .errors import CliError, Exit
-from .lazy_group import LazyGroup, Table
+from .help_texts import help_of
 
 #: Name -> (module of this package, or with a leading dot of `cometmq`, command in it, one line of
 #: help).
-COMMANDS: Table = {
+COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("cluster.up", "up", "Start a cluster on this machine: nameserver, master and slave."),
     "namesrv": ("server.command", "namesrv", "Run a nameserver."),
     "broker": ("server.command", "broker", "Run one replica of a broker group."),
@@ -68,7 +66,7 @@ COMMANDS: Table = {
 }
 
 #: Commands of RocketMQ's mqadmin; they work, but are not listed.
-ALIASES: Table = {
+ALIASES: dict[str, tuple[str, str, str]] = {
     "updateTopic": ("mqadmin.messaging", "update_topic", ""),
     "updateTopicPerm": ("mqadmin.messaging", "update_topic_perm", ""),
     "deleteTopic": ("mqadmin.messaging", "delete_topic", ""),
@@ -118,68 +116,27 @@ ALIASES: Table = {
 }
 
 
-def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
-    if value and not ctx.resilient_parsing:
-        from .. import __version__
-
-        click.echo(f"cometmq {__version__}")
-        ctx.exit()
-
-
-@click.group(
-    cls=LazyGroup,
-    table=COMMANDS,
-    aliases=ALIASES,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.option(
-    "--version",
-    is_flag=True,
-    callback=_version,
-    expose_value=False,
-    is_eager=True,
-    help="Show the version and exit.",
-)
-def cli() -> None:
-    """A replicated message broker for every official RocketMQ 5 client."""
-
-
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(_run())
+    text = help_of(sys.argv[1:])
+    sys.exit(_run() if text is None else _print(text))
 
 
 def _run() -> int:
+    from .root import run
+
+    return run()
+
+
+def _print(text: str) -> int:
     try:
-        result = cli.main(prog_name="cometmq", standalone_mode=False)
-        return result if isinstance(result, int) else Exit.DONE
-    except CliError as error:
-        _print_error(str(error))
-        return error.code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return 130
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of stdout has exited (`| head`): suppress the message at interpreter exit, too.
+        # The reader has exited (`| head`): suppress the message at interpreter exit, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.FAILED
-    except OSError as error:
-        if os.environ.get("COMETMQ_TRACEBACK"):
-            raise
-        place = f"{error.filename}: " if error.filename else ""
-        _print_error(f"{place}{error.strerror or error}.")
-        return Exit.FAILED
-    except Exception as error:
-        if os.environ.get("COMETMQ_TRACEBACK"):
-            raise
-        _print_error(f"{type(error).__name__}: {error}. Set COMETMQ_TRACEBACK=1 for a traceback.")
-        return Exit.FAILED
-
-
-def _print_error(sentence: str) -> None:
-    click.echo(f"cometmq: {sentence}", err=True)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

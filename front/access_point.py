@@ -17,13 +17,14 @@ owner failed in the middle may have been executed there: held sends are delivere
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import CoroutineType
 from typing import Any, Literal
 
 import grpc
 import grpc.aio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..proto import v2
 from ..proto.channels import cancel_requests
@@ -334,8 +335,7 @@ class AccessPoint:
         return remaining_ns / _NS_PER_S
 
 
-@dataclass(frozen=True, slots=True)
-class _RoutedTurns:
+class _RoutedTurns(Struct, frozen=True):
     """A `TurnHandler` that locates single calls, and takes calls while this node serves all."""
 
     handle: Callable[[bytes, RequestContext], Any]
@@ -349,8 +349,7 @@ class _RoutedTurns:
         return self.take_all(requests, clients) if self.serves_all() else None
 
 
-@dataclass(slots=True)
-class _Forward:
+class _Forward(Struct):
     """One request that is being forwarded."""
 
     method: Method

@@ -18,7 +18,8 @@ Admission = Callable[[RequestContext], None]
 
 def check_node(links: NodeLinks, ctx: RequestContext) -> None:
     """Raise PERMISSION_DENIED unless the caller is a node."""
-    if links.admits(ctx.token, ctx.peer_certificate, local=_is_local(ctx.peer)):
+    # An unknown peer is a remote one.
+    if links.admits(ctx.token, ctx.peer_certificate, local=is_loopback(host_of(ctx.peer))):
         return
     if links.token:
         raise RpcFailure(
@@ -44,8 +45,8 @@ def forwarded_by_nodes_only(links: NodeLinks, admit: Admission | None) -> Admiss
     def check(ctx: RequestContext) -> None:
         if ctx.forwarded:
             check_node(links, ctx)
-            if ":" in ctx.forwarded_for:
-                ctx.peer = ctx.forwarded_for
+            # Never the node's own address: an unknown client is not one of this machine.
+            ctx.peer = ctx.forwarded_for if ":" in ctx.forwarded_for else ""
         if admit is not None:
             admit(ctx)
 
@@ -56,8 +57,3 @@ def forward_mark(links: NodeLinks, address: str, peer: str) -> tuple[tuple[str, 
     """Return the metadata that marks a request to the node at `address` as forwarded for the
     client with the address `peer`."""
     return ((FORWARDED, peer), *links.metadata(address))
-
-
-def _is_local(peer: str) -> bool:
-    """Return whether a peer is on this machine; calls inside the process have none."""
-    return not peer or is_loopback(host_of(peer))

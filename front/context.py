@@ -7,7 +7,8 @@ and the cluster token belong to one hop and are left out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..proto.node_links import TOKEN_KEY
 from ..proto.short_polls import SHORT_POLL
@@ -55,15 +56,14 @@ def takes_several_addresses(language: str, tls: bool) -> bool:
     return name in (_SEVERAL_OVER_TLS if tls else _SEVERAL_ADDRESSES)
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(Struct):
     """One call. Plain slots, because one is created for every request."""
 
     client_id: str = ""
     language: str = ""
     client_version: str = ""
     namespace: str = ""
-    #: "host:port" of the client; "" for unix sockets.
+    #: "host:port" of the client; "" if it is unknown: a remote client with the least rights.
     peer: str = ""
     #: On the steady clock; None when the client set no deadline.
     deadline_ns: int | None = None

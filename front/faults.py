@@ -8,9 +8,11 @@ faults. Fields: `proto/cometmq/v1/test.proto`.
 import errno
 import os
 import threading
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..proto import paths
 from ..proto.errors import CODES, RpcFailure, WireError
@@ -38,8 +40,7 @@ class FaultAction(StrEnum):
     DROP = "DROP"
 
 
-@dataclass(slots=True)
-class Fault:
+class Fault(Struct):
     """One entry. `code` (FAIL only) is a wire code or gRPC status for RPC, an errno for DISK."""
 
     id: str

@@ -59,7 +59,10 @@ class GrpcioDoor:
         clock: Clock,
         faults: FaultTable | None,
         links: NodeLinks,
+        *,
+        represented: bool = False,
     ) -> None:
+        """`represented`: every connection stands for another peer (`represent`)."""
         self.config = config
         self._links = links
         #: The port serves TLS alone.
@@ -85,8 +88,9 @@ class GrpcioDoor:
         self._port = 0
         self._checks: asyncio.Task[None] | None = None
         self._peers: dict[str, str] = {}
-        #: HOST:PORT of connections that stand for another peer, and that peer.
-        self._represented: dict[str, str] = {}
+        #: HOST:PORT of connections that stand for another peer, and that peer; None: there are
+        #: none. Calls may be served after their connection has ended: their peer is unknown then.
+        self._represented: dict[str, str] | None = {} if represented else None
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -181,7 +185,8 @@ class GrpcioDoor:
 
     async def _close_connections(self, peers: set[str]) -> int:
         """Close connections; return how many."""
-        peers = {*peers, *(own for own, peer in self._represented.items() if peer in peers)}
+        represented = self._represented or {}
+        peers = {*peers, *(own for own, peer in represented.items() if peer in peers)}
         try:
             return await asyncio.to_thread(disconnect, peers, self._port)
         except OSError:  # no descriptor to list them: a later check repeats it
@@ -202,7 +207,7 @@ class GrpcioDoor:
         )
 
     def peer(self, name: str) -> str:
-        """Convert gRPC's "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5" to host:port ("": unix socket)."""
+        """Convert gRPC's "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5" to host:port ("": unknown)."""
         peer = self._peers.get(name)
         if peer is None:
             scheme, _, rest = unquote(name).partition(":")
@@ -210,10 +215,11 @@ class GrpcioDoor:
             if len(self._peers) >= _PEERS_MAX:
                 self._peers.clear()
             self._peers[name] = peer
-        return self._represented.get(peer, peer)
+        return peer if self._represented is None else self._represented.get(peer, "")
 
     def represent(self, own: str, peer: str) -> None:
         """Take the connection from `own` for one from `peer` (HOST:PORT); empty: no more."""
+        assert self._represented is not None
         if peer:
             self._represented[own] = peer
         else:

@@ -17,8 +17,6 @@ import resource
 from collections.abc import Callable
 from contextlib import suppress
 
-import psutil
-
 from .config import DoorConfig
 
 #: Descriptors that stay free of client connections: at least this many, and a quarter of the limit.
@@ -79,6 +77,8 @@ class FreedMemory:
     def __init__(self) -> None:
         #: None where the C library has no such function (macOS, musl).
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        import psutil
+
         self._process = psutil.Process()
         #: The least of the process's own memory, and what was left by the last return.
         self._least = self._left = self._own_bytes()

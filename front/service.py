@@ -22,9 +22,10 @@ and logged (`failure.py`). Services do not depend on the door (docs/formats/fron
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from ..proto.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
 from ..proto.methods import rpc_methods
@@ -43,8 +44,7 @@ class Kind(Enum):
     BIDI = "bidi"
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """One RPC of the table."""
 
     path: str

@@ -18,8 +18,9 @@ from asyncio import current_task
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ..proto.addresses import host_port
 from .config import DoorConfig
@@ -36,8 +37,7 @@ _CHECK_S = 1.0
 Task = asyncio.Task[Any]
 
 
-@dataclass(slots=True)
-class _Write:
+class _Write(Struct):
     since_ns: int
     size: int
     peer: str

@@ -7,12 +7,12 @@ standard services from protobuf's default pool.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec.structs import replace
 
 from ..proto.errors import NOT_FOUND, RpcFailure, WireError
 from ..proto.pool import POOL

@@ -1,15 +1,15 @@
 """Counters of a front door and of the access point, for metrics, health checks and tests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from .metrics.calls import CallTimes
 
 
-@dataclass(frozen=True, slots=True)
-class DoorStatistics:
+class DoorStatistics(Struct, frozen=True):
     """A snapshot of one door."""
 
     door: str
@@ -24,8 +24,7 @@ class DoorStatistics:
     times: "CallTimes | None" = None
 
 
-@dataclass(slots=True)
-class ForwardStatistics:
+class ForwardStatistics(Struct):
     """Counters of an access point since the start."""
 
     forwarded: int = 0

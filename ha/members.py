@@ -3,11 +3,10 @@
 Used by `cluster describe`, the metrics and the banner; no decision depends on it.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
+class MemberStatus(Struct, frozen=True):
     broker_id: int
     replica_uuid: str
     incarnation: int

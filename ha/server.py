@@ -24,11 +24,11 @@ from .role.role_driver import RoleDriver
 from .state.replica import Replica
 from .stream import frames
 from .stream.channel import channel_options, read_to_end
-from .stream.dual_port import DualPort
 from .stream.token import is_admitted
 
 if TYPE_CHECKING:
     from .control import Control
+    from .stream.dual_port import DualPort
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         links = self._replica.links
         try:
             if links.files is not None and links.tls.tls_mode == "permissive":
+                from .stream.dual_port import DualPort
+
                 self._dual_port = DualPort(server, links)
                 port = await self._dual_port.open(bind_address, config.ha_listen_port)
             elif links.files is not None:

@@ -23,8 +23,9 @@ import re
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ..ha.core.cas_register import AcceptorState, Ballot, Vote, accept, prepare
 from ..proto import v1

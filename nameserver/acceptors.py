@@ -8,12 +8,12 @@ whatever the address.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from ..ha.core.cas_register import Ballot, Identities, Vote
 from ..ha.stream.redial import RedialedChannel
@@ -29,8 +29,7 @@ OWN = "own"
 _REPORTED_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterNames:
+class RegisterNames(Struct, frozen=True):
     """The registers that an acceptor has records of."""
 
     acceptor_id: str

@@ -15,8 +15,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from .acceptor_store import AcceptorStore
 from .meta_store import StoreUnavailableError
@@ -28,8 +29,7 @@ REGISTER = "controller"
 _NS_PER_MS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A valid claim of this nameserver."""
 
     until_ns: int

@@ -6,8 +6,9 @@ silence.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from ..front.clock import Clock
 from ..front.service import Outbound, OutboundFull
@@ -29,8 +30,7 @@ SILENCE_MIN_NS = 10_000_000_000
 CUTS_KEPT = 16
 
 
-@dataclass(slots=True)
-class HostedGroup:
+class HostedGroup(Struct):
     """One group: its state machine and the newest reports of archived diverged tails."""
 
     core: GroupController

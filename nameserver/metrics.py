@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from .rows import Group
 
 
-@dataclass(slots=True)
-class NameserverCounts:
+class NameserverCounts(Struct):
     """Totals since the start."""
 
     #: By what happened: "registered" (heartbeats included), "refused", "unregistered", "expired".

@@ -1,5 +1,8 @@
 """Rules for registrations: shape, position, leadership (pure). `routes.py` has the table."""
 
+import re
+
+from ..proto.addresses import host_of, is_host
 from .rows import (
     DuplicateReplica,
     Group,
@@ -15,7 +18,7 @@ from .rows import (
 GROUPS_MAX = 1_024
 REPLICAS_PER_GROUP_MAX = 16
 TOPICS_PER_GROUP_MAX = 200_000
-_PORT_MAX = 65_535
+_PORT_MAX, _PORT_DIGITS = 65_535, 5
 
 
 def check_shape(registration: Registration) -> None:
@@ -25,16 +28,23 @@ def check_shape(registration: Registration) -> None:
             "a registration needs a cluster, a group, a replica uuid and a client address."
         )
     known = registration.addresses
-    for address in (known.client, known.ha, known.remoting, known.remoting_advertised):
-        host, _, port = address.rpartition(":")
-        if address and not (host and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-            raise RegistrationRefused(f"'{address}' is not an address: it must be HOST:PORT.")
+    for text in (known.client, known.ha, known.remoting, known.remoting_advertised):
+        for address in filter(None, re.split("[;,]", text)):
+            if not _is_address(address):
+                raise RegistrationRefused(f"'{address}' is not an address: it must be HOST:PORT.")
     if replica.broker_id < 0:
         raise RegistrationRefused(f"brokerId is {replica.broker_id}, but must not be negative.")
     if len(registration.topics) > TOPICS_PER_GROUP_MAX:
         raise RegistrationRefused(
             f"the table has {len(registration.topics)} topics; the limit is {TOPICS_PER_GROUP_MAX}."
         )
+
+
+def _is_address(address: str) -> bool:
+    """Return whether it is HOST:PORT: tools dial it, and `ha rolling-restart` runs ssh with it."""
+    port = address.rpartition(":")[2]
+    number = int(port) if len(port) <= _PORT_DIGITS and port.isascii() and port.isdigit() else 0
+    return is_host(host_of(address)) and 0 < number <= _PORT_MAX
 
 
 def is_repeated(member: Member, registration: Registration) -> bool:

@@ -1,8 +1,9 @@
 """Rows of the route tables: replicas, groups, topics, and controllers' decisions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 
 class Role(Enum):
@@ -12,8 +13,7 @@ class Role(Enum):
     FOLLOWER = "follower"
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """Identity of a replica. `uuid` belongs to the data directory, `incarnation` to the process."""
 
     cluster: str
@@ -23,8 +23,7 @@ class Replica:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(Struct, frozen=True):
     """Addresses of a replica, each HOST:PORT."""
 
     client: str
@@ -36,8 +35,7 @@ class Addresses:
     remoting_advertised: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """A topic in the routes; `perm` has RocketMQ's bits (4 read, 2 write)."""
 
     name: str
@@ -47,8 +45,7 @@ class Topic:
     message_type: int
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """A registration or heartbeat: `full` ones carry the topic table, others only its version."""
 
     replica: Replica
@@ -63,8 +60,7 @@ class Registration:
     confirm: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer to a registration; `changed` tells whether the visible tables changed."""
 
     need_full: bool
@@ -84,8 +80,7 @@ class StaleReplica(RegistrationRefused):
     """The registration comes from an older process or an older epoch."""
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """One replica's row."""
 
     replica: Replica
@@ -107,8 +102,7 @@ class Member:
         return (self.replica, self.addresses, self.role, self.alive, self.epoch)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The replicas of one log. `leader_epoch` never decreases while the group is listed."""
 
     cluster: str
@@ -154,8 +148,7 @@ class Group:
         return best.topics or {}
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A controller's decision about a group; `leader` is a broker id and an incarnation."""
 
     cluster: str

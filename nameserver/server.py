@@ -31,10 +31,8 @@ from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
 from ..proto.setting_keys import entries
 from ..proto.tls_config import TlsConfig
-from ..remoting.server import RemotingServer, check_remoting, shares_port
-from .classic.admin import ClassicAdmin
+from ..remoting.ports import check_remoting, shares_port
 from .classic.kv import KvConfig
-from .classic.routes import ClassicRoutes
 from .config import NameserverConfig
 from .controller_host import make_controller_host
 from .known_groups import KnownGroups
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
 
     from ..front.context import RequestContext
     from ..remoting.connection import Handler
+    from ..remoting.server import RemotingServer
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class NameserverServer:
         make_door = choose_door(door.accepting(_TABLE_BYTES), links, self._handover)
         self._door = make_door(self._services(), self._clock)
         self._kv = KvConfig(config.namesrv_data_dir)
-        self._remoting = RemotingServer(self._classic_handlers(), door, self._clock, links)
+        self._remoting = self._make_remoting(door, links) if config.remoting_listen_port else None
         #: Port of the remoting protocol, once started; 0: off.
         self.remoting_port = 0
         self._scan_task: asyncio.Task[None] | None = None
@@ -152,7 +151,8 @@ class NameserverServer:
         self._watch.stop()
         if self._controller_host is not None:
             await self._controller_host.stop()
-        await self._remoting.drain(grace_s)
+        if self._remoting is not None:
+            await self._remoting.drain(grace_s)
         await self._door.drain(grace_s)
         self._known.close()
         logger.info("nameserver.stopped")
@@ -179,7 +179,7 @@ class NameserverServer:
     @property
     def remoting_connections(self) -> int:
         """Number of open connections of classic clients."""
-        return self._remoting.connections
+        return self._remoting.connections if self._remoting is not None else 0
 
     def metric_families(self) -> "list[Metric]":
         """Read all metrics."""
@@ -207,7 +207,7 @@ class NameserverServer:
     async def _start_remoting(self) -> None:
         """Open the port of classic clients, if there is one. Raises PortInUseError."""
         config = self._config
-        if not config.remoting_listen_port:
+        if self._remoting is None:
             return
         if self._handover is not None:
             self._remoting.share(self._handover)
@@ -221,7 +221,15 @@ class NameserverServer:
             await self._door.drain(0)
             raise
 
+    def _make_remoting(self, door: DoorConfig, links: NodeLinks) -> "RemotingServer":
+        from ..remoting.server import RemotingServer
+
+        return RemotingServer(self._classic_handlers(), door, self._clock, links)
+
     def _classic_handlers(self) -> "dict[int, Handler]":
+        from .classic.admin import ClassicAdmin
+        from .classic.routes import ClassicRoutes
+
         def table() -> RouteTable:
             return self._table
 

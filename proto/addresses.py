@@ -1,6 +1,7 @@
 """Network addresses as text: `host:port`, with brackets around an IPv6 address."""
 
 import ipaddress
+import re
 from functools import lru_cache
 
 
@@ -36,9 +37,19 @@ def is_ip(host: str) -> bool:
     return True
 
 
+#: Of a host name; `_` stands in names of containers.
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
+
+
+def is_host(host: str) -> bool:
+    """Return whether `host`, without brackets, is an IP address or a host name: not an option or
+    anything else that a shell or a program could take for more."""
+    return is_ip(host) or _HOST_NAME.fullmatch(host) is not None
+
+
 def check_host(key: str, host: str) -> None:
     """Raise ValueError unless the value of setting `key` is an IP address or a host name."""
-    if is_ip(host) or (host and not any(c.isspace() or c in "/:;,[]" for c in host)):
+    if is_host(host):
         return
     text = f"{key}='{host}' is neither an IP address nor a host name."
     if is_ip(host.strip("[]")):

@@ -9,8 +9,9 @@ Source: the client protocol's codes and the reactions of official clients (docs/
 sections 1.2 and 3.2).
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from . import v2
 
@@ -62,8 +63,7 @@ _UNKNOWN: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CodeInfo:
+class CodeInfo(Struct, frozen=True):
     """Meaning of a code for the client."""
 
     number: int

@@ -4,18 +4,17 @@ streaming.
 The descriptors live in the private pool (`pool`); importing `v1` and `v2` fills it.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from google.protobuf import message_factory
+from msgspec import Struct
 
 from . import v1, v2  # noqa: F401 - define the services
 from .pool import POOL
 
 
-@dataclass(frozen=True, slots=True)
-class RpcMethod:
+class RpcMethod(Struct, frozen=True):
     """One method of a service."""
 
     #: `/<full service name>/<method name>`, as HTTP/2 carries it.

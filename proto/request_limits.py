@@ -7,10 +7,10 @@ check. Every repeated field has a bound: the one in `_COUNTS`, else ELEMENTS_MAX
 or above what official clients send (docs/formats/grpc-api.md, section 4.1). Pure.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from msgspec import Struct
 
 from . import v2
 from .errors import WireError
@@ -76,8 +76,7 @@ _BYTES: Final[dict[str, tuple[int, int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(Struct, frozen=True):
     """The bounds of a length-delimited field; 0 means none."""
 
     name: str

@@ -49,6 +49,12 @@ class Request(IntEnum):
     BATCH_ACK_MESSAGE = 200_151
 
 
+#: Sends whose header has short names (`headers.SendMessage`).
+BY_LETTER = frozenset(
+    (Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.SEND_REPLY_MESSAGE_V2)
+)
+
+
 class Reply(IntEnum):
     """Response codes."""
 

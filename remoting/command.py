@@ -5,8 +5,11 @@ Pure. `codec.py` converts commands from and to bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .header_fields import read
 
 #: Bits of `Command.flag`.
 RESPONSE = 1
@@ -16,6 +19,13 @@ PASSED_ON = 4
 #: What this server tells of itself: the version number of 5.5.0. A client refuses SQL
 #: subscriptions to servers below 4.1.0.
 SERVER_VERSION = 513
+
+#: Fields with which a client signs its request: for servers only.
+ACCESS_KEY = "AccessKey"
+SIGNATURE = "Signature"
+CREDENTIALS = frozenset((ACCESS_KEY, SIGNATURE, "SecurityToken"))
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(slots=True)
@@ -39,6 +49,30 @@ class Command:
     version: int = SERVER_VERSION
     #: True if the header has the ROCKETMQ layout, False if it is JSON.
     binary: bool = False
+    #: What `header` or `document` has made of the command, and by which reader.
+    _made: Any = field(default=None, init=False, repr=False, compare=False)
+    _reader: object = field(default=None, init=False, repr=False, compare=False)
+
+    def header(self, layout: type[_Made], *, letters: bool = False) -> _Made:
+        """Return the fields as an object: what decides about rights and what serves the request
+        get the same one. Raises HeaderError."""
+        made: _Made
+        if self._reader is layout:
+            made = self._made
+            return made
+        assert self._reader is None, f"request {self.code} is read in two ways"
+        made = self._made = read(layout, self.fields, letters=letters)
+        self._reader = layout
+        return made
+
+    def document(self, reader: Callable[[Command], _Made]) -> _Made:
+        """Return what `reader` makes of the command, once, as `header` does. Raises its errors."""
+        if self._reader is not reader:
+            assert self._reader is None, f"request {self.code} is read in two ways"
+            self._made = reader(self)
+            self._reader = reader
+        made: _Made = self._made
+        return made
 
     @property
     def is_response(self) -> bool:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec import Struct
 
 from ..proto.addresses import host_port
 from .codec import FrameError, FrameReader, decode, encode
@@ -78,8 +79,7 @@ class PeerGoneError(Exception):
     """The connection ended before the peer answered."""
 
 
-@dataclass(slots=True)
-class Statistics:
+class Statistics(Struct):
     """Counters of all connections of a listener, since its start."""
 
     requests: int = 0

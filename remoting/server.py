@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from ..front.shared.handover import Handover
     from ..proto.node_links import NodeLinks
 
-#: Value of `remotingListenPort` for a port that the operating system chooses; 0 is off.
-ANY_PORT = -1
-
 logger = logging.getLogger(__name__)
 
 # Share of the process's client connections: the gRPC door may take all of them, and the reserve of
@@ -35,21 +32,7 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_SHARE = 4
 _CHECK_S = 1.0
 _DRAIN_LOOK_S = 0.01
-_PORT_MAX = 65_535
 _NS_PER_MS = 1_000_000
-
-
-def check_remoting(port: int) -> None:
-    """Raise ValueError unless `remotingListenPort` is valid."""
-    if not ANY_PORT <= port <= _PORT_MAX:
-        raise ValueError(
-            f"remotingListenPort is {port}, but must be 0 (off), -1 (any free port) or a port."
-        )
-
-
-def shares_port(port: int, grpc_port: int) -> bool:
-    """Return True if `remotingListenPort` is the port of gRPC clients: one for both protocols."""
-    return port > 0 and port == grpc_port
 
 
 class RemotingServer:

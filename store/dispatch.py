@@ -9,11 +9,12 @@ in Python. All produce the same units; tests compare them. Lost hints lose nothi
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
 
 from .format.errors import CorruptLogError
 from .format.lmq_queues import NUMBERS, lmq_units
@@ -115,8 +116,7 @@ def _arrivals(units: Mapping[ConsumeQueue, NewUnits], times_ms: Iterable[int]) -
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """One write of the appender: at least one record, no gap."""
 
     begin: int
@@ -161,8 +161,7 @@ class Hint:
         return Hint.of(arrivals[:count], self.units), Hint.of(arrivals[count:], self.units)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadUnits:
+class ReadUnits(Struct, frozen=True):
     """Units that the native crate read from the log."""
 
     units: Mapping[ConsumeQueue, NewUnits]

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from .log.commit_log import CommitLog
 
@@ -11,8 +12,7 @@ from .log.commit_log import CommitLog
 LISTED_MAX: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """A message without a readable record."""
 
     topic: str

@@ -10,11 +10,11 @@ The flusher's lock guards all calls.
 """
 
 import threading
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class FlushRequest:
+class FlushRequest(Struct):
     """One append to be flushed."""
 
     end: int  #: log offset behind its last record

@@ -1,7 +1,8 @@
 """What the native crate does for the store. Without a part Python does the same."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from .dispatch import NativeUnits
@@ -10,8 +11,7 @@ if TYPE_CHECKING:
     from .reading import NativeRecords
 
 
-@dataclass(frozen=True, slots=True)
-class NativeParts:
+class NativeParts(Struct, frozen=True):
     """Functions for records of the common form; each is None without the crate."""
 
     records: "NativeRecords | None" = None

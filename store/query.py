@@ -17,8 +17,10 @@ import itertools
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final, Protocol, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .config.store_config import StoreConfig
 from .dispatch import Dispatcher
@@ -43,8 +45,7 @@ READS_MAX: Final = 2_000
 READ_BYTES_MAX: Final = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
+class KeyQuery(Struct, frozen=True):
     """A query by key; `begin_ms` and `end_ms` are store times, both included."""
 
     topic: str

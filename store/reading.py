@@ -38,9 +38,10 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from .config.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 from .format.checksum import crc32
@@ -102,8 +103,7 @@ class NativeRecords(Protocol):
         log offset of the last unit (-1: none)."""
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(Struct):
     """A read in progress: the next unit, the room that is left, and the segment in use."""
 
     queue: ConsumeQueue

@@ -12,8 +12,9 @@ that writes to the page cache would show one bucket.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 #: Upper bounds in microseconds; one more bucket holds everything above.
 LATENCY_BOUNDS_US: Final = (
@@ -42,8 +43,7 @@ _NS_PER_S: Final = 1_000_000_000
 _SAMPLE_EVERY_NS: Final = _NS_PER_S // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """Per second, over one window (or since the start, while that is shorter)."""
 
     window_s: int
@@ -53,8 +53,7 @@ class Rates:
     get_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
+class StoreStats(Struct, frozen=True):
     """The store at one moment; sizes in bytes."""
 
     #: Accepted messages, and their bytes in the log.

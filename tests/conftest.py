@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.proto.native import SWITCH, is_available
+from cometmq.tests.harness import forked, pace
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
@@ -75,6 +77,19 @@ def pytest_configure() -> None:
     """Let processes under test end with Ctrl-C though the suite runs in a shell's background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    forked.install()
+
+
+def pytest_report_header() -> str:
+    """State the factor of the test clusters' timers."""
+    return f"pace of this machine: {pace.PACE:g}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Start processes as commands in tests that are marked `real_start`, and in their fixtures."""
+    with forked.real_starts() if item.get_closest_marker("real_start") else nullcontext():
+        yield
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

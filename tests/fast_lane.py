@@ -17,7 +17,7 @@ FOLDERS = (
 )
 
 LEFT_OUT = {
-    "auth": "decision every_path own_clients through_nodes tls users",
+    "auth": "comparison decision every_path own_clients owners through_nodes tls users",
     "broker": """
         ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory
         both_protocols bounded_requests broadcast classic classic_access classic_admin

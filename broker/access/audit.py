@@ -15,11 +15,13 @@ import json
 import logging
 import os
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, Any, TypedDict
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...auth.signature import AUTHORIZATION, parse_authorization
 from ...proto import paths, v2
@@ -60,8 +62,7 @@ Entry = TypedDict(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedCall:
+class AuditedCall(Struct, frozen=True):
     """One administrative call; the user of a refused one is only claimed."""
 
     user: str

@@ -2,16 +2,19 @@
 
 A verified signature (header and `x-mq-date-time`, which clients sign once a second) and a decision
 are computed once and looked up afterwards, until a user or a policy changes; only users of this
-node's own tables pass. Failures are UNAUTHORIZED in a normal answer, with the reference's sentences
-(docs/formats/grpc-api.md, sections 2.2-2.4). Failures are not stored: their number is unlimited.
+node's own tables pass. Failures are UNAUTHORIZED in a normal answer, with the reference's
+sentences (docs/formats/grpc-api.md, sections 2.2-2.4), but an unknown user gets that of a wrong
+signature. Failures are not stored: their number is unlimited.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...auth.decision import decide
 from ...auth.model import CLUSTER, Action, User
@@ -27,16 +30,17 @@ from ...auth.signature import (
 from ...front.service import Kind
 from ...proto import paths
 from ...proto.addresses import host_of, is_loopback
-from ...proto.errors import WireError
-from .rights import RIGHTS, SUPER
+from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
+from .rights import PUBLIC, RIGHTS, SUPER
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ...front.context import RequestContext
     from ...front.service import Method, Outbound, Session
+    from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
     from .audit import AuditLog
     from .key_source import KeySource
@@ -53,15 +57,18 @@ _RECENT_MAX = 1_024
 _HEADERS_KEPT_MAX = 512
 _NAME_KEPT_MAX = 255
 
+#: A request without needs is refused: it must not be allowed because it was not understood.
+NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
+#: Also for a user that does not exist: strangers do not learn the names of users.
+_WRONG_SIGNATURE = "check signature failed."
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
 _NOT_SUPER = "only users of type Super have it."
 _ONE_ACTION = {int(action): action for action in Action}
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """A user whose secret is decrypted, and its decisions so far."""
 
     user: User
@@ -92,10 +99,12 @@ class Guard:
         clock_skew_ms: int,
         refused: Counter[str],
         audit: AuditLog | None = None,
+        clients: ClientRegistry | None = None,
+        steady_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. `refused` counts refusals by
-        reason."""
+        reason. A call with the id of a client in `clients` that is another user's is refused."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
@@ -104,12 +113,15 @@ class Guard:
         self._clock_skew_ms = clock_skew_ms
         self._refused = refused
         self._audit = audit
+        self._clients = clients
+        self._steady_ns = steady_ns
         self._users_version = -1
         #: By identity of a call's metadata: the native door reuses them for equal headers.
         self._recent: dict[int, tuple[object, _Known]] = {}
         self._known: dict[str, _Known] = {}
         self._signatures: dict[tuple[str, str], _Known] = {}
         self._decisions = 0
+        self._sessions: dict[_CheckedSession, None] = {}
         #: Signatures computed so far.
         self.computed = 0
 
@@ -132,11 +144,15 @@ class Guard:
             known = self._identify(ctx)
         if self._clock_skew_ms and not ctx.forwarded:
             self._check_clock(ctx)
+        if self._clients is not None:
+            self._check_owner(known, ctx)
         if known.is_super:
             return
         needs = RIGHTS[path](request)
         if not self._authorize and needs is not SUPER:
             return
+        if not needs and path not in PUBLIC:
+            raise unauthorized(NAMES_NOTHING)
         for need in needs:
             if known.depends_on_source or known.decisions.get(need) != "":
                 self._permit(known, need, ctx)
@@ -144,9 +160,25 @@ class Guard:
     def check_message(self, path: str, message: Any, ctx: RequestContext) -> None:
         """Check a message of an open stream, whose signature may be old. Raises WireError."""
         known = self._identify(ctx)
+        if self._clients is not None:
+            self._check_owner(known, ctx)
         if not known.is_super and self._authorize:
             for need in RIGHTS[path](message):
                 self._permit(known, need, ctx)
+
+    def allows(self, user: str, needs: Needs, peer: str) -> bool:
+        """Return whether a client of `user` at the address `peer` may get now what has these
+        needs; False if there is no such user any more, or it is disabled."""
+        if self._tables.users_version != self._users_version:
+            self._forget()
+        try:
+            known = self._known.get(user) or self._open(user)
+            _check_enabled(known)
+        except WireError:
+            return False
+        if known.is_super or not self._authorize:
+            return True
+        return not any(self._reason(known, need, host_of(peer)) for need in needs)
 
     def user_of(self, ctx: RequestContext) -> str:
         """Return the name of the user of a checked call. Raises WireError."""
@@ -176,7 +208,8 @@ class Guard:
             known = self._known.get(name) or self._open(name)
             self.computed += 1
             if not is_signed(known.secret):
-                raise unauthorized("check signature failed.")
+                raise unauthorized(_WRONG_SIGNATURE)
+            _check_enabled(known)
         except WireError:
             self._refused["signature"] += 1
             raise
@@ -231,7 +264,8 @@ class Guard:
         known = self._known.get(credential.user) or self._open(credential.user)
         self.computed += 1
         if not is_signed(credential, known.secret, date_time):
-            raise unauthorized("check signature failed.")
+            raise unauthorized(_WRONG_SIGNATURE)
+        _check_enabled(known)
         if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
             if len(self._signatures) >= _SIGNATURES_MAX:
                 self._signatures.clear()
@@ -241,9 +275,7 @@ class Guard:
     def _open(self, name: str) -> _Known:
         user = self._tables.users.get(name)
         if user is None:
-            raise unauthorized(f"User:{name} is not found.")
-        if not user.enabled:
-            raise unauthorized(f"User:{name} is disabled.")
+            raise unauthorized(_WRONG_SIGNATURE)
         try:
             secret = self._keys.key.open(name, user.secret)
         except SealError as error:
@@ -263,28 +295,44 @@ class Guard:
                 f"{self._clock_skew_ms} ms: set the client's clock, and its time zone to UTC."
             )
 
+    def _check_owner(self, known: _Known, ctx: RequestContext) -> None:
+        """Raise WireError if the client id belongs to another user, while that client is alive."""
+        clients = self._clients
+        client = clients.get(ctx.client_id) if clients is not None else None
+        if clients is None or client is None or client.user == known.user.name:
+            return
+        if clients.alive(ctx.client_id, self._steady_ns()):
+            self._refused["client"] += 1
+            raise unauthorized("the client id belongs to a client of another user.")
+        clients.forget(ctx.client_id)
+
     # -- authorization ------------------------------------------------------------------------
 
     def _permit(self, known: _Known, need: Need, ctx: RequestContext) -> None:
         """Raise WireError if the user may not do what a call needs."""
         host = host_of(ctx.peer)
-        key = (need, host) if known.depends_on_source else need
-        reason = known.decisions.get(key)
-        kind, name, _ = need
-        if reason is None:
-            reason = self._decide(known.user, need, host)
-            if len(name) <= _NAME_KEPT_MAX:
-                self._decisions += 1
-                if self._decisions > _DECISIONS_MAX:
-                    self._forget()
-                known.decisions[key] = reason
+        reason = self._reason(known, need, host)
         if reason:
             self._refused["permission"] += 1
+            kind, name, _ = need
             resource = f"{kind}:{name[:_NAME_KEPT_MAX] or self._cluster}"
             raise unauthorized(
                 f"User:{known.user.name} has no permission to access {resource} from {host}, "
                 f"{reason}"
             )
+
+    def _reason(self, known: _Known, need: Need, host: str) -> str:
+        """Return why the need is not met; empty if it is."""
+        key = (need, host) if known.depends_on_source else need
+        reason = known.decisions.get(key)
+        if reason is None:
+            reason = self._decide(known.user, need, host)
+            if len(need[1]) <= _NAME_KEPT_MAX:
+                self._decisions += 1
+                if self._decisions > _DECISIONS_MAX:
+                    self._forget()
+                known.decisions[key] = reason
+        return reason
 
     def _decide(self, user: User, need: Need, host: str) -> str:
         """Return why the need is not met; empty if it is."""
@@ -328,11 +376,31 @@ class Guard:
 
         return checked
 
+    def recheck_streams(self) -> Iterator[None]:
+        """End the streams whose users have lost the rights on what they name, one a step."""
+        for session in list(self._sessions):
+            session.recheck()
+            yield
+
+    def opened(self, session: _CheckedSession) -> None:
+        """Note a session until `closed`."""
+        self._sessions[session] = None
+
+    def closed(self, session: _CheckedSession) -> None:
+        """Forget a session."""
+        self._sessions.pop(session, None)
+
     def watching(self, method: Method) -> Method:
         """Return a bidirectional method whose sessions check every message; others unchanged."""
         if method.kind is not Kind.BIDI:
             return method
         return replace(method, handler=partial(_CheckedSession, self, method))
+
+
+def _check_enabled(known: _Known) -> None:
+    """Raise WireError if the user, who has signed, is disabled."""
+    if not known.user.enabled:
+        raise unauthorized(f"User:{known.user.name} is disabled.")
 
 
 class _CheckedSession:
@@ -341,7 +409,7 @@ class _CheckedSession:
     Not earlier, because a client that writes to a refused stream does not see the status.
     """
 
-    __slots__ = ("_ctx", "_guard", "_method", "_outbound", "_session")
+    __slots__ = ("_ctx", "_guard", "_method", "_needs", "_outbound", "_session", "_user")
 
     def __init__(
         self, guard: Guard, method: Method, ctx: RequestContext, outbound: Outbound
@@ -351,16 +419,29 @@ class _CheckedSession:
         self._ctx = ctx
         self._outbound = outbound
         self._session: Session | None = None
+        self._user = ""
+        #: Of the last message that had any: the settings.
+        self._needs: Needs = ()
 
     def receive(self, message: Any) -> Future[Any] | None:
         """Check and process one message. Raises WireError, which ends the stream."""
         if self._session is None:
             self._guard.check(self._method.path, message, self._ctx)
             self._session = self._method.handler(self._ctx, self._outbound)
+            self._user = self._guard.user_of(self._ctx)
+            self._guard.opened(self)
         else:
             self._guard.check_message(self._method.path, message, self._ctx)
+        self._needs = RIGHTS[self._method.path](message) or self._needs
         return self._session.receive(message)
 
     def close(self, reason: str) -> Future[Any] | None:
         """Close the session."""
+        self._guard.closed(self)
         return self._session.close(reason) if self._session is not None else None
+
+    def recheck(self) -> None:
+        """End the stream if its user has lost the right on what it names."""
+        if not self._guard.allows(self._user, self._needs, self._ctx.peer):
+            text = "the user of this stream has lost a right that it needs, or is disabled"
+            self._outbound.finish(RpcFailure(PERMISSION_DENIED, text))

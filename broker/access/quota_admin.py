@@ -6,8 +6,9 @@ quota applies as soon as it does.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ...auth.quota import LIMITS, Quota, parse_subject
 from ...proto import v1, v2

@@ -9,9 +9,10 @@ set count. In memory: a restart or another leader begins with full buckets.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ...auth.quota import USER, Quota, TokenBucket
 from ...front.service import Kind

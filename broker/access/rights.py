@@ -1,7 +1,8 @@
 """Rights: which actions on which resources each method of each service needs. Pure.
 
 `RIGHTS` maps the path of a client-port method to a function that reads the needs from the request.
-All needs must be allowed; a need is allowed if one of its actions is. Messages of other nodes
+All needs must be allowed; a need is allowed if one of its actions is. A request without any need
+is refused, unless its method is in `PUBLIC`. Messages of other nodes
 (`NODE_SERVICES`) need the cluster token instead. Source: docs/formats/grpc-api.md, section 2.4; for
 `cometmq.v1`: reading the log or messages by id or key crosses topics, so it needs the right on the
 cluster.
@@ -168,6 +169,10 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.GET_COUNTERS: _super,
     paths.SET_ROUTES: _super,
 }
+
+#: Methods whose request may name nothing: they concern the caller's own client, whose id belongs to
+#: its user.
+PUBLIC = frozenset((paths.HEARTBEAT, paths.NOTIFY_CLIENT_TERMINATION, paths.TELEMETRY))
 
 #: Methods that change topics, groups, offsets, users, policies, quotas or the broker group.
 CHANGES = frozenset(

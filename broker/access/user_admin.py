@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from ...auth.decision import decide
 from ...auth.model import (

@@ -10,7 +10,8 @@ change of what cannot change are refused, and then nothing is changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -25,8 +26,7 @@ _PERCENT_MAX = 100
 _VALUE_MAX = 127
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One attribute."""
 
     accepts: Callable[[str], bool]

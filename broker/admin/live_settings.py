@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -43,8 +45,7 @@ STORE = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Live:
+class Live(Struct):
     """Settings of one configuration class that change at run time."""
 
     config: Any

@@ -7,9 +7,10 @@ service needs no client id, because its callers are tools.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ...proto import v1, v2
 from ...proto.errors import WireError

@@ -11,9 +11,10 @@ behind them.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ...proto import v1, v2
 from ...proto.errors import WireError

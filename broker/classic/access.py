@@ -3,7 +3,8 @@
 Source: docs/formats/remoting.md, section 16.5. A request has the fields AccessKey (the name of the
 user) and Signature: base64 of HMAC-SHA1 with the user's secret over the values of all other fields,
 sorted by name, and the body. Users, policies, decisions and counters are those of the gRPC port. A
-request whose code has no entry in the table of rights needs a user of type Super.
+request whose code has no entry in the table of rights needs a user of type Super; one that names
+nothing to have a right on is refused, unless its code is public.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...auth.signature import sign_command
 from ...front.context import RequestContext
 from ...proto.errors import WireError
 from ...remoting.codes import Reply
+from ...remoting.command import ACCESS_KEY, SIGNATURE
 from ...remoting.connection import RemotingError
+from ..access.guard import NAMES_NOTHING
 from ..access.rights import SUPER
 from .errors import reply_code
 
@@ -28,9 +32,6 @@ if TYPE_CHECKING:
     from ..access.guard import Guard
     from ..access.rights import Needs
 
-#: The field with the name of the user.
-ACCESS_KEY = "AccessKey"
-_SIGNATURE = "Signature"
 #: Clients up to version 4.9.3 add this field after they have signed.
 _UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
 
@@ -38,10 +39,19 @@ _UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
 class ClassicAccess:
     """Checks the requests of one port."""
 
-    def __init__(self, guard: Guard, rights: Mapping[int, Callable[[Command], Needs]]) -> None:
-        """`rights` returns what a request needs, by its code."""
+    def __init__(
+        self,
+        guard: Guard,
+        rights: Mapping[int, Callable[[Command], Needs]],
+        public: Container[int],
+        passes_on: Callable[[Command], bool],
+    ) -> None:
+        """`rights` returns what a request needs, by its code; those of `public` may need nothing.
+        `passes_on` returns whether the leader gets the request, and decides again."""
         self._guard = guard
         self._rights = rights
+        self._public = public
+        self._passes_on = passes_on
 
     def checking(self, handler: Handler) -> Handler:
         """Return a handler of requests that are checked first."""
@@ -56,25 +66,37 @@ class ClassicAccess:
         """Set the user of the connection's request. Raises RemotingError."""
         fields = command.fields
         ctx = RequestContext(fields.get("clientId", ""), peer=peer.peer)
-        rights = self._rights.get(command.code)
-
-        def needs() -> Needs:
-            return SUPER if rights is None else rights(command)
-
         try:
             name = fields.get(ACCESS_KEY, "")
             if not name:
                 raise RemotingError(Reply.NO_PERMISSION, "the request has no AccessKey")
-            self._guard.check_signed(name, lambda secret: is_signed(command, secret), needs, ctx)
+            self._guard.check_signed(
+                name, partial(is_signed, command), partial(self._needs, command), ctx
+            )
         except WireError as error:
             raise RemotingError(reply_code(error.code), error.message) from None
         peer.metadata = ctx.metadata
+
+    def _needs(self, command: Command) -> Needs:
+        """Return what a request needs. Raises WireError, RemotingError, HeaderError."""
+        rights = self._rights.get(command.code)
+        if rights is None:
+            return SUPER
+        try:
+            needs = rights(command)
+        except (RemotingError, WireError):
+            if not self._passes_on(command):
+                raise
+            return ()  # a message or transaction that only the leader has
+        if not needs and command.code not in self._public:
+            raise RemotingError(Reply.NO_PERMISSION, NAMES_NOTHING)
+        return needs
 
 
 def is_signed(command: Command, secret: bytes) -> bool:
     """Return whether a command is signed with a secret."""
     try:
-        found = base64.b64decode(command.fields.get(_SIGNATURE, ""), validate=True)
+        found = base64.b64decode(command.fields.get(SIGNATURE, ""), validate=True)
     except (binascii.Error, ValueError):
         return False
     return hmac.compare_digest(found, signature(command, secret))
@@ -83,7 +105,7 @@ def is_signed(command: Command, secret: bytes) -> bool:
 def signature(command: Command, secret: bytes) -> bytes:
     """Return the signature of a command."""
     fields = command.fields
-    names = sorted(fields.keys() - {_SIGNATURE})
+    names = sorted(fields.keys() - {SIGNATURE})
     if command.version <= _UNSIGNED_UP_TO and _UNSIGNED in names:
         names.remove(_UNSIGNED)
     return sign_command(secret, (fields[name] for name in names), command.body)

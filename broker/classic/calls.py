@@ -12,17 +12,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...auth.model import GROUP, TOPIC, Action
 from ...remoting.bare_json import QueueKey, dumps
 from ...remoting.codes import Reply, Request
-from ...remoting.command import Command
+from ...remoting.command import CREDENTIALS, Command
 from ...remoting.connection import Connection, Handler, PeerGoneError, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import ConsumerOfGroup
 from ...store.format.message_id import OffsetId
 from .queries import clients_record
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..clients.registry import May
     from ..offsets.resets import OffsetResets
     from .members import Members
 
@@ -42,7 +43,9 @@ class ClientCalls:
         members: Members[Connection],
         resets: OffsetResets,
         broker_name: str,
+        may: May,
     ) -> None:
+        self._may = may
         self._store = store
         self._resets = resets
         self._members = members
@@ -62,35 +65,45 @@ class ClientCalls:
 
     def forward(self, command: Command, _: Connection) -> Any:
         """Answer a request for a consumer with a future of its response. Raises RemotingError."""
-        header = read(ConsumerOfGroup, command.fields)
+        header = command.header(ConsumerOfGroup)
         fields, body = command.fields, command.body
+        needs: list[tuple[str, str, int]] = [(GROUP, header.consumer_group, int(Action.SUB))]
         if command.code == Request.CONSUME_MESSAGE_DIRECTLY:
             fields = {**fields, **_OF_MESSAGE, "brokerName": self._broker_name}
-            body = self._record(header.message_id or "")
+            body, topic = self._record(header.message_id or "")
+            needs.append((TOPIC, topic, int(Action.SUB)))
         asked = Command(command.code, fields, body)
-        peer = self._members.channel(header.consumer_group, header.client_id)
-        if peer is None:
+        row = self._members.row(header.consumer_group, header.client_id)
+        if row is None:
             raise RemotingError(
                 Reply.SYSTEM_ERROR,
                 f"The Consumer <{header.consumer_group}> <{header.client_id}> not online",
             )
-        return asyncio.get_running_loop().create_task(call(peer, asked))
+        if not self._may(row.user, tuple(needs), row.channel.peer):
+            raise RemotingError(
+                Reply.NO_PERMISSION, f"the user of {header.client_id} has no right on what it gets"
+            )
+        return asyncio.get_running_loop().create_task(call(row.channel, asked))
 
-    def _record(self, message_id: str) -> bytes:
-        """Return the record that an offset id names. Raises RemotingError."""
+    def _record(self, message_id: str) -> tuple[bytes, str]:
+        """Return the record that an offset id names, and its topic. Raises RemotingError."""
         found = OffsetId.parse(message_id)
-        if found is None or clients_record(self._store, found.physical_offset) is None:
+        record = clients_record(self._store, found.physical_offset) if found is not None else None
+        if record is None:
             raise RemotingError(
                 Reply.SYSTEM_ERROR, f"there is no message with the offset id {message_id[:100]!r}"
             )
-        return self._store.record_at(found.physical_offset)
+        return self._store.record_at(record.physical_offset), record.topic
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> int:
         """Let the consumers of a group go on at other offsets; return how many are connected.
 
         `offsets` maps queue ids to offsets. Consumers apply them after ten seconds.
         """
-        peers = self._members.channels(group)
+        needs = ((GROUP, group, int(Action.SUB)),)
+        rows = self._members.rows(group)
+        allowed = (row.channel for row in rows if self._may(row.user, needs, row.channel.peer))
+        peers = list(dict.fromkeys(allowed))
         table = {QueueKey(self._broker_name, each, topic): offsets[each] for each in offsets}
         fields = {
             **{"topic": topic, "group": group, "timestamp": "0", "isForce": "true"},
@@ -103,7 +116,13 @@ class ClientCalls:
 
 
 async def call(peer: Connection, command: Command, limit_s: float | None = None) -> Command:
-    """Send a request to a client and return its response. Raises RemotingError."""
+    """Send a request to a client and return its response. Raises RemotingError.
+
+    A request of another client loses its credentials: its signature covers only values, so the
+    receiver could sign other requests with it.
+    """
+    fields = {name: command.fields[name] for name in command.fields.keys() - CREDENTIALS}
+    command = replace(command, fields=fields)
     limit_s = CALL_S if limit_s is None else limit_s
     try:
         answer = await asyncio.wait_for(peer.call(command), limit_s)

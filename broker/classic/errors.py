@@ -54,6 +54,11 @@ def with_codes(call: Callable[[], Any]) -> Any:
         raise RemotingError(reply_code(error.code), error.message) from None
 
 
+def user_of(peer: Connection) -> str:
+    """Return the user that signed the present request; empty without authentication."""
+    return peer.metadata[0][1] if peer.metadata else ""
+
+
 def context_of(peer: Connection, client_id: str, request_bytes: int = 0) -> RequestContext:
     """Return the context of a request for the services; its user is that of the request."""
     return RequestContext(

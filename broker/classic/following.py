@@ -68,11 +68,15 @@ class Following:
         codes."""
 
         def handle(command: Command, peer: Connection) -> Any:
-            if self._leadership.is_leader or self._serves(command):
+            if not self.passes_on(command):
                 return with_codes(lambda: handler(command, peer))
             return asyncio.get_running_loop().create_task(self._link.pass_on(command))
 
         return handle
+
+    def passes_on(self, command: Command) -> bool:
+        """Return whether a request goes to the leader. Raises RemotingError."""
+        return not (self._leadership.is_leader or self._serves(command))
 
     def _serves(self, command: Command) -> bool:
         """Return whether this follower serves a request; False: pass it on. Raises

@@ -10,9 +10,10 @@ passed in, in steady nanoseconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 Channel = TypeVar("Channel", bound=Hashable)
 
@@ -22,12 +23,15 @@ SUBSCRIPTION_CHARS_MAX = 64 << 20
 _ENTRY_CHARS = 200
 
 
+#: Every client process is in this producer group, whatever its user is.
+SHARED_PRODUCERS = "CLIENT_INNER_PRODUCER"
+
+
 class TooManyMembersError(ValueError):
     """The limit of members, or of their subscriptions, is reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """What a group reads of a topic."""
 
     topic: str
@@ -44,8 +48,7 @@ class Subscription:
         return _ENTRY_CHARS + len(self.topic) + len(self.expression)
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Struct, frozen=True):
     """What a client tells of itself, for tools."""
 
     language: str = ""
@@ -57,25 +60,25 @@ class About:
     from_where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow(Generic[Channel]):
+class MemberRow(Struct, Generic[Channel], frozen=True):
     """One member, for tools."""
 
     client_id: str
     channel: Channel
     about: About
     heard_ns: int
+    #: Whose client it is; empty without authentication.
+    user: str
 
 
-@dataclass(slots=True)
-class _Member(Generic[Channel]):
+class _Member(Struct, Generic[Channel]):
     channel: Channel
     heard_ns: int
     about: About
+    user: str
 
 
-@dataclass(slots=True)
-class _Group(Generic[Channel]):
+class _Group(Struct, Generic[Channel]):
     members: dict[str, _Member[Channel]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     chars: int = 0
@@ -107,6 +110,7 @@ class Members(Generic[Channel]):
         now_ns: int,
         *,
         about: About | None = None,
+        user: str = "",
     ) -> bool:
         """Enter a heartbeat; return whether the group must get a notice.
 
@@ -128,7 +132,7 @@ class Members(Generic[Channel]):
             self._unlink(member.channel, group, client_id)
         if about is None:
             about = member.about if member is not None else About()
-        found.members[client_id] = _Member(channel, now_ns, about)
+        found.members[client_id] = _Member(channel, now_ns, about, user)
         self._of_channel.setdefault(channel, set()).add((group, client_id))
         self._of_client.setdefault(client_id, {})[group] = None
         if subscriptions is not None:
@@ -200,26 +204,33 @@ class Members(Generic[Channel]):
         member = found.members.get(client_id) if found is not None else None
         return member.channel if member is not None else None
 
-    def channel_of(self, client_id: str) -> Channel | None:
-        """Return the connection of a client, whatever its groups are."""
+    def row_of(self, client_id: str) -> MemberRow[Channel] | None:
+        """Return a client as a member of any of its groups."""
         for group in self._of_client.get(client_id, ()):
-            return self.channel(group, client_id)
+            return self.row(group, client_id)
         return None
 
-    def next_channel(self, group: str) -> Channel | None:
-        """Return the connection of one member, another one at each call."""
-        channels = self.channels(group)
-        if not channels:
+    def owner(self, group: str) -> str | None:
+        """Return the user of a group's members; None without members."""
+        found = self._groups.get(group)
+        return next((member.user for member in found.members.values()), None) if found else None
+
+    def next_row(
+        self, group: str, may: Callable[[MemberRow[Channel]], bool]
+    ) -> MemberRow[Channel] | None:
+        """Return one of the members that `may` allows, on another connection at each call."""
+        rows = list({row.channel: row for row in self.rows(group) if may(row)}.values())
+        if not rows:
             return None
         self._turns[group] += 1
-        return channels[self._turns[group] % len(channels)]
+        return rows[self._turns[group] % len(rows)]
 
     def rows(self, group: str) -> list[MemberRow[Channel]]:
         """Return the members of a group."""
         found = self._groups.get(group)
         members = found.members.items() if found is not None else ()
         return [
-            MemberRow(client_id, member.channel, member.about, member.heard_ns)
+            MemberRow(client_id, member.channel, member.about, member.heard_ns, member.user)
             for client_id, member in members
         ]
 
@@ -229,7 +240,7 @@ class Members(Generic[Channel]):
         member = found.members.get(client_id) if found is not None else None
         if member is None:
             return None
-        return MemberRow(client_id, member.channel, member.about, member.heard_ns)
+        return MemberRow(client_id, member.channel, member.about, member.heard_ns, member.user)
 
     def all_ids(self) -> list[str]:
         """Return the ids of the members of all groups."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
-from ...remoting.header_fields import read
 from ...remoting.headers import (
     QueryConsumerOffset,
     QueueOfTopic,
@@ -58,7 +57,7 @@ class ClassicOffsets:
 
     def query(self, command: Command, _: Connection) -> Command:
         """Answer QUERY_CONSUMER_OFFSET."""
-        header = read(QueryConsumerOffset, command.fields)
+        header = command.header(QueryConsumerOffset)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         offset = self._offsets.get(topic, group, queue_id)
         if offset is None:
@@ -76,7 +75,7 @@ class ClassicOffsets:
 
     def update(self, command: Command, _: Connection) -> Command:
         """Answer UPDATE_CONSUMER_OFFSET."""
-        header = read(UpdateConsumerOffset, command.fields)
+        header = command.header(UpdateConsumerOffset)
         group = known_group(self._metadata, header.consumer_group)
         known_topic(self._metadata, header.topic)
         if not self._has(header) or not self.commit(
@@ -95,7 +94,7 @@ class ClassicOffsets:
 
     def search(self, command: Command, _: Connection) -> Command:
         """Answer SEARCH_OFFSET_BY_TIMESTAMP."""
-        header = read(SearchOffset, command.fields)
+        header = command.header(SearchOffset)
         if not self._has(header):
             return _number("offset", 0)
         upper = header.boundary.lower() == "upper"
@@ -104,19 +103,19 @@ class ClassicOffsets:
 
     def max(self, command: Command, _: Connection) -> Command:
         """Answer GET_MAX_OFFSET."""
-        header = read(QueueOfTopic, command.fields)
+        header = command.header(QueueOfTopic)
         has = self._has(header)
         return _number("offset", self._store.max_offset(*_queue(header)) if has else 0)
 
     def min(self, command: Command, _: Connection) -> Command:
         """Answer GET_MIN_OFFSET."""
-        header = read(QueueOfTopic, command.fields)
+        header = command.header(QueueOfTopic)
         has = self._has(header)
         return _number("offset", self._store.min_offset(*_queue(header)) if has else 0)
 
     def earliest(self, command: Command, _: Connection) -> Command:
         """Answer GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
-        header = read(QueueOfTopic, command.fields)
+        header = command.header(QueueOfTopic)
         if not self._has(header):
             return _number("timestamp", -1)
         first = self._store.min_offset(*_queue(header))

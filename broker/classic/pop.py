@@ -8,22 +8,20 @@ topic, the attempts so far and the receipt handle as property POP_CK, which the 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from ...front.context import RequestContext
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
-from ...remoting.bare_json import as_int, dumps
+from ...remoting.bare_json import dumps
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import AckMessage, ChangeInvisibleTime, PopMessage
 from ...store.format.errors import StoreError
 from ...store.format.properties import encode_properties
@@ -32,7 +30,7 @@ from ..messages.validation import MAX_BATCH, MIN_INVISIBLE_MS
 from ..pop.handles import ReceiptHandle, decode_handle
 from ..pop.retry import is_retry_topic, origin_topic
 from .assignment import ANY_QUEUE, TooManyTopicsError, pops, share, with_mode
-from .bodies import items_of, json_object, name_of
+from .bodies import asked_assignment, batch_ack, json_object, name_of
 from .errors import known_group, known_topic, reply_code
 
 if TYPE_CHECKING:
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
     from .members import Members
 
 _HANDLE = "POP_CK"
-#: Acknowledgements of one request: a batch has at most 32 messages of each queue.
-_ACKS_MAX = 2_048
-_BITS_BYTES_MAX = 64
 _REPLIES: dict[int, Reply] = {
     v2.MESSAGE_NOT_FOUND: Reply.POLLING_TIMEOUT,
     v2.TOO_MANY_REQUESTS: Reply.POLLING_FULL,
@@ -92,7 +87,7 @@ class ClassicPop:
 
     def pop(self, command: Command, peer: Connection) -> Any:
         """Answer POP_MESSAGE, at once or with a future. Raises WireError, RemotingError."""
-        header = read(PopMessage, command.fields)
+        header = command.header(PopMessage)
         if header.max_messages > MAX_BATCH:
             raise RemotingError(
                 Reply.INVALID_PARAMETER, f"maxMsgNums is {header.max_messages}, over {MAX_BATCH}"
@@ -190,31 +185,22 @@ class ClassicPop:
 
     def ack(self, command: Command, peer: Connection) -> Command:
         """Answer ACK_MESSAGE. Raises WireError, RemotingError."""
-        header = read(AckMessage, command.fields)
+        header = command.header(AckMessage)
         self._acknowledge(header.consumer_group, header.topic, [header.handle], peer)
         return reply(Reply.SUCCESS)
 
     def ack_batch(self, command: Command, peer: Connection) -> Command:
         """Answer BATCH_ACK_MESSAGE. Raises WireError, RemotingError."""
-        found = json_object(command.body)
-        broker = name_of(found, "brokerName")
-        wanted: dict[tuple[str, str], list[str]] = {}
-        for item in items_of(found, "acks"):
-            handles = wanted.setdefault((name_of(item, "c"), name_of(item, "t")), [])
-            handles.extend(_handles(item, broker))
-            if len(handles) > _ACKS_MAX:
-                raise RemotingError(
-                    Reply.INVALID_PARAMETER, f"over {_ACKS_MAX} messages in one request"
-                )
-        if not wanted:
+        wanted = command.document(batch_ack)
+        if not wanted.handles:
             raise RemotingError(Reply.NO_MESSAGE, "no message to acknowledge")
-        for (group, topic), handles in wanted.items():
+        for (group, topic), handles in wanted.handles.items():
             self._acknowledge(group, topic, handles, peer)
         return reply(Reply.SUCCESS)
 
     def _acknowledge(self, group: str, topic: str, handles: list[str], peer: Connection) -> None:
         """Acknowledge messages. Raises WireError, RemotingError."""
-        name = _asked(topic, group)
+        name = asked_topic(topic, group)
         known_topic(self._metadata, name)
         request = v2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=name))
         for handle in handles:
@@ -227,8 +213,8 @@ class ClassicPop:
 
     def change(self, command: Command, peer: Connection) -> Command:
         """Answer CHANGE_MESSAGE_INVISIBLETIME. Raises WireError, RemotingError."""
-        header = read(ChangeInvisibleTime, command.fields)
-        name = _asked(header.topic, header.consumer_group)
+        header = command.header(ChangeInvisibleTime)
+        name = asked_topic(header.topic, header.consumer_group)
         known_topic(self._metadata, name)
         request = v2.ChangeInvisibleDurationRequest(
             group=v2.Resource(name=header.consumer_group),
@@ -253,18 +239,18 @@ class ClassicPop:
 
     def assignment(self, command: Command, _: Connection) -> Command:
         """Answer QUERY_ASSIGNMENT. Raises WireError, RemotingError."""
-        found = json_object(command.body)
-        group, client_id = name_of(found, "consumerGroup"), name_of(found, "clientId")
-        topic = known_topic(self._metadata, name_of(found, "topic"))
-        known = self._metadata.group(known_group(self._metadata, group))
+        asked = command.document(asked_assignment)
+        topic = known_topic(self._metadata, asked.topic)
+        known = self._metadata.group(known_group(self._metadata, asked.group))
         assert known is not None
         pop = pops(known.attributes, topic.name)
         if pop:
             queues: list[int] = [ANY_QUEUE]
-        elif found.get("messageModel") == "BROADCASTING":
+        elif asked.broadcasting:
             queues = list(range(topic.read_queues))
         else:
-            queues = list(share(topic.read_queues, self._members.client_ids(group), client_id))
+            members = self._members.client_ids(asked.group)
+            queues = list(share(topic.read_queues, members, asked.client_id))
         entries = [
             {
                 "messageQueue": {
@@ -297,7 +283,7 @@ class ClassicPop:
         except TooManyTopicsError as error:
             raise RemotingError(Reply.INVALID_PARAMETER, str(error)) from None
         self._changes.check_writable()
-        end = self._meta_log.write_group(replace(known, attributes=attributes))
+        end = self._meta_log.write_group(structs.replace(known, attributes=attributes))
         return self._changes.when_durable(end, reply(Reply.SUCCESS))
 
 
@@ -310,7 +296,7 @@ def _refused(code: int, sentence: str) -> RemotingError:
     return RemotingError(_REPLIES.get(code) or reply_code(code) or Reply.SYSTEM_ERROR, sentence)
 
 
-def _asked(topic: str, group: str) -> str:
+def asked_topic(topic: str, group: str) -> str:
     """Return the topic that the group pops, for itself or its retry topic."""
     return origin_topic(topic, group) if is_retry_topic(topic) else topic
 
@@ -318,24 +304,3 @@ def _asked(topic: str, group: str) -> str:
 def _left(found: ReplyFuture | asyncio.Future[Any], answer: asyncio.Future[Command]) -> None:
     if answer.cancelled():
         found.cancel()
-
-
-def _handles(item: Any, broker: str) -> Iterator[str]:
-    """Yield the handles of an entry of BATCH_ACK_MESSAGE. Raises RemotingError."""
-    numbers = [as_int(item.get(name)) for name in ("so", "pt", "it", "rq", "q")]
-    start, pop_ms, invisible_ms, revive, queue_id = numbers
-    bits = item.get("b")
-    if start is None or None in numbers or not isinstance(bits, str):
-        raise RemotingError(Reply.SYSTEM_ERROR, "an entry of the acknowledgement is malformed")
-    try:
-        found = base64.b64decode(bits, validate=True)
-    except (binascii.Error, ValueError):
-        raise RemotingError(Reply.SYSTEM_ERROR, "the bits are not base64") from None
-    if len(found) > _BITS_BYTES_MAX:
-        raise RemotingError(Reply.SYSTEM_ERROR, f"the bits are over {_BITS_BYTES_MAX} bytes")
-    kind = str(item.get("r", "0"))
-    number = int.from_bytes(found, "little")
-    for bit in range(number.bit_length()):
-        if number >> bit & 1:
-            offset = start + bit
-            yield f"{start} {pop_ms} {invisible_ms} {revive} {kind} {broker} {queue_id} {offset}"

@@ -24,7 +24,7 @@ from .pull import ClassicPulls
 from .queries import ClassicQueries
 from .recalls import ClassicRecalls
 from .replies import ClassicReplies
-from .rights import rights
+from .rights import PUBLIC, rights
 from .send import ClassicSends
 from .send_back import SendBacks
 from .taken_send import TakenSend
@@ -95,7 +95,8 @@ class ClassicPort:
         )
         self._parts = (*self._parts, listed)
         if guard is not None:
-            access = ClassicAccess(guard, rights(broker.store, broker.transactions))
+            needs = rights(broker.store, broker.transactions)
+            access = ClassicAccess(guard, needs, PUBLIC, following.passes_on)
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}
         handlers = audited(handlers, audit)
 
@@ -140,6 +141,7 @@ def _handlers(
     producers: Members[Connection],
 ) -> tuple[dict[int, Handler], Sequence[_Part]]:
     """Build the parts; return the table of request codes, and the parts to start."""
+    may = broker.clients.may  # with authentication: the guard's
     clients = ClassicClients(
         runtime=broker.runtime,
         metadata=broker.metadata,
@@ -149,14 +151,16 @@ def _handlers(
         members=members,
         producers=producers,
         locks=locks,
+        may=may,
     )
     transactions = ClassicTransactions(
         runtime=broker.runtime,
         sender=broker.sender,
         transactions=broker.transactions,
         producers=producers,
+        may=may,
     )
-    calls = ClientCalls(broker.store, members, broker.resets, config.broker_name)
+    calls = ClientCalls(broker.store, members, broker.resets, config.broker_name, may)
     table = {
         **clients.handlers(),
         **_consuming(broker, members, config.broker_name),
@@ -164,7 +168,7 @@ def _handlers(
         **_send_backs(broker).handlers(),
         **transactions.handlers(),
         **calls.handlers(),
-        **ClassicReplies(broker.runtime, broker.sender, producers).handlers(),
+        **ClassicReplies(broker.runtime, broker.sender, producers, may).handlers(),
         **ClassicRecalls(broker.recalls, config.region_id).handlers(),
         **ClassicQueries(broker.store, broker.pump).handlers(),
     }

@@ -9,15 +9,15 @@ the client asks from then on, until the answer names the leader.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...remoting.broker_ids import LEADER_ID
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import PullMessage
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
@@ -89,7 +89,7 @@ class ClassicPulls:
 
     def pull(self, command: Command, _: Connection) -> Any:
         """Answer a pull, at once or with a future. Raises WireError, RemotingError."""
-        header = read(PullMessage, command.fields)
+        header = command.header(PullMessage)
         self._check_group(header.consumer_group)
         topic = known_topic(self._metadata, header.topic)
         if not topic.readable:
@@ -177,8 +177,7 @@ class ClassicPulls:
         return str(self._followers.next_id() if is_cold else LEADER_ID)
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordForm:
+class _RecordForm(Struct, frozen=True):
     """Answers of PULL_MESSAGE."""
 
     owner: ClassicPulls

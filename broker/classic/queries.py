@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import QueryMessage, ViewMessage
 from ...store.format.errors import StoreError
 from ...store.format.record import Record, decode
@@ -40,7 +39,7 @@ class ClassicQueries:
 
     def query(self, command: Command, _: Connection) -> Command:
         """Answer QUERY_MESSAGE."""
-        header = read(QueryMessage, command.fields)
+        header = command.header(QueryMessage)
         self._pump.catch_up()
         if is_system_topic(header.topic):
             return reply(Reply.QUERY_NOT_FOUND, "system topics are not searched")
@@ -76,7 +75,7 @@ class ClassicQueries:
 
     def view(self, command: Command, _: Connection) -> Command:
         """Answer VIEW_MESSAGE_BY_ID."""
-        offset = read(ViewMessage, command.fields).offset
+        offset = command.header(ViewMessage).offset
         if clients_record(self._store, offset) is None:
             remark = f"can not find message by the offset, {offset}"
             return reply(Reply.SYSTEM_ERROR, remark)

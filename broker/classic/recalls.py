@@ -14,7 +14,6 @@ from ...proto.errors import WireError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import RecallMessage
 from .errors import context_of, reply_code
 
@@ -37,7 +36,7 @@ class ClassicRecalls:
 
     def recall(self, command: Command, peer: Connection) -> Any:
         """Answer RECALL_MESSAGE with a future. Raises RemotingError."""
-        header = read(RecallMessage, command.fields)
+        header = command.header(RecallMessage)
         ctx = context_of(peer, header.producer_group)
         try:
             done = self._recalls.cancel(header.topic, header.handle, ctx)

@@ -14,13 +14,14 @@ from ...proto.addresses import host_port
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import SendMessage
 from ...store.format.properties import decode_properties, encode_properties
 from ...store.format.record import unpack_host
+from .bodies import sent_header
 from .calls import call
 
 if TYPE_CHECKING:
+    from ..clients.registry import May
     from ..runtime import Runtime
     from ..sending.sender import Sender
     from .members import Members
@@ -31,7 +32,10 @@ _NOT_STORED = {"msgId": "0", "queueOffset": "0"}
 class ClassicReplies:
     """Handler of SEND_REPLY_MESSAGE."""
 
-    def __init__(self, runtime: Runtime, sender: Sender, producers: Members[Connection]) -> None:
+    def __init__(
+        self, runtime: Runtime, sender: Sender, producers: Members[Connection], may: May
+    ) -> None:
+        self._may = may
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._region_id = runtime.config.region_id
@@ -47,17 +51,17 @@ class ClassicReplies:
 
     def reply(self, command: Command, peer: Connection) -> Any:
         """Answer SEND_REPLY_MESSAGE with a future. Raises RemotingError."""
-        letters = command.code == Request.SEND_REPLY_MESSAGE_V2
-        header = read(SendMessage, command.fields, letters=letters)
+        header = sent_header(command)
         properties = decode_properties(header.properties.encode())
         client_id = properties.get("REPLY_TO_CLIENT", "")
-        asker = self._producers.channel_of(client_id)
-        if asker is None:
+        asker = self._producers.row_of(client_id)
+        # A reply has no topic that its receiver could have a right on: the client id is its user's.
+        if asker is None or not self._may(asker.user, (), asker.channel.peer):
             raise RemotingError(
                 Reply.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
             )
         pushed = self._pushed(header, properties, command.body, peer)
-        return self._loop.create_task(self._push(asker, pushed, header.queue_id))
+        return self._loop.create_task(self._push(asker.channel, pushed, header.queue_id))
 
     def _pushed(
         self, header: SendMessage, properties: dict[str, str], body: bytes, peer: Connection

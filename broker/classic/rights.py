@@ -2,7 +2,9 @@
 
 They are those of the gRPC protocol for the same effect: to send to a topic, to consume a topic in a
 group. A retry topic belongs to its group: its consumers read it and send to it. A request that
-names a message by its position needs the right on the topic of that message.
+names a message by its position needs the right on the topic of that message. The needs are read
+from the object that the handler gets, so that both understand a request in the same way; a request
+that cannot be read, or names nothing that exists, is refused here.
 """
 
 from __future__ import annotations
@@ -11,12 +13,38 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...auth.model import GROUP, TOPIC, Action
-from ...remoting.codes import Request
-from ...store.format.properties import whole_number
+from ...remoting.codes import Reply, Request
+from ...remoting.connection import RemotingError
+from ...remoting.headers import (
+    AckMessage,
+    ChangeInvisibleTime,
+    ConsumerGroup,
+    ConsumerOfGroup,
+    EndTransaction,
+    PopMessage,
+    PullMessage,
+    QueryConsumerOffset,
+    QueryMessage,
+    QueueOfTopic,
+    RecallMessage,
+    SearchOffset,
+    SendBack,
+    UnregisterClient,
+    UpdateConsumerOffset,
+    ViewMessage,
+)
+from ...store.format.properties import decode_properties
 from ..delay.recall_handle import decode_recall_handle
-from ..pop.retry import is_retry_topic, origin_topic
-from .bodies import items_of, json_object, name_of
-from .clients import heard
+from ..pop.retry import ORIGIN_GROUP, is_retry_topic
+from .bodies import (
+    asked_assignment,
+    batch_ack,
+    checked_subscription,
+    heartbeat,
+    queue_list,
+    sent_header,
+)
+from .pop import asked_topic
 from .queries import clients_record
 
 if TYPE_CHECKING:
@@ -27,29 +55,30 @@ if TYPE_CHECKING:
 
 _PUB, _SUB, _GET = int(Action.PUB), int(Action.SUB), int(Action.GET)
 
+#: Requests that may need no right: they concern the members that the client's own user has entered
+#: (`members.py`), and a client without consumer groups names none.
+PUBLIC = frozenset((Request.HEART_BEAT, Request.UNREGISTER_CLIENT))
+
 
 def rights(
     store: MessageStore, transactions: Transactions
 ) -> dict[int, Callable[[Command], Needs]]:
     """Return the functions that read the needs of a request; `store` and `transactions` find the
-    topic of what it names by position."""
+    topic of what it names by position. They raise HeaderError, RemotingError, WireError."""
 
     def view(command: Command) -> Needs:
-        return _of_record(store, command.fields.get("offset", ""))
+        return (_of_record(store, command.header(ViewMessage).offset),)
 
     def send_back(command: Command) -> Needs:
-        group = _group(command.fields.get("group", ""))
-        return (group, *_of_record(store, command.fields.get("offset", "")))
+        header = command.header(SendBack)
+        return _group(header.group), _of_record(store, header.offset)
 
     def end(command: Command) -> Needs:
-        fields = command.fields
-        topic = transactions.topic_of(
-            fields.get("tranStateTableOffset", ""), fields.get("msgId", "")
-        )
-        return (_send_to(topic),) if topic else ()
+        header = command.header(EndTransaction)
+        return (_send_to(transactions.topic_of(header.half_offset, header.message_id)),)
 
     return {
-        **_BY_FIELDS,
+        **BY_FIELDS,
         **{
             Request.VIEW_MESSAGE_BY_ID: view,
             Request.CONSUMER_SEND_MSG_BACK: send_back,
@@ -71,93 +100,128 @@ def _send_to(topic: str) -> Need:
     return TOPIC, topic, _SUB if is_retry_topic(topic) else _PUB
 
 
-def _of_record(store: MessageStore, offset: str) -> Needs:
-    at = whole_number(offset)
-    record = clients_record(store, at) if at is not None else None
-    return (_read(record.topic),) if record is not None else ()
+def _of_record(store: MessageStore, offset: int) -> Need:
+    record = clients_record(store, offset)
+    if record is None:
+        raise RemotingError(Reply.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return _read(record.topic)
 
 
 def _send(command: Command) -> Needs:
-    return (_send_to(command.fields.get("topic", "")),)
-
-
-def _send_by_letter(command: Command) -> Needs:
-    return (_send_to(command.fields.get("b", "")),)
+    header = sent_header(command)
+    need = _send_to(header.topic)
+    if not is_retry_topic(header.topic):
+        return (need,)
+    # The property may name the group whose retry topic of pops, or dead letters, get the message.
+    origin = decode_properties(header.properties.encode()).get(ORIGIN_GROUP)
+    return (need, _group(origin)) if origin else (need,)
 
 
 def _recall(command: Command) -> Needs:
-    topic = command.fields.get("topic", "")
-    handle = decode_recall_handle(command.fields.get("recallHandle", ""))
-    named = {topic: None, **({} if handle is None else {handle.topic: None})}
+    header = command.header(RecallMessage)
+    handle = decode_recall_handle(header.handle)
+    named = {header.topic: None, **({} if handle is None else {handle.topic: None})}
     return tuple((TOPIC, each, _PUB) for each in named)
 
 
-def _consume(command: Command) -> Needs:
-    fields = command.fields
-    return _group(fields.get("consumerGroup", "")), _read(fields.get("topic", ""))
+def _consume(layout: Any) -> Callable[[Command], Needs]:
+    def needs(command: Command) -> Needs:
+        header = command.header(layout)
+        return _group(header.consumer_group), _read(header.topic)
+
+    return needs
 
 
-def _consume_asked(command: Command) -> Needs:
-    return _popped(command.fields.get("consumerGroup", ""), command.fields.get("topic", ""))
+def _consume_asked(layout: Any) -> Callable[[Command], Needs]:
+    def needs(command: Command) -> Needs:
+        header = command.header(layout)
+        return _popped(header.consumer_group, header.topic)
+
+    return needs
 
 
 def _popped(group: str, topic: str) -> Needs:
     """Return the needs for a message that a group has popped from a topic or its retry topic."""
-    return _group(group), _read(origin_topic(topic, group) if is_retry_topic(topic) else topic)
+    return _group(group), _read(asked_topic(topic, group))
 
 
 def _acknowledge(command: Command) -> Needs:
     needs: dict[Need, None] = {}
-    for item in items_of(json_object(command.body), "acks"):
-        needs.update(dict.fromkeys(_popped(name_of(item, "c"), name_of(item, "t"))))
+    for group, topic in command.document(batch_ack).handles:
+        needs.update(dict.fromkeys(_popped(group, topic)))
+    if not needs:
+        raise RemotingError(Reply.NO_MESSAGE, "no message to acknowledge")
     return tuple(needs)
 
 
-def _read_topic(command: Command) -> Needs:
-    return (_read(command.fields.get("topic", "")),)
+def _read_topic(layout: Any) -> Callable[[Command], Needs]:
+    return lambda command: (_read(command.header(layout).topic),)
 
 
-def _member(command: Command) -> Needs:
-    group = command.fields.get("consumerGroup")
-    return (_group(group),) if group else ()
+def _unregister(command: Command) -> Needs:
+    group = command.header(UnregisterClient).consumer_group
+    return (_group(group),) if group is not None else ()
+
+
+def _members(command: Command) -> Needs:
+    return (_group(command.header(ConsumerGroup).consumer_group),)
 
 
 def _inspect(command: Command) -> Needs:
-    return ((GROUP, command.fields.get("consumerGroup", ""), _GET),)
+    return ((GROUP, command.header(ConsumerOfGroup).consumer_group, _GET),)
 
 
-def _by_body(command: Command) -> Needs:
-    """Return the groups and topics that a document names."""
-    groups, topics = heard(command.body)
-    return (*map(_group, groups), *map(_read, topics))
+def _heartbeat(command: Command) -> Needs:
+    needs: dict[Need, None] = {}
+    for data in command.document(heartbeat).consumers:
+        needs[_group(data.group)] = None
+        needs.update((_read(each.topic), None) for each in data.subscriptions or ())
+    return tuple(needs)
 
 
-_BY_FIELDS: dict[int, Any] = {
+def _check(command: Command) -> Needs:
+    asked = command.document(checked_subscription)
+    topic = _read(asked.subscription.topic)
+    return (_group(asked.group), topic) if asked.group else (topic,)
+
+
+def _queues(command: Command) -> Needs:
+    asked = command.document(queue_list)
+    topics = dict.fromkeys(queue.topic for queue in asked.queues)
+    return _group(asked.group), *map(_read, topics)
+
+
+def _assignment(command: Command) -> Needs:
+    asked = command.document(asked_assignment)
+    return _group(asked.group), _read(asked.topic)
+
+
+BY_FIELDS: dict[int, Callable[[Command], Needs]] = {
     Request.SEND_MESSAGE: _send,
-    Request.SEND_MESSAGE_V2: _send_by_letter,
-    Request.SEND_BATCH_MESSAGE: _send_by_letter,
+    Request.SEND_MESSAGE_V2: _send,
+    Request.SEND_BATCH_MESSAGE: _send,
     Request.SEND_REPLY_MESSAGE: _send,
-    Request.SEND_REPLY_MESSAGE_V2: _send_by_letter,
+    Request.SEND_REPLY_MESSAGE_V2: _send,
     Request.RECALL_MESSAGE: _recall,
-    Request.PULL_MESSAGE: _consume,
-    Request.LITE_PULL_MESSAGE: _consume,
-    Request.QUERY_CONSUMER_OFFSET: _consume,
-    Request.UPDATE_CONSUMER_OFFSET: _consume,
-    Request.SEARCH_OFFSET_BY_TIMESTAMP: _read_topic,
-    Request.GET_MAX_OFFSET: _read_topic,
-    Request.GET_MIN_OFFSET: _read_topic,
-    Request.GET_EARLIEST_MSG_STORETIME: _read_topic,
-    Request.QUERY_MESSAGE: _read_topic,
-    Request.UNREGISTER_CLIENT: _member,
-    Request.GET_CONSUMER_LIST_BY_GROUP: _member,
-    Request.HEART_BEAT: _by_body,
-    Request.CHECK_CLIENT_CONFIG: _by_body,
-    Request.LOCK_BATCH_MQ: _by_body,
-    Request.UNLOCK_BATCH_MQ: _by_body,
+    Request.PULL_MESSAGE: _consume(PullMessage),
+    Request.LITE_PULL_MESSAGE: _consume(PullMessage),
+    Request.QUERY_CONSUMER_OFFSET: _consume(QueryConsumerOffset),
+    Request.UPDATE_CONSUMER_OFFSET: _consume(UpdateConsumerOffset),
+    Request.SEARCH_OFFSET_BY_TIMESTAMP: _read_topic(SearchOffset),
+    Request.GET_MAX_OFFSET: _read_topic(QueueOfTopic),
+    Request.GET_MIN_OFFSET: _read_topic(QueueOfTopic),
+    Request.GET_EARLIEST_MSG_STORETIME: _read_topic(QueueOfTopic),
+    Request.QUERY_MESSAGE: _read_topic(QueryMessage),
+    Request.UNREGISTER_CLIENT: _unregister,
+    Request.GET_CONSUMER_LIST_BY_GROUP: _members,
+    Request.HEART_BEAT: _heartbeat,
+    Request.CHECK_CLIENT_CONFIG: _check,
+    Request.LOCK_BATCH_MQ: _queues,
+    Request.UNLOCK_BATCH_MQ: _queues,
     Request.GET_CONSUMER_RUNNING_INFO: _inspect,
-    Request.POP_MESSAGE: _consume,
-    Request.ACK_MESSAGE: _consume_asked,
-    Request.CHANGE_MESSAGE_INVISIBLETIME: _consume_asked,
+    Request.POP_MESSAGE: _consume(PopMessage),
+    Request.ACK_MESSAGE: _consume_asked(AckMessage),
+    Request.CHANGE_MESSAGE_INVISIBLETIME: _consume_asked(ChangeInvisibleTime),
     Request.BATCH_ACK_MESSAGE: _acknowledge,
-    Request.QUERY_ASSIGNMENT: _by_body,
+    Request.QUERY_ASSIGNMENT: _assignment,
 }

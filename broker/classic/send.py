@@ -11,16 +11,17 @@ import asyncio
 import re
 import struct
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import SendMessage
 from ...store.format.message_id import OffsetId
 from ...store.format.properties import (
@@ -48,6 +49,7 @@ from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.fast_path import Prepared
 from ..sending.native_path import ClassicFormat
+from .bodies import sent_header
 from .errors import context_of, no_topic, reply_code, with_codes
 from .taken_send import TakenSend, answer_parts
 
@@ -88,8 +90,7 @@ _RETRY_PREFIX = "%RETRY%"
 _STORED = (Reply.SUCCESS, Reply.FLUSH_DISK_TIMEOUT, Reply.FLUSH_SLAVE_TIMEOUT)
 
 
-@dataclass(slots=True)
-class Positions:
+class Positions(Struct):
     """Where the messages of one request were stored."""
 
     queue_id: int
@@ -111,8 +112,7 @@ class Positions:
         return fields
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(Struct):
     """What the response to a request tells."""
 
     positions: Positions
@@ -207,8 +207,7 @@ class ClassicSends:
 
         Raises WireError, RemotingError.
         """
-        letters = command.code != Request.SEND_MESSAGE
-        header = read(SendMessage, command.fields, letters=letters)
+        header = sent_header(command)
         batch = header.batch or command.code == Request.SEND_BATCH_MESSAGE
         topic = self._topic(header, batch)
         queue_id = self._queue(header, topic)

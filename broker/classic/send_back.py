@@ -13,7 +13,6 @@ from ...proto import v2
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import SendBack
 from ...store.format.message_id import OffsetId
 from ...store.format.properties import encode_properties
@@ -68,7 +67,7 @@ class SendBacks:
 
     def send_back(self, command: Command, peer: Connection) -> Any:
         """Answer CONSUMER_SEND_MSG_BACK with a future. Raises WireError, RemotingError."""
-        header = read(SendBack, command.fields)
+        header = command.header(SendBack)
         group = known_group(self._metadata, header.group)
         record = self._record(header.offset)
         known = self._metadata.group(group)

@@ -13,6 +13,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...auth.model import TOPIC, Action
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
@@ -20,7 +21,6 @@ from ...remoting.codec import FrameError
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
-from ...remoting.header_fields import read
 from ...remoting.headers import EndTransaction
 from ...store.format.message_id import OffsetId
 from ...store.format.record import encode
@@ -31,11 +31,12 @@ from .errors import reply_code
 
 if TYPE_CHECKING:
     from ...store.format.record import Record
+    from ..clients.registry import May
     from ..runtime import Runtime
     from ..sending.sender import Sender
     from ..transactions.core import HalfMessage
     from ..transactions.service import Transactions
-    from .members import Members
+    from .members import MemberRow, Members
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ class ClassicTransactions:
         sender: Sender,
         transactions: Transactions,
         producers: Members[Connection],
+        may: May,
     ) -> None:
+        self._may = may
         self._broker_name = runtime.config.broker_name
         self._clock = runtime.clock
         self._loop = runtime.loop
@@ -74,7 +77,7 @@ class ClassicTransactions:
 
     def end(self, command: Command, _: Connection) -> Any:
         """Answer END_TRANSACTION. Raises WireError, RemotingError."""
-        header = read(EndTransaction, command.fields)
+        header = command.header(EndTransaction)
         if header.outcome not in _OUTCOMES:
             raise RemotingError(
                 Reply.INVALID_PARAMETER, f"commitOrRollback is {header.outcome}, not 0, 8 or 12"
@@ -89,8 +92,13 @@ class ClassicTransactions:
 
     def _ask(self, half: HalfMessage, record: Record) -> bool:
         group = producer_group(record.properties)
-        peer = self._producers.next_channel(group) if group else None
-        if peer is None:
+        needs = ((TOPIC, half.topic, int(Action.PUB)),)
+
+        def allowed(row: MemberRow[Connection]) -> bool:
+            return self._may(row.user, needs, row.channel.peer)
+
+        row = self._producers.next_row(group, allowed) if group else None
+        if row is None:
             return False
         host = self._sender.store_host
         copy = checked_copy(record, half.checks, host)
@@ -106,7 +114,7 @@ class ClassicTransactions:
         }
         body = encode(copy, half.offset, half.physical, self._clock.wall_ms())
         try:
-            peer.notify(Command(Request.CHECK_TRANSACTION_STATE, fields, body))
+            row.channel.notify(Command(Request.CHECK_TRANSACTION_STATE, fields, body))
         except FrameError as error:
             logger.warning("classic.check_not_sent group=%s reason=%s", group, error)
             return False

@@ -13,14 +13,18 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+
+    #: Whether a client of a user, at an address, may get what needs rights now.
+    May = Callable[[str, tuple[tuple[str, str, int], ...], str], bool]
 
 _NS_PER_MS = 1_000_000
 #: Characters kept of a client's language and version, which metadata allows 16 KiB for.
@@ -51,8 +55,7 @@ class CommandStream(Protocol):
         """End the stream after the queued commands."""
 
 
-@dataclass(slots=True)
-class Client:
+class Client(Struct):
     """One producer or consumer object of a process."""
 
     client_id: str
@@ -60,6 +63,8 @@ class Client:
     version: str
     peer: str
     last_seen_ns: int
+    #: The user that registered it, whose it is while it is alive; empty without authentication.
+    user: str = ""
     client_type: int = 0
     group: str = ""
     has_settings: bool = False
@@ -90,6 +95,9 @@ class ClientRegistry:
         #: Returns whether clients of another protocol consume in a group, so that this one's may
         #: not.
         self.is_taken: Callable[[str], bool] = lambda _group: False
+        #: Returns the user of a checked call.
+        self.user_of: Callable[[RequestContext], str] = lambda _ctx: ""
+        self.may: May = lambda _user, _needs, _peer: True
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -214,7 +222,8 @@ class ClientRegistry:
         if len(self._clients) >= self._limit:
             self._drop_oldest()
         language, version = ctx.language[:LABEL_MAX], ctx.client_version[:LABEL_MAX]
-        client = Client(ctx.client_id, language, version, ctx.peer, now_ns)
+        user = self.user_of(ctx)
+        client = Client(ctx.client_id, language, version, ctx.peer, now_ns, user)
         self._clients[ctx.client_id] = client
         return client
 

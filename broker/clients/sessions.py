@@ -62,7 +62,9 @@ class Sessions:
             )
         client_type = known.client_type if known is not None and has_settings else 0
         client_type = client_type or request.client_type
-        if client_type in CONSUMER_TYPES and (request.HasField("group") or not has_settings):
+        # The group of a request of a producer is not one that its user needs a right on.
+        as_consumer = client_type in CONSUMER_TYPES and request.client_type != v2.PRODUCER
+        if as_consumer and (request.HasField("group") or not has_settings):
             check_group(request.group.name)
             ensured_group(self._metadata, request.group.name)
         client = self._clients.seen(ctx, self._clock.steady_ns())

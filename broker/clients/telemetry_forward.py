@@ -19,12 +19,12 @@ import asyncio
 import logging
 import random
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from msgspec import Struct, field
 
 from ...front.admission import forward_mark
 from ...front.channels import ChannelPool
@@ -54,8 +54,7 @@ _REPEAT_S = 45.0
 _LOST = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
-@dataclass(slots=True)
-class ForwardedClient:
+class ForwardedClient(Struct):
     """A client with a stream here."""
 
     client_id: str
@@ -67,8 +66,7 @@ class ForwardedClient:
     links: dict[str, _Link] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Link:
+class _Link(Struct):
     """The stream of one client to one leader."""
 
     task: asyncio.Task[None] | None = None

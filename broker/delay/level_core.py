@@ -8,11 +8,11 @@ it succeeds. Progress counts only deliveries that are on disk, as with timers (`
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(slots=True)
-class Level:
+class Level(Struct):
     """One queue of the schedule topic."""
 
     #: The next offset to deliver.

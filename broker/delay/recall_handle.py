@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _VERSION = "v1"
 _FIELDS = 5
@@ -22,8 +23,7 @@ _FIELDS = 5
 _MARKED = re.compile(r"(.+) #(?!0{16})([0-7][0-9a-f]{15})", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class RecallHandle:
+class RecallHandle(Struct, frozen=True):
     """One delayed message."""
 
     topic: str

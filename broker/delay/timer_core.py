@@ -19,10 +19,11 @@ Derived data: rebuilt from the timer files, at worst with repetitions.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from ...store.timer.rules import is_cancelled
+from msgspec import Struct, field
+
+from ...store.timer.rules import delete_key, is_cancelled
 
 #: Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
 #: only after a long stop, or under a load that is late anyway. One slot is always read completely.
@@ -37,8 +38,7 @@ DIRECT_MAX = 10_000
 Entry = tuple[int, int, int, int, str, str, bool, int]
 
 
-@dataclass(slots=True)
-class Timed:
+class Timed(Struct):
     """One waiting message."""
 
     due_ms: int
@@ -70,8 +70,7 @@ class Timed:
         )
 
 
-@dataclass(slots=True)
-class OpenSlot:
+class OpenSlot(Struct):
     """One open second."""
 
     read: bool = False
@@ -169,7 +168,7 @@ class TimerCore:
         if slot.read:
             heappush(self._heap, timed.entry())
             if slot.keys is not None:
-                slot.keys.add(timed.key)
+                slot.keys.add(delete_key(timed.key, timed.topic))
         else:
             slot.arriving.append(timed.entry())
 
@@ -187,9 +186,9 @@ class TimerCore:
         return len(self._directs) >= DIRECT_MAX
 
     def cancel(self, slot_ms: int, key: str, number: int = -1) -> None:
-        """Apply a `cancellation` for a slot that is open or will be open soon; no effect for a done
-        slot. With `number`, its offset in the timer topic, it has no unit: until
-        its slot is safe, enqueueing would restart at it after a crash.
+        """Apply a cancellation (`rules.cancellation` returns its name) for a slot that is open or
+        will be open soon; no effect for a done slot. With `number`, its offset in the timer topic,
+        it has no unit: until its slot is safe, enqueueing would restart at it after a crash.
         """
         if slot_ms < self.read_ms:
             if self._directs:
@@ -203,9 +202,9 @@ class TimerCore:
             self._held.append((slot_ms, number))
         self.changes += 1
 
-    def waits(self, slot_ms: int, key: str, topic: str = "") -> bool | None:
-        """Return whether a message with this key waits in the slot; None: the slot is not read
-        yet.
+    def waits(self, slot_ms: int, key: str, topic: str) -> bool | None:
+        """Return whether the message of a topic with this `recall_key` waits in the slot; None: the
+        slot is not read yet.
         """
         if slot_ms >= self.open_ms:
             return None
@@ -215,8 +214,9 @@ class TimerCore:
         if not slot.read:
             return None
         if slot.keys is None:
-            slot.keys = {entry[4] for entry in self._heap if entry[2] == slot_ms}
-        return key in slot.keys and not is_cancelled(slot.cancelled, key, topic)
+            slot.keys = {delete_key(*entry[4:6]) for entry in self._heap if entry[2] == slot_ms}
+        waits = delete_key(key, topic) in slot.keys
+        return waits and not is_cancelled(slot.cancelled, key, topic)
 
     # -- delivery -----------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class TimerCore:
         self.changes += 1
         slot = self._slots.get(timed.slot_ms)
         if slot is not None and slot.keys is not None:
-            slot.keys.discard(timed.key)
+            slot.keys.discard(delete_key(timed.key, timed.topic))
         if timed.number >= 0:
             self._direct_ends[timed.number] = end
         elif slot is not None:

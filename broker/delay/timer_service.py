@@ -241,9 +241,9 @@ class TimerService:
         """Return the number of messages in the slot of this time."""
         return self._timers.number_at(out_ms) if self._timers is not None else 0
 
-    def waits(self, slot_ms: int, key: str, topic: str = "") -> bool | None:
-        """Return whether the message with this `recall_key` waits in the slot; None if the slot is
-        not read yet."""
+    def waits(self, slot_ms: int, key: str, topic: str) -> bool | None:
+        """Return whether the message of a topic with this `recall_key` waits in the slot; None if
+        the slot is not read yet."""
         self._enqueue_now()
         return self._core.waits(slot_ms, key, topic)
 

@@ -5,8 +5,9 @@ In memory, except the number of waiting messages by topic, which `config/timerme
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ...front.metrics.families import Buckets
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
-@dataclass(slots=True)
-class TimerStats:
+class TimerStats(Struct):
     """Totals since the start."""
 
     #: Bounded by the topics of the broker: a message's topic exists when it is sent.

@@ -11,8 +11,9 @@ caller could handle.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ..metadata.tables import Group
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from ..pop.group import PopGroup, PopQueue
 
 
-@dataclass(slots=True)
-class Restored:
+class Restored(Struct):
     """What the log holds about a group whose state is being created."""
 
     #: Not acknowledged. `since_ms` is 0: every handle of the message that is out is valid.

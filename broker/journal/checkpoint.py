@@ -9,14 +9,14 @@ in its queue's book.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from .revive_codec import BatchKey, CheckpointRecord
 
 
-@dataclass(slots=True, eq=False)
-class Checkpoint:
+class Checkpoint(Struct, eq=False):
     """One delivered batch."""
 
     book: Book
@@ -71,8 +71,7 @@ class Checkpoint:
         return CheckpointRecord(self.key, self.invisible_ms, distances, acked, self.suspended)
 
 
-@dataclass(slots=True, eq=False)
-class Book:
+class Book(Struct, eq=False):
     """The open messages of one queue of one group."""
 
     #: The queue's topic: a retry topic, or the topic itself.
@@ -87,8 +86,7 @@ class Book:
     holder: Any = None
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """Records to write, in this order: all of one list before any of the next."""
 
     #: Checkpoints of messages delivered earlier under another checkpoint.

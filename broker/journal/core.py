@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import field
 
 from .checkpoint import Batch, Book, Checkpoint
 from .log import SWEEP_SLACK, JournalState
 from .revive_codec import BATCH_MAX, AckRecord, CheckpointRecord
 
 
-@dataclass(slots=True, kw_only=True)
-class PopJournal(JournalState):
+class PopJournal(JournalState, kw_only=True):
     """All groups without order of one broker."""
 
     #: A batch may stay unwritten for this long,

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from .checkpoint import Book, Checkpoint
 from .revive_codec import AckRecord, BatchKey, CheckpointRecord
@@ -24,8 +25,7 @@ CONSUMED_MAX = 100_000
 SWEEP_SLACK = 4_096
 
 
-@dataclass(slots=True)
-class JournalState:
+class JournalState(Struct):
     """The messages in flight of all groups without order, and their state in the log."""
 
     #: By topic and group, then by queue id.

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from ...store.format.properties import property_value, whole_number
 from ...store.format.record import Delivery as Stored
@@ -58,8 +59,7 @@ class Log(Protocol):
     ) -> int: ...
 
 
-@dataclass(slots=True)
-class _Source:
+class _Source(Struct):
     """One queue being read."""
 
     topic: str

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from ...store.format.properties import java_hash
 from ...store.format.record import Message
@@ -53,8 +54,7 @@ class BatchKey(NamedTuple):
     pop_ms: int
 
 
-@dataclass(slots=True)
-class CheckpointRecord:
+class CheckpointRecord(Struct):
     """A `ck` record."""
 
     key: BatchKey
@@ -67,8 +67,7 @@ class CheckpointRecord:
     suspended: bool = False
 
 
-@dataclass(slots=True)
-class AckRecord:
+class AckRecord(Struct):
     """An `ack` or a `bAck`."""
 
     key: BatchKey

@@ -16,14 +16,14 @@ subscription leaves no state. Time is passed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 #: Group and client id.
 Key = tuple[str, str]
 
 
-@dataclass(slots=True, eq=False)
-class LiteClient:
+class LiteClient(Struct, eq=False):
     """The subscriptions of one client of one group."""
 
     key: Key
@@ -58,8 +58,7 @@ class LiteClient:
             self.events[queue] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(Struct, frozen=True):
     """An exclusive lite topic that went to another client."""
 
     client_id: str

@@ -12,9 +12,10 @@ dropped at once, so that an idle lite topic costs nothing.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -52,8 +53,7 @@ _LOOKS_MAX = 256
 _ATTEMPT_QUEUES_MAX = 32
 
 
-@dataclass(slots=True)
-class LiteTurn:
+class LiteTurn(Struct):
     """The answer of one poll, and the origin of its messages."""
 
     turn: PopTurn
@@ -63,8 +63,7 @@ class LiteTurn:
     more: bool = False
 
 
-@dataclass(slots=True)
-class _Polls:
+class _Polls(Struct):
     """The waiting polls of one client."""
 
     waiters: dict[int, Waiter] = field(default_factory=dict)
@@ -167,7 +166,7 @@ class LiteReceive:
         core.expire(self._clock.wall_ms(), self._alive)
         self._unlocked(sub)
 
-    def close(self) -> None:
+    def end_polls(self) -> None:
         """Answer all polls."""
         for key, polls in list(self._polls.items()):
             for number in list(polls.waiters):
@@ -175,7 +174,7 @@ class LiteReceive:
 
     def forget(self) -> None:
         """Answer all polls and drop all states: another replica leads."""
-        self.close()
+        self.end_polls()
         self._cores.clear()
         self._attempts.clear()
 

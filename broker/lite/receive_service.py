@@ -79,8 +79,14 @@ class ReceiveService:
         found = self._pop.progress(topic, group, queue_id)
         return self._lite.receiving.progress(topic, group) if found is None else found
 
+    def end_polls(self) -> None:
+        """Answer all waiting requests: their clients ask again."""
+        self._pop.end_polls()
+        self._lite.receiving.end_polls()
+        self._pulls.end_polls()
+
     def close(self) -> None:
         """Answer all waiting requests and stop."""
         self._pop.close()
-        self._lite.receiving.close()
+        self._lite.receiving.end_polls()
         self._pulls.close()

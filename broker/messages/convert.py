@@ -10,10 +10,11 @@ message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import md5
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.addresses import host_port
@@ -50,8 +51,7 @@ _DIGITS_MAX = 19
 _INT32_MAX = (1 << 31) - 1
 
 
-@dataclass(slots=True)
-class Receipt:
+class Receipt(Struct):
     """The fields that a delivery adds to the stored message."""
 
     handle: bytes

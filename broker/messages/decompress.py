@@ -5,15 +5,13 @@ has every codec (docs/formats/grpc-api.md, section 10.1 and pitfalls 42 and 47).
 determine the codec, not the flag: the official C++ client flags zlib data as GZIP, and remoting
 producers write LZ4 frames and Zstandard frames (docs/formats/broker-semantics.md, section 9.2).
 Damaged or truncated data and bodies above the limit are not decompressed; memory use never exceeds
-the limit.
+the limit. A codec's library is imported by the first body that needs it.
 """
 
 from __future__ import annotations
 
 import zlib
-
-import lz4.frame
-import zstandard
+from typing import Any
 
 #: Larger bodies are delivered as stored, as the reference delivers all of them: the sender must not
 #: decide the memory and the time of the broker, whose event loop decompresses (20 ms).
@@ -31,7 +29,7 @@ def decompressed(body: bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[byte
     magic = body[:4]
     if magic == _ZSTD_MAGIC:
         return _zstandard(body, limit)
-    stream = lz4.frame.LZ4FrameDecompressor() if magic == _LZ4_MAGIC else _Zlib()
+    stream = _lz4() if magic == _LZ4_MAGIC else _Zlib()
     parts: list[bytes] = []
     size, data = 0, body
     try:
@@ -45,6 +43,12 @@ def decompressed(body: bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[byte
     except (zlib.error, RuntimeError):
         return None, size
     return parts[0] if len(parts) == 1 else b"".join(parts), size
+
+
+def _lz4() -> Any:
+    import lz4.frame
+
+    return lz4.frame.LZ4FrameDecompressor()
 
 
 class _Zlib:
@@ -65,6 +69,8 @@ def _zstandard(body: bytes, limit: int) -> tuple[bytes | None, int]:
     """Two steps: a reader enforces a limit but misses a truncated frame, a decompressor the
     reverse.
     """
+    import zstandard
+
     room = limit
     try:
         codec = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX)

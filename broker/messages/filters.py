@@ -9,21 +9,23 @@ error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.properties import property_value
 from ...store.format.record import java_hash
-from ..sql import Evaluate, SqlError, compile_sql
+from ..sql import SqlError, compile_sql
 from .convert import decoded_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ...store.format.record import Delivery
+    from ..sql import Evaluate
 
 _EVERYTHING = ("", "*")
 #: Characters of a tag expression; SQL expressions have their own limit.
@@ -45,8 +47,7 @@ class Filter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TagFilter:
+class TagFilter(Struct, frozen=True):
     """A set of tags; a message matches if its tag is among them."""
 
     #: UTF-8, as stored.
@@ -59,8 +60,7 @@ class TagFilter:
         return property_value(record.properties, b"TAGS") in self.tags
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFilter:
+class SqlFilter(Struct, frozen=True):
     """A condition on the message's properties; a message matches if the result is TRUE."""
 
     text: str

@@ -8,8 +8,9 @@ next run. Without the crate every run is empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from ...proto.native import part
 from ...store.format.properties import DELAY_LEVELS_MS
@@ -52,8 +53,7 @@ class Run(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunConverter:
+class RunConverter(Struct, frozen=True):
     """Makes runs of records; `native` is the crate's converter, None without one."""
 
     native: Any

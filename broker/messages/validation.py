@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -70,8 +71,7 @@ _LITE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """A message that passed the checks, with its fields read once."""
 
     message_id: str

@@ -9,7 +9,8 @@ stay in the files of their directory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...auth.model import Action, Policy, ResourcePattern, User, parse_source
 from ...auth.quota import Quota
@@ -217,8 +218,7 @@ def _messages(
     yield from map(quota_message, quotas)
 
 
-@dataclass(slots=True)
-class Assembly:
+class Assembly(Struct):
     """Collects the parts of a snapshot; a part out of order discards the parts before it."""
 
     parts: list[v1.MetaSnapshot] = field(default_factory=list)

@@ -10,8 +10,9 @@ kept and written back. The log is primary (`log.py`); `config/topics.json` and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -80,8 +81,7 @@ def type_name(message_type: int) -> str:
     return _NAME_OF_TYPE.get(message_type, "NORMAL")
 
 
-@dataclass(slots=True)
-class Topic:
+class Topic(Struct):
     """A topic; `extra` holds fields of topics.json that are kept but not interpreted."""
 
     name: str
@@ -112,8 +112,7 @@ class Topic:
         self.extra = {**known.extra, **self.extra}
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """A consumer group; `max_attempts` is RocketMQ's `retryMaxTimes` plus the first delivery."""
 
     name: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...front.metrics.families import Buckets
 from ...proto import v2
@@ -19,8 +20,7 @@ SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 CREATION_BOUNDS_MS = (10, 100, 1_000, 3_000, 5_000)
 
 
-@dataclass(slots=True)
-class Total:
+class Total(Struct):
     """Messages and their bytes."""
 
     messages: int = 0
@@ -34,8 +34,7 @@ class Total:
         self.bytes += size
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct):
     """Totals since the start; topics and groups are bounded by the metadata."""
 
     #: By topic and message type.

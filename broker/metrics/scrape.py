@@ -215,7 +215,7 @@ class Metrics:
             ),
             self._counter(
                 "cometmq_refused_calls",
-                "Calls refused because of their signature, their clock, or a missing permission.",
+                "Calls refused because of their signature, clock, client id or a missing right.",
                 [((why,), number) for why, number in sorted(counters.refused_calls.items())],
                 ("reason",),
             ),

@@ -10,7 +10,7 @@ clock. In memory only; a loss costs nothing that is committed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 SUFFIX = "@broadcast"
 #: Interval of commits of the slowest offsets.
@@ -23,8 +23,7 @@ STALE_MS = 300_000
 CLIENTS_MAX = 10_000
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """One client of a group on a topic."""
 
     seen_ms: int

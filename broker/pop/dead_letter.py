@@ -9,8 +9,9 @@ moves messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 _PREFIX = "%DLQ%"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a dead letter comes from."""
 
     #: The topic that the group consumes.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 #: A push consumer's message is hidden this long before its first renewal.
 RENEW_SLICE_MS = 60_000
@@ -43,8 +44,7 @@ class Outcome(enum.Enum):
     STALE = "stale"
 
 
-@dataclass(slots=True)
-class DeliveryRef:
+class DeliveryRef(Struct):
     """A delivery as referenced by a receipt handle."""
 
     key: Key
@@ -53,8 +53,7 @@ class DeliveryRef:
     expires_ms: int
 
 
-@dataclass(slots=True)
-class PopOptions:
+class PopOptions(Struct):
     """Delivery options of one request."""
 
     now_ms: int
@@ -67,8 +66,7 @@ class PopOptions:
     revive_queue: int = 0
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(Struct):
     """A delivered message that is not acknowledged."""
 
     offset: int

@@ -14,7 +14,7 @@ time); every handle of a delivery stays valid as long as the delivery.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .delivery import Key
 from .retry import NORMAL, RETRY_V2
@@ -25,8 +25,7 @@ _LENGTH_MAX = 512
 _OFFSET_MAX = 1 << 63
 
 
-@dataclass(slots=True)
-class ReceiptHandle:
+class ReceiptHandle(Struct):
     """A decoded handle."""
 
     start: int

@@ -8,13 +8,13 @@ consumed (docs/formats/broker-semantics.md, sections 1.7 and 1.11).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from .delivery import Delivery, Key
 
 
-@dataclass(slots=True, eq=False)
-class PopQueue:
+class PopQueue(Struct, eq=False):
     """The state of one queue for one group."""
 
     key: Key

@@ -7,8 +7,9 @@ Settings of the client are used if known and never required (pitfall 22).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from .handles import ReceiptHandle
 
 
-@dataclass(slots=True)
-class PopRequest:
+class PopRequest(Struct):
     """A ReceiveMessage that passed its checks."""
 
     topic: Topic

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto.errors import WireError
 from ...store.format.errors import StoreError
@@ -52,8 +53,7 @@ LOOKED_AT = 512
 _POLICY_AHEAD = 2
 
 
-@dataclass(slots=True)
-class _Copy:
+class _Copy(Struct):
     """One message that is being copied."""
 
     queue: PopQueue

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from .request import PopRequest
 
 
-@dataclass(slots=True)
-class Waiter:
+class Waiter(Struct):
     """A waiting ReceiveMessage."""
 
     request: PopRequest
@@ -26,8 +26,7 @@ class Waiter:
     timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Subscription:
+class Subscription(Struct, eq=False):
     """The pop state of one group on one topic, and its waiting polls."""
 
     core: Core

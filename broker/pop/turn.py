@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ...proto.errors import WireError
 from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, sized_item
@@ -50,8 +52,7 @@ def matches(record: Stored, wanted: Filter | None) -> bool:
     return wanted is None or wanted.matches(record)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnContext:
+class TurnContext(Struct, frozen=True):
     """Where turns read from and what they report to."""
 
     store: MessageStore

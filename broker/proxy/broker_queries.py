@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+from ...auth.signature import AUTHORIZATION
 from ...front.admission import forward_mark
 from ...proto import paths, v2
 from ...proto.errors import WireError
@@ -112,15 +113,18 @@ class BrokerQueries:
         require_client_id(ctx)
         answer_type = v2.NotifyClientTerminationResponse
         await self._admit(paths.NOTIFY_CLIENT_TERMINATION, request, answer_type, ctx)
-        self._telemetry.left(ctx.client_id)
+        self._telemetry.terminated(ctx)
         self._relay(paths.NOTIFY_CLIENT_TERMINATION, request, ctx)
         return v2.NotifyClientTerminationResponse(status=v2.Status(code=v2.OK, message="OK"))
 
     async def _admit(
         self, path: str, request: Any, answer_type: type[Any], ctx: RequestContext
     ) -> None:
-        """With authentication, wait until a broker accepts the call. Raises WireError."""
-        if not self._authentication:
+        """With authentication, wait until a broker accepts the call. Raises WireError.
+
+        A call with a signature has an effect on the streams of its user.
+        """
+        if not self._authentication and not ctx.has(AUTHORIZATION):
             return
         raw = request.SerializeToString()
         for address in self._candidates(""):

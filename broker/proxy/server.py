@@ -13,8 +13,9 @@ import asyncio
 import logging
 import socket
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...auth.secret_file import read_token
 from ...front.access_point import AccessPoint
@@ -28,7 +29,7 @@ from ...front.metrics.process import LoopWatch
 from ...front.shared.handover import Handover
 from ...proto.addresses import bracketed, host_port
 from ...proto.node_links import NodeLinks
-from ...remoting.server import check_remoting, shares_port
+from ...remoting.ports import check_remoting, shares_port
 from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry
 from ..routing.cluster_view import ClusterView
@@ -53,8 +54,7 @@ logger = logging.getLogger(__name__)
 _FIRST_ANSWERS_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyBound:
+class ProxyBound(Struct, frozen=True):
     """The addresses on which the process listens, as HOST:PORT."""
 
     client: str

@@ -7,8 +7,9 @@ handlers are never called, because the access point finds another owner for each
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ...front.service import Method, status_failure
 from ...proto import paths, v2

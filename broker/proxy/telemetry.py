@@ -6,13 +6,20 @@ client without any known topic involves the first group. Brokers store the consu
 settings: the first leader's response to a client's settings is forwarded to the client, the others
 are dropped. The rest is as between brokers (`clients/telemetry_forward.py`): streams are reopened
 when leaders change, and transaction checks are forwarded to the producer.
+
+The proxy does not know the users. Streams of one client id with different signatures are different
+clients here, each with its own streams to the leaders, which check the signature: a leader's
+command reaches only streams with the signature that the leader has accepted.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...auth.signature import AUTHORIZATION, DATE_TIME, parse_authorization
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
     from ..clients.registry import ClientRegistry
     from ..routing.cluster_view import ClusterView
     from .owners import Owners
+
+#: Characters of a header that is no signature.
+_NAME_MAX = 64
 
 
 class ProxyTelemetry(TelemetryForward):
@@ -61,30 +71,52 @@ class ProxyTelemetry(TelemetryForward):
         self._owners = owners
         #: Clients whose last settings no leader has answered yet.
         self._unanswered: set[str] = set()
+        #: Keys of streams (`_key`) by client id and name of the user that signed.
+        self._keys: dict[tuple[str, str], dict[str, None]] = {}
 
     def open(self, ctx: RequestContext, outbound: Outbound) -> ProxySession:
         """Handle Telemetry."""
         return ProxySession(self, self._clock, ctx, outbound)
 
     def seen(self, ctx: RequestContext) -> None:
-        """Record a request of a client."""
-        self._clients.seen(ctx, self._clock.steady_ns())
+        """Record a request of a client that a broker has accepted."""
+        now_ns = self._clock.steady_ns()
+        if not signer(ctx):
+            self._clients.seen(ctx, now_ns)
+        for key in self._keys.get((ctx.client_id, signer(ctx)), ()):
+            client = self._clients.get(key)
+            if client is not None:
+                client.last_seen_ns = now_ns
 
     def opened(self, ctx: RequestContext, outbound: Outbound) -> None:
         """Register a client's stream, also of a client that was removed meanwhile."""
         self._clients.attach(ctx, outbound, self._clock.steady_ns())
+        client_id, user = _owner_of(ctx.client_id)
+        self._keys.setdefault((client_id, user), {})[ctx.client_id] = None
 
     def closed(self, client_id: str, outbound: Outbound) -> None:
         """Remove an ended stream; the client stays registered until it expires."""
         if self._clients.detach(client_id, outbound):
             self._unanswered.discard(client_id)
             self.forget(client_id)
+            if _owner_of(client_id)[1]:
+                self.left(client_id)  # a new stream has another signature
 
-    def left(self, client_id: str) -> None:
-        """Remove a client that terminated."""
-        self._clients.forget(client_id)
-        self._unanswered.discard(client_id)
-        self.forget(client_id)
+    def terminated(self, ctx: RequestContext) -> None:
+        """Remove a client whose termination a broker has accepted."""
+        for key in tuple(self._keys.get((ctx.client_id, signer(ctx)), ())):
+            self.left(key)
+
+    def left(self, key: str) -> None:
+        """Remove a client that terminated or expired."""
+        self._clients.forget(key)
+        self._unanswered.discard(key)
+        owner = _owner_of(key)
+        keys = self._keys.get(owner, {})
+        keys.pop(key, None)
+        if not keys:
+            self._keys.pop(owner, None)
+        self.forget(key)
 
     def forward(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
         """Forward a command of a client. Raises WireError if its settings are too large."""
@@ -119,6 +151,33 @@ class ProxyTelemetry(TelemetryForward):
         self.forget(client.client_id)
 
 
+def signer(ctx: RequestContext) -> str:
+    """Return the name in a call's signature, which the proxy cannot check; empty without one."""
+    header = next((value for name, value in ctx.metadata if name == AUTHORIZATION), "")
+    try:
+        return parse_authorization(header).user if header else ""
+    except WireError:
+        return header[:_NAME_MAX]  # refused by the brokers
+
+
+def keyed(ctx: RequestContext) -> RequestContext:
+    """Return a context whose client id stands for the id and the whole signature.
+
+    What is sent to brokers has the metadata of the call.
+    """
+    signed = [value for name, value in ctx.metadata if name in (AUTHORIZATION, DATE_TIME)]
+    if not signed or not ctx.client_id or ctx.client_id.isspace():
+        return ctx
+    digest = hashlib.sha256("\0".join(signed).encode()).hexdigest()
+    return replace(ctx, client_id="\0".join((ctx.client_id, signer(ctx), digest)))
+
+
+def _owner_of(key: str) -> tuple[str, str]:
+    """Return client id and name of the user in a key."""
+    parts = key.rsplit("\0", 2)
+    return (parts[0], parts[1]) if len(parts) == 3 else (key, "")
+
+
 class ProxySession:
     """One open stream of one client."""
 
@@ -128,10 +187,10 @@ class ProxySession:
         self._owner = owner
         self._clock = clock
         self._rate = SettingsRate()
-        self._ctx = ctx
+        self._ctx = keyed(ctx)
         self._outbound = outbound
         try:
-            require_client_id(ctx)
+            require_client_id(self._ctx)
         except WireError as error:
             outbound.send(v2.TelemetryCommand(status=error.status()))
             outbound.finish()

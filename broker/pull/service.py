@@ -12,9 +12,10 @@ clients with their own offsets do: the answer is ILLEGAL_OFFSET with that offset
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -78,8 +79,7 @@ class AnswerForm(Protocol):
         """Return the answer without records; the client continues at `pull.offset`."""
 
 
-@dataclass(slots=True)
-class Pull:
+class Pull(Struct):
     """One pull that passed its checks."""
 
     topic: str
@@ -91,8 +91,7 @@ class Pull:
     bytes_max: int = ANSWER_BYTES_MAX
 
 
-@dataclass(slots=True)
-class _Waiter:
+class _Waiter(Struct):
     pull: Pull
     answer: asyncio.Future[Any]
     timer: asyncio.TimerHandle
@@ -267,6 +266,10 @@ class PullService:
         if self._commit_timer is not None:
             self._commit_timer.cancel()
             self._commit_timer = None
+        self.end_polls()
+
+    def end_polls(self) -> None:
+        """Answer all waiting pulls: their clients pull again."""
         for waiters in list(self._waiters.values()):
             for key, waiter in list(waiters.items()):
                 self._finish(key, waiter, waiter.pull.form.empty(waiter.pull, _NOTHING_NEW))
@@ -386,8 +389,7 @@ class PullService:
             waiter.answer.set_result(answer)
 
 
-@dataclass(frozen=True, slots=True)
-class _MessageForm:
+class _MessageForm(Struct, frozen=True):
     """Answers of PullMessage: a stream of messages between a status and the next offset."""
 
     topic_bytes: bytes

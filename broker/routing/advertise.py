@@ -15,7 +15,8 @@ from __future__ import annotations
 import ipaddress
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...front.context import takes_several_addresses
 from ...proto import v2
@@ -26,8 +27,7 @@ from .cluster_view import ClusterView, GroupView
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """The properties of a client on which the rules depend."""
 
     #: Addresses of the client's configuration.
@@ -44,8 +44,7 @@ class Caller:
         return takes_several_addresses(self.language, self.tls)
 
 
-@dataclass(frozen=True, slots=True)
-class Advertiser:
+class Advertiser(Struct, frozen=True):
     """The configured rule, applied to the cluster view."""
 
     rule: str

@@ -10,7 +10,9 @@ again after one heartbeat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...proto import v1
 
@@ -19,8 +21,7 @@ from ...proto import v1
 _MISSING_KEPT_NS = 30_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberView(Struct, frozen=True):
     """One replica, with the fields that routes and forwarding need."""
 
     group: str
@@ -36,8 +37,7 @@ class MemberView:
     remoting: str = ""
 
 
-@dataclass(slots=True)
-class GroupView:
+class GroupView(Struct):
     """One broker group: members by broker id, topics by name."""
 
     name: str

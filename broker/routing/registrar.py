@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception_type,
-    wait_exponential,
-    wait_random,
-)
+from msgspec import Struct
 
 from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
@@ -37,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
+_DOUBLINGS_MAX = 10  # far above the limit
 _GATHER_S = 0.05
 # A nameserver that failed this many times is silent: its last response stops counting.
 _SILENT_AFTER = 3
@@ -44,8 +39,7 @@ _SILENT_AFTER = 3
 _MAX_ANSWER_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Registrant:
+class Registrant(Struct, frozen=True):
     """The registered replica, as callbacks."""
 
     links: NodeLinks
@@ -113,15 +107,15 @@ class _NameserverLink:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(grpc.aio.AioRpcError),
-            wait=wait_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MAX_S)
-            + wait_random(0, _RETRY_FIRST_S),
-            before_sleep=self._failed,
-        )
         while True:
             self.wake.clear()
-            await self._pause(await retrying(self._heartbeat))
+            try:
+                pause_s = await self._heartbeat()
+            except grpc.aio.AioRpcError as error:
+                self._failed(error)
+                await asyncio.sleep(self._retry_s())
+            else:
+                await self._pause(pause_s)
 
     async def close(self) -> None:
         """Unregister; a nameserver that does not answer removes the replica after its expiry."""
@@ -189,12 +183,15 @@ class _NameserverLink:
         self._failures = 0
         self._failure = None
 
-    def _failed(self, state: RetryCallState) -> None:
+    def _retry_s(self) -> float:
+        """Return the pause after a failure: twice the last one, with a random part."""
+        doubled = _RETRY_FIRST_S * (1 << min(self._failures - 1, _DOUBLINGS_MAX))
+        return min(doubled, _RETRY_MAX_S) + random.uniform(0, _RETRY_FIRST_S)
+
+    def _failed(self, error: grpc.aio.AioRpcError) -> None:
         """Log before the pause after a failure; the first failures may come from a starting
         nameserver.
         """
-        error = state.outcome.exception() if state.outcome is not None else None
-        assert isinstance(error, grpc.aio.AioRpcError)
         self._failures += 1
         if error.code() is not self._failure:
             self._failure = error.code()

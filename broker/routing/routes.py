@@ -8,8 +8,9 @@ the cluster view only and are built for each call: clients ask every 30 s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 _ALL_TYPES = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
 
 
-@dataclass(frozen=True, slots=True)
-class _TopicInGroup:
+class _TopicInGroup(Struct, frozen=True):
     """A topic in one broker group."""
 
     group: GroupView

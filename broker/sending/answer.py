@@ -10,8 +10,9 @@ hand (`messages/wire.py`), because this code runs for every message sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError, code_name
@@ -59,8 +60,7 @@ FAILURES = {
 }
 
 
-@dataclass(slots=True)
-class ReceiptExtras:
+class ReceiptExtras(Struct):
     """Additional fields of one message's receipt."""
 
     #: For a delayed message (docs/formats/grpc-api.md, section 6.3).

@@ -10,8 +10,9 @@ declares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -33,8 +34,7 @@ _NORMAL, _PRIORITY = v2.NORMAL, v2.PRIORITY
 _ORDINARY = (v2.NORMAL, v2.FIFO, v2.PRIORITY)
 
 
-@dataclass(frozen=True, slots=True)
-class SendContext:
+class SendContext(Struct, frozen=True):
     """The sender of a request and the time of arrival."""
 
     ctx: RequestContext

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...store.format.results import AppendResult, PutStatus
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 _Key = tuple[str, bytes]
 
 
-@dataclass(slots=True)
-class SentMessage:
+class SentMessage(Struct):
     """One message in the window; `result` is None until it is appended."""
 
     since_ms: int
@@ -33,8 +33,7 @@ class SentMessage:
     result: AppendResult | None = None
 
 
-@dataclass(slots=True)
-class Reservation:
+class Reservation(Struct):
     """The messages of one request, divided into fresh ones and duplicates."""
 
     #: One for each message, in the order of the request.

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ...store.format.results import PutStatus
 
@@ -40,8 +41,7 @@ _NS_PER_S = 1_000_000_000
 Done = Callable[[PutStatus], None]
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(Struct):
     """One append that is not durable yet."""
 
     #: Log offset after its last record.
@@ -52,8 +52,7 @@ class Wait:
     requests: int = 1
 
 
-@dataclass(slots=True)
-class WaitingList:
+class WaitingList(Struct):
     """Waiting appends in log order, and the rules that end a wait; pure."""
 
     #: None: answers do not wait for this broker's disk.

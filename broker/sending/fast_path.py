@@ -11,9 +11,10 @@ is kept. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...store.format.properties import java_hash
@@ -37,8 +38,7 @@ FAST_LENGTH_MAX = 4_096
 _NORMAL, _FIFO, _TRANSACTION, _GZIP = v2.NORMAL, v2.FIFO, v2.TRANSACTION, v2.GZIP
 
 
-@dataclass(slots=True)
-class Prepared:
+class Prepared(Struct):
     """The messages of one request, ready for the log."""
 
     messages: list[Message]
@@ -68,8 +68,7 @@ class Prepared:
                 extra.transaction_id = extra.on_stored(result)
 
 
-@dataclass(slots=True)
-class Origin:
+class Origin(Struct):
     """Properties shared by all messages of a broker."""
 
     region: str
@@ -79,8 +78,7 @@ class Origin:
     store_host: bytes
 
 
-@dataclass(slots=True)
-class TopicTemplate:
+class TopicTemplate(Struct):
     """A topic and the parts that all its records share."""
 
     topic: Topic

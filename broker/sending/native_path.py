@@ -10,9 +10,11 @@ compares both).
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from ...proto.errors import WireError
 from ..messages.validation import check_topic
@@ -35,8 +37,7 @@ RawRequest = tuple[bytes | None, str, bytes, bool]
 PeerRun = tuple[str, bytes, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicFormat:
+class ClassicFormat(Struct, frozen=True):
     """What the crate needs for messages of classic clients (`broker/classic/taken_send.py`)."""
 
     #: Properties that the broker adds, after those of the client.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from .settlement import Settlement
 
 
-@dataclass(frozen=True, slots=True)
-class TakenSends:
+class TakenSends(Struct, frozen=True):
     """Appended requests; `front.service.Taken`."""
 
     answers: list[bytes]
@@ -34,8 +34,7 @@ class TakenSends:
         self.settlement.when_durable(self.answers, self.end, answer)
 
 
-@dataclass(frozen=True, slots=True)
-class SendHandler:
+class SendHandler(Struct, frozen=True):
     """`front.service.TurnHandler` of SendMessage."""
 
     sender: Sender

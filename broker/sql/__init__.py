@@ -8,9 +8,12 @@ Source: docs/formats/broker-semantics.md, section 4.3.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from .errors import SqlError
-from .evaluator import Evaluate, compiled
+
+if TYPE_CHECKING:
+    from .evaluator import Evaluate
 
 __all__ = ["Evaluate", "SqlError", "compile_sql", "load_parser"]
 
@@ -20,7 +23,8 @@ def compile_sql(text: str) -> Evaluate:
 
     Takes milliseconds: callers keep the result.
     """
-    from .parser import parse  # see `load_parser`
+    from .evaluator import compiled  # see `load_parser`
+    from .parser import parse
 
     return compiled(parse(text))
 
@@ -30,4 +34,5 @@ def load_parser() -> None:
 
     Without this the first expression loads it.
     """
-    importlib.import_module(".parser", __name__)
+    for module in (".parser", ".evaluator"):
+        importlib.import_module(module, __name__)

@@ -6,7 +6,8 @@ Every node is frozen and stores its depth, by which the parser limits nesting.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Comparison(enum.Enum):
@@ -28,48 +29,42 @@ class TextOperator(enum.Enum):
     ENDSWITH = "ENDSWITH"
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Struct, frozen=True):
     """A number, a text (UTF-8, as properties are stored), a boolean, or NULL."""
 
     value: int | float | bytes | bool | None
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Struct, frozen=True):
     """The text of a property; NULL if the message does not have it."""
 
     name: bytes
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     """Negation: swaps TRUE and FALSE, keeps NULL."""
 
     operand: Node
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Struct, frozen=True):
     """Conjunction of two or more conditions."""
 
     operands: tuple[Node, ...]
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Struct, frozen=True):
     """Disjunction of two or more conditions."""
 
     operands: tuple[Node, ...]
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Struct, frozen=True):
     """A comparison of two values."""
 
     operator: Comparison
@@ -78,8 +73,7 @@ class Compare:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(Struct, frozen=True):
     """A test for NULL; its result is never NULL."""
 
     operand: Node
@@ -87,8 +81,7 @@ class IsNull:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(Struct, frozen=True):
     """A test whether a property equals one of several texts."""
 
     name: bytes
@@ -97,8 +90,7 @@ class In:
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A test whether a property contains, begins with or ends with a text."""
 
     operator: TextOperator

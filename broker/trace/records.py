@@ -15,7 +15,8 @@ A batch is bounded in records and bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: Records of one trace message: RocketMQ's own batch size.
@@ -33,8 +34,7 @@ def _row(*fields: object) -> str:
     return "\x01".join(str(each) for each in fields) + "\x02"
 
 
-@dataclass(slots=True)
-class Published:
+class Published(Struct):
     """The fields of a Pub record; `kind` is one of the ordinals."""
 
     time_ms: int
@@ -58,8 +58,7 @@ class Published:
         return _row(*head, *rest, self.offset_id, "true", self.client_host)
 
 
-@dataclass(slots=True)
-class Delivered:
+class Delivered(Struct):
     """The fields of a SubBefore record."""
 
     time_ms: int
@@ -78,8 +77,7 @@ class Delivered:
         )
 
 
-@dataclass(slots=True)
-class Consumed:
+class Consumed(Struct):
     """The fields of a SubAfter record: acknowledged."""
 
     time_ms: int
@@ -94,8 +92,7 @@ class Consumed:
         return _row(*head, _CONSUMED, self.time_ms, self.group)
 
 
-@dataclass(slots=True)
-class TraceBatch:
+class TraceBatch(Struct):
     """Records for one trace message."""
 
     rows: list[str] = field(default_factory=list)

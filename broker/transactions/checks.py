@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ...auth.model import TOPIC, Action
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
@@ -249,7 +250,10 @@ class CheckRounds:
     def _ask_client(self, half: HalfMessage, record: Record) -> bool:
         """Ask the next live producer of the topic; skip those whose stream is full."""
         ident = str(TransactionId(self._broker_name, half.origin, half.key))
+        needs = ((TOPIC, half.topic, int(Action.PUB)),)
         for client in self._clients.producers(half.topic, self._clock.steady_ns()):
+            if not self._clients.may(client.user, needs, client.peer):
+                continue  # its user has lost the right since it began to produce
             command = recover_command(half, record, ident, client)
             if _send(client, command):
                 return True

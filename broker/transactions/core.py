@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import islice
+
+from msgspec import Struct, field
 
 #: Outcomes remembered to distinguish a repeated end from a contradicting one: clients whose
 #: response was lost repeat within seconds.
@@ -54,8 +55,7 @@ class Step(Enum):
     GIVE_UP = "move it to the parking topic"
 
 
-@dataclass(slots=True)
-class HalfMessage:
+class HalfMessage(Struct):
     """One half message."""
 
     #: Queue offset of its newest copy in the half queue.
@@ -81,8 +81,7 @@ class HalfMessage:
     earlier: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRules:
+class CheckRules(Struct, frozen=True):
     """Times of a check, in ms."""
 
     timeout_ms: int
@@ -90,8 +89,7 @@ class CheckRules:
     retention_ms: int
 
 
-@dataclass(slots=True)
-class TransactionTable:
+class TransactionTable(Struct):
     """See above. Reading starts at `first_half` and `first_op`."""
 
     rules: CheckRules

@@ -14,8 +14,10 @@ ones included.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ...store.format.properties import encode_properties, property_value, whole_number
 from ...store.format.record import Message
@@ -46,8 +48,7 @@ _OP_TAG = "d"
 _ID_PARTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionId:
+class TransactionId(Struct, frozen=True):
     """A transaction id: any node can find the transaction from it."""
 
     #: The broker group that stored the half message; empty in an id that is only a message id.
@@ -71,8 +72,7 @@ def parse_id(text: str) -> TransactionId:
     return TransactionId("", -1, text)
 
 
-@dataclass(frozen=True, slots=True)
-class HalfProperties:
+class HalfProperties(Struct, frozen=True):
     """The properties of a record of the half queue."""
 
     topic: str

@@ -16,14 +16,15 @@ the message's immunity time counts; the reference answers it OK and drops it. Th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.format.properties import decode_properties, is_delayed, whole_number
+from ...store.format.properties import decode_properties, is_delayed
 from ...store.format.results import PutStatus
 from ..messages.validation import check_topic, require_client_id
 from ..sending.answer import FAILURES, ReceiptExtras, failure_status
@@ -69,8 +70,7 @@ _WAITING_MAX = 10_000
 _FILE = "transactionMetrics"
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The end of a transaction, as a producer reports it."""
 
     ident: TransactionId
@@ -265,16 +265,19 @@ class Transactions:
             )
         return self.end(End(ident, _OUTCOMES.get(request.resolution), topic=request.topic.name))
 
-    def topic_of(self, offset: str, key: str) -> str:
-        """Return the topic of an open half message; empty if there is none. Raises WireError."""
-        number = whole_number(offset)
-        if number is None:
-            return ""
-        ident = TransactionId(self._config.broker_name, number, key)
-        half = self.table.find(number, key) if self.recovery is not None else self._find(ident)
-        if half is None and self.recovery is not None:
+    def topic_of(self, offset: int, key: str) -> str:
+        """Return the topic of a transaction, which may have ended. Raises WireError."""
+        self.check_leads()
+        ident = TransactionId(self._config.broker_name, offset, key)
+        half = self.table.find(offset, key) if self.recovery is not None else self._find(ident)
+        if half is not None:
+            return half.topic
+        if self.recovery is not None:
             raise WireError(v2.HA_NOT_AVAILABLE, "the broker starts: try again")
-        return half.topic if half is not None else ""
+        past = self._past(ident)
+        if past is None:
+            raise _unknown("there is no such transaction")
+        return past
 
     def end(self, end: End) -> Any:
         """End a transaction of this broker; return an EndTransactionResponse, or a future of one.
@@ -361,15 +364,21 @@ class Transactions:
 
     def _past_outcome(self, end: End) -> Outcome | None:
         """Return the outcome of a transaction that has ended. Raises WireError if none existed."""
-        ident = end.ident
+        topic = self._past(end.ident)
+        if topic is None or topic != (end.topic or topic):
+            raise _unknown("there is no such transaction")
+        return self.table.outcome_of(end.ident.offset)
+
+    def _past(self, ident: TransactionId) -> str | None:
+        """Return the topic of a transaction that has ended; None if there was none."""
         records: list[Record] = []
         if 0 <= ident.offset < self.table.first_half:
             records, _ = read_records(self._store, HALF_TOPIC, QUEUE, ident.offset, 1)
         if records and records[0].queue_offset == ident.offset:
             properties = half_properties(records[0].properties)
-            if (properties.key, end.topic or properties.topic) == (ident.key, properties.topic):
-                return self.table.outcome_of(ident.offset)
-        raise _unknown("there is no such transaction")
+            if properties.key == ident.key:
+                return properties.topic
+        return None
 
     def _commit(self, half: HalfMessage) -> None:
         """Append the message to its topic. Raises WireError; then the transaction is still open."""

@@ -9,9 +9,10 @@ and never read here, except for its version. Derived: losing it costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ...front.metrics.families import Buckets
 from ..metadata import json_file
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 LATENCY_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
 
 
-@dataclass(slots=True)
-class TransactionStats:
+class TransactionStats(Struct):
     """Totals since the start."""
 
     #: By topic.

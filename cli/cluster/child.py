@@ -1,4 +1,4 @@
-"""One supervised process: its pipes, start and end. Imports little, so that it starts quickly.
+"""One supervised process: its pipes, start and end.
 
 The child's stdin is the lifeline: the first line holds flags that were not known before (see
 `server/process.py`), and end of file means that the supervisor has ended, however it was killed. A
@@ -15,8 +15,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from .forking import ForkedProcess, ForkServer
 from .plan import Plan
 
+#: What the servers import: the modules of the fork server.
+MODULES = (
+    *("cometmq.cli.server.command", "cometmq.cli.server.process"),
+    *("cometmq.broker.server", "cometmq.nameserver.server"),
+)
 _REPORT_CHUNK = 65_536
 # Bound of stderr.log (output before logging is set up, and crashes).
 _STDERR_BYTES_MAX = 1 << 20
@@ -34,9 +40,11 @@ def command_of(plan: Plan) -> list[str]:
 class Child:
     """A process of the cluster; `start` may be called again after it has ended."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, fork_server: ForkServer | None) -> None:
+        """Without a fork server the process is started as a command."""
         self.plan = plan
-        self.process: subprocess.Popen[bytes] | None = None
+        self._fork_server = fork_server
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.report_fd = -1
         self.bound: dict[str, str] | None = None
         self.error: str | None = None
@@ -71,19 +79,35 @@ class Child:
         command = [*command_of(self.plan), "--supervised", "--report-fd", str(child_end)]
         try:
             with self._open_stderr() as stderr:
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=stderr,
-                    stderr=stderr,
-                    pass_fds=(child_end,),
-                    process_group=0,
-                    env={**_ENVIRONMENT, **os.environ},
-                )
+                self.process = self._run(command, stderr.fileno(), child_end)
         finally:
             os.close(child_end)
         if not self.plan.needs_namesrv:
             self.send_flags({})
+
+    def _run(
+        self, command: list[str], stderr: int, report_fd: int
+    ) -> subprocess.Popen[bytes] | ForkedProcess:
+        environment = {**_ENVIRONMENT, **os.environ}
+        if self._fork_server is not None:
+            reader, writer = os.pipe()
+            descriptors = {0: reader, 1: stderr, 2: stderr, report_fd: report_fd}
+            try:
+                pid = self._fork_server.start(command, environment, descriptors, own_group=True)
+                return ForkedProcess(pid, os.fdopen(writer, "wb"))
+            except OSError:
+                os.close(writer)  # the command below works, or raises with the reason
+            finally:
+                os.close(reader)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=stderr,
+            stderr=stderr,
+            pass_fds=(report_fd,),
+            process_group=0,
+            env=environment,
+        )
 
     def send_flags(self, flags: Mapping[str, str]) -> None:
         """Write the first line: the late flags. The lifeline stays open."""

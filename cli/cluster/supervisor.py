@@ -1,15 +1,13 @@
 """The supervisor of `cometmq up`: watches the children, restarts failed ones, stops them in order.
 
-    a child ends after it served  the nameserver is notified (the group's controller elects at
-    once), and
-                                  the child is restarted after 1 s, or stays down with --no-restart
+    a child ends after it served  the supervisor notifies the nameserver (the group's controller
+                                  elects at once) and restarts the child: at once, and after a
+                                  pause if it ends again soon. With --no-restart it stays down
     a child cannot start          during the first start: all stop, exit code 1, its error is
-    printed;
-                                  later: retried, at most five times in a row
+                                  printed; later: retried, at most five times in a row
     Ctrl-C, SIGTERM, SIGHUP       electing nameservers stop first (so that they elect no one), then
-    the
-                                  leaders drain (their sync sends still need the followers), then
-                                  the rest; a second signal kills
+                                  the leaders drain (their sync sends still need the followers),
+                                  then the rest; a second signal kills
     the supervisor is killed      the children see the end of their stdin and stop
 
 The ready file is written when every child is serving and the leaders accept writes, and again with
@@ -30,12 +28,16 @@ from ..errors import CliError, Exit
 from .banner import banner, durability, endpoints, groups_of, in_sync, nameservers
 from .child import Child, command_of
 from .control_server import ControlServer
+from .forking import ForkServer
 from .layout import DataDirectory
 from .plan import Plan
 from .policy import set_replication
 from .ports import HOST
 
-RESTART_AFTER_S = 1.0
+#: Pauses before a restart: the first after an end, the next ones while a process ends again within
+#: `_SOON_S`, so that one that ends at once is not started all the time.
+RESTART_PAUSES_S = (0.0, 0.2, 1.0)
+_SOON_S = 2.0
 # Enough attempts for a port or directory that is released late.
 START_ATTEMPTS = 5
 # Longest wait of the banner for the slave to be in sync.
@@ -58,6 +60,9 @@ class Slot:
 
     child: Child
     failed_starts: int = 0
+    #: Restarts since the process last served for a while.
+    restarts: int = 0
+    serving_since_s: float = 0.0
     served: bool = False
     #: Process id for the ready file: that of the last process that was serving.
     pid: int = 0
@@ -89,6 +94,7 @@ class Supervisor:
         self,
         data: DataDirectory,
         children: Iterable[Child],
+        fork_server: ForkServer | None,
         *,
         restarts: bool,
         replication: str | None,
@@ -100,6 +106,7 @@ class Supervisor:
     ) -> None:
         self._data = data
         self._slots = {child.name: Slot(child) for child in children}
+        self._fork_server = fork_server
         self._restarts = restarts
         #: Requested replication (sync, async), which the group has before it is ready.
         self._replication = replication
@@ -172,6 +179,7 @@ class Supervisor:
 
     def _on_serving(self, slot: Slot) -> None:
         slot.served = True
+        slot.serving_since_s = asyncio.get_running_loop().time()
         slot.pid = slot.child.pid
         slot.failed_starts = 0
         port = slot.child.plan.ports.get("namesrv")
@@ -344,8 +352,11 @@ class Supervisor:
     def _on_exit(self, slot: Slot) -> None:
         how = f"{slot.child.name} ended with {slot.child.exit_text()}"
         if self._restarts:
-            self._say(f"{how}; restarting in {RESTART_AFTER_S:g} s.")
-            self._restart_later(slot)
+            lasted_s = asyncio.get_running_loop().time() - slot.serving_since_s
+            slot.restarts = 0 if lasted_s > _SOON_S else slot.restarts + 1
+            pause_s = RESTART_PAUSES_S[min(slot.restarts, len(RESTART_PAUSES_S) - 1)]
+            self._say(f"{how}; restarting{f' in {pause_s:g} s' if pause_s else ''}.")
+            self._restart_later(slot, pause_s)
         else:
             self._say(f"{how} and stays down. {self._how_to_start(slot)}")
 
@@ -369,17 +380,17 @@ class Supervisor:
                 f"{why} It stays down after {START_ATTEMPTS} attempts. {self._how_to_start(slot)}"
             )
         else:
-            self._say(f"{why} Retrying in {RESTART_AFTER_S:g} s.")
-            self._restart_later(slot)
+            self._say(f"{why} Retrying in {RESTART_PAUSES_S[-1]:g} s.")
+            self._restart_later(slot, RESTART_PAUSES_S[-1])
 
     def _how_to_start(self, slot: Slot) -> str:
         return f"Start it with `cometmq up restart {slot.child.name} --data {self._data.path}`."
 
     # --- restarts ---
 
-    def _restart_later(self, slot: Slot) -> None:
+    def _restart_later(self, slot: Slot, pause_s: float) -> None:
         loop = asyncio.get_running_loop()
-        slot.restart = loop.call_later(RESTART_AFTER_S, self._start, slot)
+        slot.restart = loop.call_later(pause_s, self._start, slot)
 
     def _start(self, slot: Slot) -> None:
         if slot.restart is not None:
@@ -416,7 +427,8 @@ class Supervisor:
             raise CliError("The cluster is starting or stopping. Try again when it is ready.")
         plans = self._another_group([slot.child.plan for slot in self._slots.values()])
         group, loop = plans[0].group, asyncio.get_running_loop()
-        slots = [Slot(Child(plan), waiter=loop.create_future()) for plan in plans]
+        children = [Child(plan, self._fork_server) for plan in plans]
+        slots = [Slot(child, waiter=loop.create_future()) for child in children]
         self._groups[group] = Shown(len(plans))
         for slot in slots:
             self._slots[slot.child.name] = slot

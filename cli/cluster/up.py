@@ -1,7 +1,8 @@
 """`cometmq up`: nameservers and broker groups on this machine, supervised.
 
-The order matters for the start-up time: files and locks first, then all children are spawned, and
-only then the event loop and the supervisor are imported, while the children import their modules.
+The order matters for the start-up time: the lock first, then a fork server, which imports the
+modules of the servers while this process plans; then all children are requested, and only then the
+event loop and the supervisor are imported.
 """
 
 import contextlib
@@ -15,9 +16,11 @@ import click
 from ..errors import CliError, Exit
 from ..options import output_option
 from ..private_file import PRIVATE_UMASK
-from .child import Child
+from .child import MODULES, Child
+from .forking import ForkServer
 from .layout import DataDirectory, socket_path, wait_until_free
 from .plan import Options, Plan, make_plans, plans_of_another_group
+from .process_image import can_fork_beside
 from .shape import GROUPS_MAX, NAMESERVERS, REPLICAS_MAX, existing_shape
 
 _RESTART_TIMEOUT_S = 120.0
@@ -148,6 +151,7 @@ def up(
     directory = DataDirectory(data)
     directory.addresses.unlink(missing_ok=True)
     _clear(ready_file)
+    fork_server = ForkServer(MODULES, fork=True) if can_fork_beside() else None
     options = Options(
         *(port, single, replication, flush, controller and not single, auth, groups, replicas),
         int(nameservers) if nameservers else None,
@@ -163,24 +167,25 @@ def up(
             "New broker groups have no topics yet. When the cluster is ready, `cometmq cluster"
             f" reconcile --data {data}` creates those of the other groups."
         )
-    children = _started(plans)
+    children = _started(plans, fork_server)
     _supervise(
-        *(directory, children, ready_file, options),
+        *(directory, children, fork_server, ready_file, options),
         restarts=not no_restart,
         replication=replication,
         started_s=started_s,
     )
 
 
-def _started(plans: list[Plan]) -> list[Child]:
+def _started(plans: list[Plan], fork_server: ForkServer | None) -> list[Child]:
     """Start the processes. Raises CliError."""
-    children = [Child(plan) for plan in plans]
+    children = [Child(plan, fork_server) for plan in plans]
     try:
         for child in children:
             child.start()
     except OSError as error:
         # Children that run already stop at the end of their stdin when this process exits.
-        raise CliError(f"Cannot start a process: {error.strerror} ({error.filename}).") from None
+        place = f" ({error.filename})" if error.filename else ""
+        raise CliError(f"Cannot start a process: {error.strerror}{place}.") from None
     return children
 
 
@@ -274,6 +279,7 @@ def _warn_of_foreign_store(plan: Plan) -> None:
 def _supervise(
     directory: DataDirectory,
     children: list[Child],
+    fork_server: ForkServer | None,
     ready_file: Path | None,
     options: Options,
     *,
@@ -290,6 +296,7 @@ def _supervise(
         supervisor = Supervisor(
             directory,
             children,
+            fork_server,
             restarts=restarts,
             replication=replication,
             another_group=partial(plans_of_another_group, directory, options),
@@ -300,7 +307,11 @@ def _supervise(
         )
         await supervisor.run()
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    finally:
+        if fork_server is not None:
+            fork_server.close()
 
 
 def _say(text: str) -> None:

@@ -16,6 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from ..errors import CliError, Exit
 from . import properties
 from .rocketmq_keys import IGNORED
@@ -38,8 +40,7 @@ _HIDDEN = "********"
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One setting; `owners` are the dataclasses that have the field."""
 
     key: str
@@ -62,8 +63,7 @@ class Setting:
         return "--" + self.field.replace("_", "-")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """The value of a setting and its origin."""
 
     setting: Setting
@@ -78,8 +78,7 @@ class Value:
         return as_text(self.value)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """The result: the dataclasses, all values by key, and messages for the user."""
 
     configs: Mapping[type, Any]
@@ -158,11 +157,10 @@ def load(
     return Loaded(_build(values), values, *texts)
 
 
-@dataclasses.dataclass(slots=True)
-class _Messages:
-    warnings: list[str] = dataclasses.field(default_factory=list)
-    notices: list[str] = dataclasses.field(default_factory=list)
-    elsewhere: list[str] = dataclasses.field(default_factory=list)
+class _Messages(msgspec.Struct):
+    warnings: list[str] = msgspec.field(default_factory=list)
+    notices: list[str] = msgspec.field(default_factory=list)
+    elsewhere: list[str] = msgspec.field(default_factory=list)
 
     def unknown(self, name: str, where: str, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, list(known), n=1)

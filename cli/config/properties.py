@@ -12,8 +12,9 @@ default) if they are not valid UTF-8. Format: the documentation of java.util.Pro
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _BLANKS = " \t\f"
 _SEPARATORS = "=:"
@@ -28,8 +29,7 @@ class PropertiesError(ValueError):
     """The text is not a properties file; the message names the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One key of a file and its first line, counted from 1."""
 
     key: str

@@ -176,7 +176,7 @@ def rolling_restart(
     Followers restart first; the leader hands over before its restart. After each restart the script
     waits until the group is healthy again: every replica answers and is in sync, every nameserver
     answers. It stops at the first command that fails. For an upgrade, --restart-broker installs the
-    new version as well: 'ssh {host} "upgrade && sudo systemctl restart cometmq-broker"'.
+    new version as well: 'ssh -- {host} "upgrade && sudo systemctl restart cometmq-broker"'.
 
     \b
     cometmq ha rolling-restart --plan

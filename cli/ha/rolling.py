@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...proto import v1
-from ...proto.addresses import host_of
+from ...proto.addresses import host_of, is_host
 from ..errors import CliError, Exit
 from ..links import variables
 from .replicas import Nameservers, one_group
 from .rows import GroupView, states
 
-BROKER_COMMAND = "ssh {host} sudo systemctl restart cometmq-broker"
-NAMESERVER_COMMAND = "ssh {host} sudo systemctl restart cometmq-namesrv"
+BROKER_COMMAND = "ssh -- {host} sudo systemctl restart cometmq-broker"
+NAMESERVER_COMMAND = "ssh -- {host} sudo systemctl restart cometmq-namesrv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,14 @@ def _decides(report: v1.GroupReport | None, address: str) -> bool:
 
 
 def _command(template: str, address: str, broker_id: int) -> str:
-    host = shlex.quote(host_of(address))
-    return template.replace("{host}", host).replace("{id}", str(broker_id))
+    """Return a command for the machine of a replica. Raises CliError."""
+    host = host_of(address)
+    if not is_host(host):  # a nameserver of an earlier version accepts any text
+        raise CliError(
+            f"{address!r} of broker {broker_id} is not HOST:PORT with an address or a host name: "
+            "no command is run with it. Set brokerIP1 of this broker, and restart it by hand."
+        )
+    return template.replace("{host}", shlex.quote(host)).replace("{id}", str(broker_id))
 
 
 def run_script(script: str, namesrv: str) -> int:

@@ -18,6 +18,7 @@ from ...proto.addresses import is_loopback
 from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
 from ..errors import CliError, Exit
+from ..loading import loading
 from ..private_file import PRIVATE_UMASK, restrict
 from ..times import duration
 from .console_config import ConsoleConfig
@@ -96,8 +97,9 @@ class Process:
         def body() -> None:
             os.umask(PRIVATE_UMASK)
             configure_logging(self.log_dir, self.name, self._log_config())
-            for module in modules:
-                importlib.import_module(f"...{module}", __package__)
+            with loading():
+                for module in modules:
+                    importlib.import_module(f"...{module}", __package__)
             self.flags.update(self.supervision.late_flags())
             logger.info("process.descriptors limit=%d", raise_descriptor_limit())
             reload = self._reload if self.file is not None else None

@@ -10,7 +10,6 @@ import logging
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,6 +76,8 @@ def configure_logging(directory: Path | None, name: str, config: LogConfig) -> N
     """Log to `directory`/`name`.log with bounded rotation, or to stderr. Raises CliError."""
     handler: logging.Handler = logging.StreamHandler()
     if directory is not None:
+        from logging.handlers import RotatingFileHandler
+
         try:
             directory.mkdir(parents=True, exist_ok=True)
             handler = RotatingFileHandler(

@@ -19,8 +19,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from ..errors import CliError, Exit
 
@@ -37,8 +38,7 @@ _LIFELINE_CHUNK = 4096
 _START_LINE_BYTES_MAX = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Supervision:
+class Supervision(Struct, frozen=True):
     """The pipes to the supervisor, if there is one."""
 
     supervised: bool = False

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -46,8 +47,7 @@ UNITS = {
 Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
-@dataclass(slots=True)
-class Buckets:
+class Buckets(Struct):
     """A histogram's counts; `bounds` are upper ones, in the unit of the metric."""
 
     bounds: Sequence[float]

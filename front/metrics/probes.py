@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from ..clock import Clock
@@ -38,8 +39,7 @@ OK = Check("ok")
 Checks = Callable[[], Mapping[str, Check]]
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     check: Check
     since_ms: int
 

@@ -11,13 +11,13 @@ import errno
 import logging
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import cometmq_native
 from cometmq_native import Server
+from msgspec.structs import replace
 
 from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
 from ...proto.node_links import NodeLinks

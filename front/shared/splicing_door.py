@@ -55,7 +55,7 @@ class SplicingDoor:
         *,
         handover: Handover,
     ) -> None:
-        self._inner = GrpcioDoor(services, config, clock, faults, links)
+        self._inner = GrpcioDoor(services, config, clock, faults, links, represented=True)
         self._inner_port = 0
         self._links = links
         self._handover = handover

@@ -23,12 +23,12 @@ vote under its old id: it could break its promises (docs/formats/ha.md, section 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ballot:
+
+class Ballot(Struct, frozen=True, order=True):
     """A number that no two proposers share."""
 
     counter: int = 0
@@ -41,8 +41,7 @@ class Ballot:
 ZERO = Ballot()
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptorState:
+class AcceptorState(Struct, frozen=True):
     """The durable state of an acceptor for one register."""
 
     promised: Ballot = ZERO
@@ -54,8 +53,7 @@ class AcceptorState:
         assert self.accepted != ZERO or not self.value, "a value without a ballot"
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(Struct, frozen=True):
     """An acceptor's answer; `state` must be durable before the answer is sent."""
 
     ok: bool
@@ -88,8 +86,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"  #: the change may or may not take effect: a later round settles it
 
 
-@dataclass(slots=True)
-class Identities:
+class Identities(Struct):
     """The acceptor behind each address, for the answers to one request."""
 
     _addresses: dict[str, str] = field(default_factory=dict)
@@ -106,8 +103,7 @@ class Phase(Enum):
     DONE = "done"
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """One attempt of a proposer: send `phase` to every acceptor and pass in the answers until
     DONE."""
 

@@ -6,15 +6,14 @@ its role while it drained has no followers any more: the result is False (docs/f
 section 6.6).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .group_state import Ref
 from .in_sync import InSyncSet
 from .member import MemberState
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """One drain; times are steady nanoseconds."""
 
     successor: Ref | None  #: next leader, if known

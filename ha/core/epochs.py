@@ -19,11 +19,11 @@ Rules (docs/formats/ha.md, section 6.5):
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStart:
+class EpochStart(Struct, frozen=True):
     epoch: int
     start: int
 

@@ -22,7 +22,7 @@ everything that a leader with a verified log has confirmed (I11).
 Without a `history` (an older protocol) chunks carry the leader's epoch and nothing is ever cut.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .epochs import EpochHistory, EpochStart
 from .follower_events import (
@@ -72,8 +72,7 @@ NOT_LEADER = "NOT_LEADER"
 _REFUSED_AS = {"DIVERGED": State.DIVERGED, "CUT_BELOW_CONFIRM": State.HOLD}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     dead_after_ns: int  #: no frame for this long: the stream is dropped
     ack_quiet_ns: int  #: a heartbeat is acknowledged if no acknowledgement was sent for this long
     reconnect_min_ms: int
@@ -87,8 +86,7 @@ _SEND_ACK = SendAck()
 TICK_GAP_MAX_NS = 500_000_000
 
 
-@dataclass(slots=True)
-class Follower:
+class Follower(Struct):
     limits: Limits
     log_end: int
     received_end: int

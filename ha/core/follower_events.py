@@ -3,8 +3,9 @@
 Events and the two effects of every chunk are plain slotted values, because each chunk creates them.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from .epochs import EpochHistory
 
@@ -47,8 +48,7 @@ class NackReason(Enum):
 # --- events ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Connecting:
+class Connecting(Struct):
     """A stream is opening; the hello is its first frame.
 
     The ends are the log's own, because a failed append may have stored some records of its chunk.
@@ -60,8 +60,7 @@ class Connecting:
     history: EpochHistory | None = None  #: None: unchanged
 
 
-@dataclass(slots=True)
-class Accepted:
+class Accepted(Struct):
     epoch: int
     start_offset: int
     verify_from: int
@@ -69,8 +68,7 @@ class Accepted:
     confirm: int
 
 
-@dataclass(slots=True)
-class CutOrdered:
+class CutOrdered(Struct):
     """The logs diverge at `cut`. `accept_loss` is the flag of the group's state."""
 
     epoch: int
@@ -81,27 +79,23 @@ class CutOrdered:
     accept_loss: bool = False
 
 
-@dataclass(slots=True)
-class Refused:
+class Refused(Struct):
     code: str
     detail: str
     may_reseed: bool = False  #: the group's state does not name this follower as in sync
 
 
-@dataclass(slots=True)
-class Promised:
+class Promised(Struct):
     """The promise was raised outside of a stream (an election, a fence); it is durable."""
 
     epoch: int
 
 
-@dataclass(slots=True)
-class TailCompared:
+class TailCompared(Struct):
     equal: bool
 
 
-@dataclass(slots=True)
-class ChunkArrived:
+class ChunkArrived(Struct):
     epoch: int  #: epoch of the bytes; without an own history: the leader's
     offset: int
     crc_ok: bool
@@ -109,43 +103,36 @@ class ChunkArrived:
     epoch_start: int = 0  #: start of that epoch
 
 
-@dataclass(slots=True)
-class Appended:
+class Appended(Struct):
     log_end: int  #: end of the last whole record
     received_end: int  #: >= log_end while a record is partly received
 
 
-@dataclass(slots=True)
-class AppendFailed:
+class AppendFailed(Struct):
     reason: NackReason
     detail: str
 
 
-@dataclass(slots=True)
-class Flushed:
+class Flushed(Struct):
     flushed_end: int
 
 
-@dataclass(slots=True)
-class HeartbeatArrived:
+class HeartbeatArrived(Struct):
     epoch: int
     leader_end: int
     confirm: int
     in_sync: bool
 
 
-@dataclass(slots=True)
-class OtherFrame:
+class OtherFrame(Struct):
     """Another frame (consumer offsets): proof that the leader is alive."""
 
 
-@dataclass(slots=True)
-class StreamEnded:
+class StreamEnded(Struct):
     goodbye: bool  #: the leader announced the end
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct):
     pass
 
 
@@ -169,23 +156,20 @@ Event = (
 # --- effects: executed in order, each one done before the next ------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SavePromise:
+class SavePromise(Struct, frozen=True):
     """Make the promise durable, before anything is acknowledged in this epoch (I1)."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AssignEpoch:
+class AssignEpoch(Struct, frozen=True):
     """Make the label of the bytes from `start` on durable, before the chunk is appended."""
 
     epoch: int
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Write the plan and reopen: the bytes from `to` on are archived and cut before the next
     start."""
 
@@ -194,75 +178,63 @@ class Cut:
     accept_loss: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reseed:
+class Reseed(Struct, frozen=True):
     """Write the plan and reopen: the data moves aside and is copied again."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SuspectCleared:
+class SuspectCleared(Struct, frozen=True):
     """The log holds everything that the leader confirmed: remove the mark from disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompareTail:
+class CompareTail(Struct, frozen=True):
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True):
     """Append the chunk of the current event."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendAck:
+class SendAck(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class SendNack:
+class SendNack(Struct, frozen=True):
     reason: NackReason
     offset: int
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Close the stream; `StreamEnded` follows."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnect:
+class Reconnect(Struct, frozen=True):
     """Reconnect after this time (the shell adds jitter)."""
 
     after_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateMoved:
+class StateMoved(Struct, frozen=True):
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """The leader's refusal or an own finding; emitted once for each new reason."""
 
     code: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAlive:
+class LeaderAlive(Struct, frozen=True):
     alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmMoved:
+class ConfirmMoved(Struct, frozen=True):
     confirm: int
 
 

@@ -16,15 +16,16 @@ R2 and R3).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 #: Limit of replicas per group, as in the leader's stream and the nameserver's tables.
 MEMBERS_MAX = 16
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
+class Ref(Struct, frozen=True, order=True):
     """One incarnation of a replica in its group."""
 
     broker_id: int
@@ -34,8 +35,7 @@ class Ref:
         return f"{self.broker_id}/{self.incarnation}"
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(Struct, frozen=True):
     """Addresses of a replica, each HOST:PORT or empty."""
 
     client: str = ""
@@ -46,8 +46,7 @@ class Addresses:
 NO_ADDRESSES = Addresses()
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A replica of the group, in sync or not."""
 
     broker_id: int
@@ -57,8 +56,7 @@ class Member:
     partial: bool = False  #: its log begins above the leader's: not electable
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """The meaning of an OK in this group, fixed for a whole epoch.
 
     The first one comes from the configuration of the group's first leader, the others from
@@ -70,8 +68,7 @@ class Policy:
     min_in_sync: int = 1  #: the leader included
 
 
-@dataclass(frozen=True, slots=True)
-class GroupState:
+class GroupState(Struct, frozen=True):
     """State of one group; `version` 0: no state yet."""
 
     cluster: str

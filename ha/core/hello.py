@@ -11,8 +11,9 @@ with the leader's, because equal ends prove nothing. It acknowledges and cuts no
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from .epochs import EpochHistory
 
@@ -39,8 +40,7 @@ class RejectCode(Enum):
     CUT_BELOW_CONFIRM = "CUT_BELOW_CONFIRM"
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerFacts:
+class FollowerFacts(Struct, frozen=True):
     """The content of a hello."""
 
     cluster: str
@@ -60,16 +60,14 @@ class FollowerFacts:
     from_last_segment: bool = False  #: an empty follower requests only the newest segment (R8)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """The replica that currently uses a broker id on this leader."""
 
     replica_uuid: str
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderFacts:
+class LeaderFacts(Struct, frozen=True):
     is_leader: bool
     cluster: str
     group: str
@@ -87,16 +85,14 @@ class LeaderFacts:
     uuids: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(Struct, frozen=True):
     start_offset: int  #: offset of the first chunk
     #: [verify_from, verify_to) must be equal on both sides; empty for an empty log
     verify_from: int
     verify_to: int
 
 
-@dataclass(frozen=True, slots=True)
-class CutTo:
+class CutTo(Struct, frozen=True):
     """Cut everything from `cut` on before the next start, then send a new hello."""
 
     cut: int
@@ -104,8 +100,7 @@ class CutTo:
     verify_to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Struct, frozen=True):
     code: RejectCode
     sentence: str
 

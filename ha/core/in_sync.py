@@ -29,7 +29,7 @@ end, unless a later incarnation with all of its data takes its seat (`Member.fil
 The state is derived: a restarted leader rebuilds it from its followers' first acknowledgements.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from .group_state import Ref
 from .in_sync_events import (
@@ -85,8 +85,7 @@ JOIN_HOLD_NS = 1_000_000_000
 TICK_GAP_MAX_NS = 500_000_000
 
 
-@dataclass(slots=True)
-class InSyncSet:
+class InSyncSet(Struct):
     limits: Limits
     log_end: int
     flushed_end: int

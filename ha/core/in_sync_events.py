@@ -3,13 +3,12 @@
 Events are plain slotted values, because every acknowledgement creates two.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .group_state import GroupState, Ref
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one group; fixed for an incarnation of the leader."""
 
     is_sync: bool  #: False: the confirm offset is the written end and membership is only observed
@@ -25,18 +24,15 @@ class Limits:
 # --- events ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Appended:
+class Appended(Struct):
     log_end: int
 
 
-@dataclass(slots=True)
-class Flushed:
+class Flushed(Struct):
     flushed_end: int
 
 
-@dataclass(slots=True)
-class SessionOpened:
+class SessionOpened(Struct):
     """A follower's hello was accepted.
 
     Its ends are claims: they can lower its position. Only acknowledgements, which follow its check
@@ -53,8 +49,7 @@ class SessionOpened:
     suspect: bool = False  #: it may have lost what an earlier incarnation acknowledged
 
 
-@dataclass(slots=True)
-class Acked:
+class Acked(Struct):
     session: int
     written_end: int
     flushed_end: int
@@ -64,13 +59,11 @@ class Acked:
     leaving: bool = False  #: the follower stops
 
 
-@dataclass(slots=True)
-class SessionClosed:
+class SessionClosed(Struct):
     session: int
 
 
-@dataclass(slots=True)
-class StateSeen:
+class StateSeen(Struct):
     """The group's state from any source: a directive, the answer to a proposal, the disk.
 
     States that are older than the newest or of another epoch are ignored. Not for a group that
@@ -80,8 +73,7 @@ class StateSeen:
     state: GroupState
 
 
-@dataclass(slots=True)
-class IsrAnswered:
+class IsrAnswered(Struct):
     """A controller answered the proposal `seq`, or was unreachable (`state` None)."""
 
     seq: int
@@ -89,8 +81,7 @@ class IsrAnswered:
     state: GroupState | None
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct):
     pass
 
 
@@ -99,32 +90,27 @@ Event = Appended | Flushed | SessionOpened | Acked | SessionClosed | StateSeen |
 # --- effects --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmMoved:
+class ConfirmMoved(Struct, frozen=True):
     """Only in synchronous groups: in an asynchronous group the confirm offset is the log's end."""
 
     confirm: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberJoined:
+class MemberJoined(Struct, frozen=True):
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberLeft:
+class MemberLeft(Struct, frozen=True):
     broker_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(Struct, frozen=True):
     session: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeIsr:
+class ProposeIsr(Struct, frozen=True):
     """Propose this set to the controller as AlterIsr of the own epoch; `IsrAnswered` may never
     follow."""
 

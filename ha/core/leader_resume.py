@@ -12,7 +12,7 @@ the controller, informed by the other follower that the leader is alive, would n
 (docs/formats/ha.md, rule R4).
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from .group_state import GroupState, Ref
 from .hello import FollowerFacts
@@ -20,8 +20,7 @@ from .pending_isr import Proposals
 from .role_machine import RoleMachine
 
 
-@dataclass(slots=True)
-class LeaderResume:
+class LeaderResume(Struct):
     """The recent hellos that a stopped leader refused; one per member, so they are bounded."""
 
     window_ns: int  #: older hellos do not count

@@ -18,7 +18,7 @@ Times are steady nanoseconds of one process; the margin covers a rate error of 1
 machines. See docs/formats/ha.md, rule R4.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 #: Larger than any time.
 FOREVER_NS = 1 << 62
@@ -27,8 +27,7 @@ FOREVER_NS = 1 << 62
 MARGIN_PART = 10
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(Struct):
     lease_ns: int
     write_after_ns: int = 0
     controller_until_ns: int = 0

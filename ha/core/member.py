@@ -1,7 +1,8 @@
 """Member: one follower as its leader sees it, a row of the in-sync set (`in_sync.py`)."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from .group_state import Ref
 from .in_sync_events import Acked, SessionOpened
@@ -30,8 +31,7 @@ MOVES: frozenset[tuple[MemberState, MemberState]] = frozenset(
 )
 
 
-@dataclass(slots=True, eq=False)
-class Member:
+class Member(Struct, eq=False):
     """One follower, by broker id. Rows are never removed: there is one per configured replica."""
 
     broker_id: int

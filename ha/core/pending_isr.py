@@ -14,21 +14,20 @@ controller replaces it (`Member.fills`). See docs/formats/ha.md, rule R2.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from .group_state import GroupState, Ref
 from .member import Member
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     seq: int  #: strictly increasing while this leader leads
     version: int  #: version of the state that it changes
     members: tuple[Ref, ...]  #: ascending, including the leader
 
 
-@dataclass(slots=True)
-class Proposals:
+class Proposals(Struct):
     me: Ref
     epoch: int  #: that this replica leads
     retry_ns: int  #: an undecided proposal is repeated as a new one after this time

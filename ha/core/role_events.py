@@ -1,7 +1,8 @@
 """Events and effects of a replica's role machine (`role_machine.py`)."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from .group_state import GroupState, Ref
 
@@ -28,8 +29,7 @@ class Order(Enum):
 # --- events ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DirectiveArrived:
+class DirectiveArrived(Struct, frozen=True):
     """A directive of the active controller or of an operator's command. `state` None: none
     known."""
 
@@ -42,82 +42,69 @@ class DirectiveArrived:
     next: Ref | None = None  #: STEP_DOWN: the next leader
 
 
-@dataclass(frozen=True, slots=True)
-class StateSeen:
+class StateSeen(Struct, frozen=True):
     """A newer state from another source: a leader's hello, the answer to a proposal."""
 
     state: GroupState
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRenewed:
+class LeaseRenewed(Struct, frozen=True):
     sent_ns: int  #: send time of the heartbeat that the lease answers
     lease_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerEcho:
+class PeerEcho(Struct, frozen=True):
     """See `Lease.renew_by_peers`."""
 
     oldest_ns: int | None
     alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderHeard:
+class LeaderHeard(Struct, frozen=True):
     """The last frame of the leader of `epoch` arrived at `heard_ns`."""
 
     epoch: int
     heard_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class FollowersReturned:
+class FollowersReturned(Struct, frozen=True):
     """Every other seat holder sent a hello to this fenced leader (`leader_resume.py`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HigherEpochSeen:
+class HigherEpochSeen(Struct, frozen=True):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseSaved:
+class PromiseSaved(Struct, frozen=True):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Promoted:
+class Promoted(Struct, frozen=True):
     """`Promote` is complete: everything is flushed and the epoch is assigned."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class FenceOrdered:
+class FenceOrdered(Struct, frozen=True):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepDownOrdered:
+class StepDownOrdered(Struct, frozen=True):
     epoch: int  #: of the next leader; 0: unknown
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class HoldNeeded:
+class HoldNeeded(Struct, frozen=True):
     """Following would cut below the own confirm offset, or the bytes below the cut differ."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFailed:
+class DiskFailed(Struct, frozen=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     pass
 
 
@@ -141,69 +128,59 @@ Event = (
 # --- effects --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SavePromise:
+class SavePromise(Struct, frozen=True):
     """Make the promise durable; answered by `PromiseSaved`."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveState:
+class SaveState(Struct, frozen=True):
     state: GroupState
 
 
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(Struct, frozen=True):
     """Close the stream, drop a partly received record, flush everything, assign the epoch durably;
     answered by `Promoted`."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Struct, frozen=True):
     """Accept writes from now on, EPOCH_START first."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(Struct, frozen=True):
     """Stop leading: waiting sends get an unknown result."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(Struct, frozen=True):
     """Follow the leader of `epoch`, whose address is in the newest state; None: no leader."""
 
     leader: Ref | None
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reseed:
+class Reseed(Struct, frozen=True):
     """Move the data aside and copy everything again before the next start."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """The disk failed: mark this replica suspect and end the process."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoleMoved:
+class RoleMoved(Struct, frozen=True):
     role: Role
     reason: str
 

@@ -22,7 +22,7 @@ A *static* replica has no controller: its epoch comes from its files, its lease 
 orders come from an operator's command as the same events.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from .group_state import GroupState, Ref
 from .lease import Lease
@@ -102,8 +102,7 @@ _MOVES: dict[Role, tuple[Role, ...]] = {
 LAPSED_LEASES = 2
 
 
-@dataclass(slots=True)
-class RoleMachine:
+class RoleMachine(Struct):
     me: Ref
     lease: Lease
     promised_epoch: int  #: durable

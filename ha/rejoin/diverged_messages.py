@@ -18,9 +18,10 @@ receive it twice. No message with an unknown outcome is left out.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ...proto import v2
 from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, whole_number
@@ -47,8 +48,7 @@ def is_message(topic: str) -> bool:
     return topic != _OP_TOPIC and not topic.startswith(_NOT_SENT)
 
 
-@dataclass(frozen=True, slots=True)
-class Resend:
+class Resend(Struct, frozen=True):
     """One message to send again."""
 
     offset: int  #: of its record in the former log
@@ -104,8 +104,7 @@ def _is_copy(topic: str, properties: Mapping[str, str]) -> bool:
     return topic != TIMER_TOPIC and DEQUEUED.decode() in properties
 
 
-@dataclass(slots=True)
-class _Settled:
+class _Settled(Struct):
     """Half messages whose outcome is in the tail, by offset in the half queue and by id."""
 
     offsets: set[int]

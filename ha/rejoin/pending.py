@@ -8,14 +8,13 @@ cannot be carried out (disk full while archiving) stays, and so does the data. `
 a cut, `reseed.py` a reseed; `plan.py` is the plan file.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ...store.config.store_config import StoreConfig
 from ...store.format.disk import Disk
 from ...store.store_lock import StoreLock
-from .cut import cut
-from .plan import CUT, PENDING_NAME, read_plan
-from .reseed import reseed
+from .plan import CUT, PENDING_NAME, Plan, read_plan
 
 __all__ = ["PENDING_NAME", "run"]
 
@@ -37,10 +36,20 @@ def run(store_root: str | Path, store_config: StoreConfig, disk: Disk | None = N
     lock = StoreLock(store_config.root, disk)
     lock.acquire()
     try:
-        carry_out = cut if plan.kind == CUT else reseed
-        steps = carry_out(directory, store_config, plan, disk)
+        steps = _carry_out(plan)(directory, store_config, plan, disk)
         disk.unlink(str(directory / PENDING_NAME))
         disk.sync_directory(str(directory))
     finally:
         lock.release()
     return steps
+
+
+def _carry_out(plan: Plan) -> Callable[[Path, StoreConfig, Plan, Disk], list[str]]:
+    """Return the function for this kind of plan; imported for a plan only, as a cut needs NumPy."""
+    if plan.kind == CUT:
+        from .cut import cut
+
+        return cut
+    from .reseed import reseed
+
+    return reseed

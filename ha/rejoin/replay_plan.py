@@ -7,14 +7,14 @@ returns no checksums cannot be compared, so messages may be sent twice (docs/for
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...proto import v1
 from .diverged_key import content_key
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaReplay:
+class ReplicaReplay(Struct, frozen=True):
     """What one replica is asked for."""
 
     #: A sentence for each tail.

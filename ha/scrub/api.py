@@ -1,7 +1,8 @@
 """Interfaces of the scrub: the store, the options, and the result."""
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from ...store.blocks import BlockAccess
 from ...store.index.service import IndexService
@@ -28,14 +29,12 @@ class ScrubbedStore(Protocol):
     def read_log(self, offset: int, max_bytes: int) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     interval_s: float = 3600.0  #: 0: only on request
     bytes_per_second: int = 64 << 20  #: read limit; 0: none
 
 
-@dataclass(slots=True)
-class Result:
+class Result(Struct):
     """Results of a scrub: of one round, or in total since the start."""
 
     rounds: int = 0

@@ -33,7 +33,6 @@ from ..state import digests
 from ..state.digests import BLOCK_BYTES, SegmentDigest
 from .api import Options, Result, ScrubbedStore
 from .peer import Peer, PeerError
-from .records import damaged_records
 from .serve import block_message, log_bytes
 
 __all__ = ["Options", "Result", "Scrub", "ScrubbedStore"]
@@ -321,6 +320,8 @@ class Scrub:
         if held is None:
             return False
         try:
+            from .records import damaged_records  # needs NumPy
+
             place = (begin - digest.start, length)
             return await asyncio.to_thread(damaged_records, held.data, digest.start, place, patch)
         finally:

@@ -14,9 +14,10 @@ section 6.5 and R14).
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from ...store.format.disk import Disk
 
@@ -27,8 +28,7 @@ _LATE: Final = "l"
 _HEX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentDigest:
+class SegmentDigest(Struct, frozen=True):
     """Checksums of the segment [start, start + size)."""
 
     start: int

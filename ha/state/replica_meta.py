@@ -14,9 +14,10 @@ leader's confirm offset are present again.
 """
 
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ...store.format.disk import Disk
 from ..errors import WrongReplicaError
@@ -26,8 +27,7 @@ from .slots import SlotFile
 META_NAME = "replica.meta"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """The configured identity of a replica."""
 
     cluster: str

@@ -65,6 +65,8 @@ impl QueueRecords {
         let (data, begin, stop) = segment;
         let (before, records_max, mut bytes_left) = room;
         let topic = queue.1.as_bytes();
+        // `PySlice::new` of PyO3 0.27 never releases the two integers that it makes.
+        let slice = py.get_type::<PySlice>();
         let found = PyList::empty(py);
         let (mut examined, mut last) = (0, -1);
         for raw in units.get(at..).unwrap_or_default().chunks_exact(UNIT_BYTES) {
@@ -88,7 +90,7 @@ impl QueueRecords {
                     break;
                 }
                 let (from, to) = (unit.offset - begin, end - begin);
-                let record = data.get_item(PySlice::new(py, from as isize, to as isize, 1))?;
+                let record = data.get_item(slice.call1((from, to))?)?;
                 let Ok(record) = record.cast_into::<PyBytes>() else {
                     break;
                 };

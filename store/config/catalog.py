@@ -18,8 +18,9 @@ required if Apache always writes it. Dialect and protocol: `format/json_file.py`
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ..format.json_file import ConfigSyntaxError, loads
 
@@ -32,8 +33,7 @@ _CONTROL_BYTES: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]+")
 _TOPIC_AND_GROUP: Final = re.compile(r"[^@]+@[^@]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Bytes [begin, end) of a file and what is wrong with them."""
 
     begin: int

@@ -166,4 +166,4 @@ def checkpoint(layout: Layout) -> dict[str, int] | None:
     if len(data) < 48:
         return None
     values = Checkpoint.decode(data)
-    return {name: getattr(values, name) for name in Checkpoint.__slots__}
+    return {name: getattr(values, name) for name in Checkpoint.__struct_fields__}

@@ -28,8 +28,10 @@ Damaged values are read from the seal; without a usable one all are unknown.
 import logging
 import os
 import struct
-from dataclasses import astuple, dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from .disk import Disk
 from .errors import UnsupportedLayoutError
@@ -44,8 +46,7 @@ _BYTES_MIN: Final = 48
 USED_BYTES: Final = sealed_bytes(_FIELDS.size)
 
 
-@dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(Struct):
     """The values; times in ms, 0 = unknown."""
 
     physic_msg_timestamp_ms: int = 0

@@ -27,9 +27,10 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
+
+from msgspec import Struct
 
 from .errors import UnsupportedLayoutError
 from .properties import java_hash
@@ -53,8 +54,7 @@ GUESS_BYTES_MAX: Final = 64 << 20
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 
-@dataclass(frozen=True, slots=True)
-class IndexLayout:
+class IndexLayout(Struct, frozen=True):
     """Sizes of a file: `slots` is maxHashSlotNum, `entries` is maxIndexNum."""
 
     slots: int
@@ -79,8 +79,7 @@ class IndexLayout:
 USUAL_LAYOUT: Final = IndexLayout(5_000_000, 20_000_000)
 
 
-@dataclass(slots=True)
-class IndexHeader:
+class IndexHeader(Struct):
     """The range of a file; `count` is the number of the next entry, at least 1."""
 
     begin_timestamp_ms: int = 0
@@ -128,8 +127,7 @@ class IndexHeader:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexDigest:
+class IndexDigest(Struct, frozen=True):
     """Checksums of a file: of header and slots, and of the entries that the header counts."""
 
     head: int

@@ -10,10 +10,10 @@ A failed write changes nothing in memory: the same entries can be put again.
 
 import os
 import zlib
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from .disk import Disk
 from .index_file import (

@@ -10,7 +10,8 @@ empty or partly allocated (shorter, only zeros): it holds nothing and is reporte
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from .errors import UnsupportedLayoutError
 
@@ -46,8 +47,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FileList:
+class FileList(Struct, frozen=True):
     """Start offsets in ascending order with their paths, and an unfinished last file, if any."""
 
     starts: tuple[int, ...]

@@ -10,9 +10,10 @@ client's local month began (docs/formats/store-format.md, section 13).
 """
 
 import struct
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 _OFFSET: Final = struct.Struct(">q")
 _UNIQUE_TAIL: Final = struct.Struct(">HiIH")
@@ -21,8 +22,7 @@ _PORT_BYTES: Final = 4
 _MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetId:
+class OffsetId(Struct, frozen=True):
     """Position of a record: the packed store host (`record.pack_host`) and the physical offset."""
 
     store_host: bytes
@@ -41,8 +41,7 @@ class OffsetId:
         return cls(data[: -_OFFSET.size], offset)
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
+class UniqueKey(Struct, frozen=True):
     """The UNIQ_KEY of a client of the remoting protocol."""
 
     address: bytes  #: 4 or 16 bytes

@@ -4,7 +4,8 @@ Names of the statuses are RocketMQ's (docs/formats/store-format.md, sections 7.3
 """
 
 import enum
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
 class PutStatus(enum.Enum):
@@ -45,8 +46,7 @@ class PutStatus(enum.Enum):
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
 
-@dataclass(slots=True)
-class AppendResult:
+class AppendResult(Struct):
     """Position of a stored message. Offsets are -1 and size 0 unless it was stored.
 
     The result of an accepted message is an `Arrival`: one object per message, not two.
@@ -63,7 +63,6 @@ class AppendResult:
         return self.physical_offset + self.size
 
 
-@dataclass(slots=True)
 class Arrival(AppendResult):
     """One record of a consume queue; `MessageStore.dispatch` returns those that became visible."""
 
@@ -92,8 +91,7 @@ class GetStatus(enum.Enum):
     OFFSET_RESET = "OFFSET_RESET"
 
 
-@dataclass(slots=True)
-class StoredRecord:
+class StoredRecord(Struct):
     """A copy of one whole record, as on disk. `tags_code` is the resolved hash where the queue has
     extension units."""
 
@@ -103,8 +101,7 @@ class StoredRecord:
     tags_code: int
 
 
-@dataclass(slots=True)
-class GetResult:
+class GetResult(Struct):
     """Records of one queue in order; continue at `next_offset`."""
 
     status: GetStatus
@@ -118,8 +115,7 @@ class GetResult:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ColdUnit:
+class ColdUnit(Struct, frozen=True):
     """A queue unit whose record must be read from the disk."""
 
     queue_offset: int
@@ -128,8 +124,7 @@ class ColdUnit:
     tags_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class RecoveryReport(Struct, frozen=True):
     """What `open` found, kept, cut and rebuilt; all positions are physical offsets."""
 
     clean: bool  #: the last run was stopped properly

@@ -32,8 +32,9 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
 
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk, shortage
@@ -64,8 +65,7 @@ BATCH_RECORDS: Final = 2048
 OnFull: TypeAlias = Callable[[str, IndexHeader, IndexDigest], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
+class Filling(Struct, frozen=True):
     """The entries of the file that is being filled: those before number `count`."""
 
     path: str

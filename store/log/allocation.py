@@ -12,8 +12,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ..format.disk import Disk
 from ..format.errors import StoreError
@@ -130,8 +131,7 @@ class SegmentAllocator:
         return [ready[start] for start in sorted(ready, reverse=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentOptions:
+class SegmentOptions(Struct, frozen=True):
     """Preparation of new segments; all off by default."""
 
     warm: bool = False  #: fill them with zeros, then ask for the pages

@@ -15,8 +15,9 @@ import enum
 import logging
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from ..config.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from ..format.errors import OffsetOutOfRangeError, RecordFormatError
@@ -60,8 +61,7 @@ class Found(enum.Enum):
     GONE = "the log holds no such record"
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """Units [first, stop) of a queue, searched in the log from `position` to `end`."""
 
     number: int

@@ -19,6 +19,7 @@ Index and timers follow the log and the queues; they are not touched here.
 import logging
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..config.store_config import StoreConfig
 from ..digests import StoreDigests, sum_of_ends
@@ -31,20 +32,22 @@ from ..format.record import BORN_HOST_V6, FIXED_V4, RECORD_BYTES_MIN, STORE_HOST
 from ..format.results import RecoveryReport
 from ..log.commit_log import CommitLog
 from ..log.segment import Segment
-from ..queue.building import KeptUnits, build
 from ..queue.consume_queue import ConsumeQueue
 from ..queue.table import QueueGapError, QueueTable
 from ..scan.single import inspect, is_record
 from .queue_begins import lacking_begins
 from .rules import (
+    Checks,
     Finding,
     Verdict,
+    Walked,
     bytes_missing,
     flushed_beyond,
     judge,
 )
-from .salvage import count_records, keep
-from .walk import Checks, Walked, record_behind, walk_segments
+
+if TYPE_CHECKING:
+    from ..queue.building import KeptUnits
 
 __all__ = ["Recovery", "unit_matches"]
 
@@ -102,6 +105,9 @@ class Recovery:
             self._queues.remove_unfinished(unfinished)
             self._queues.truncate(0, 0)
             return self._report(Walked(0, 0), Verdict.END, unfinished)
+        from ..queue.building import KeptUnits
+        from .walk import walk_segments
+
         segments = log.segments[self._first_segment(known_end) :]
         begin = self._first_record(segments[0])
         kept = None if self._clean else KeptUnits(begin)
@@ -199,6 +205,8 @@ class Recovery:
     def _judge(self, found: Walked, known_end: int) -> Verdict:
         """Return the verdict; raise CorruptLogError where nothing may be cut."""
         log = self._log
+        from .walk import record_behind
+
         behind, behind_ms = record_behind(log.segments, found.behind)
         # A blank that is taken back was flushed with the end of its segment.
         position = max(found.end, found.blank_end)
@@ -235,6 +243,8 @@ class Recovery:
         if verdict is not Verdict.LOST_PAGES:
             done.torn_bytes = cut
             return
+        from .salvage import count_records, keep
+
         done.lost_bytes = cut
         done.lost_records = count_records(log.segments, found.behind)
         done.lost_kept_at = keep(self._root, log.segments, found.end, self._disk)
@@ -249,7 +259,7 @@ class Recovery:
     # -- repairing ----------------------------------------------------------------------------
 
     def _restore_queues(
-        self, found: Walked, known_end: int, complete_end: int, kept: KeptUnits | None
+        self, found: Walked, known_end: int, complete_end: int, kept: "KeptUnits | None"
     ) -> None:
         """Bring all queues to the end of the furthest one."""
         log, dispatcher = self._log, self._dispatcher
@@ -295,7 +305,7 @@ class Recovery:
                 )
 
     def _rebuild_queues(
-        self, begin: int, known_end: int, complete_end: int, kept: KeptUnits | None
+        self, begin: int, known_end: int, complete_end: int, kept: "KeptUnits | None"
     ) -> None:
         """Rebuild from the segment that the checkpoint confirms, or from the log start if units are
         missing before it (files were removed, which the checkpoint cannot show)."""
@@ -314,9 +324,11 @@ class Recovery:
         queues.truncate(0, self._log.start)
         self._build(self._log.start, known_end, kept)
 
-    def _build(self, begin: int, end: int, kept: KeptUnits | None) -> None:
+    def _build(self, begin: int, end: int, kept: "KeptUnits | None") -> None:
         """Build the units of [begin, end); the dispatcher continues behind them."""
         if begin < end:
+            from ..queue.building import build
+
             built = build(self._log, self._queues, begin, end, kept)
             if end not in (built.end, self._log.end):
                 raise StoreError(f"No record ends at {end}, where a queue unit ends.")

@@ -32,6 +32,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from ..format.checkpoint import Checkpoint
 from ..format.errors import RecordFormatError
 from ..format.record import BLANK_BYTES, FIXED, HEAD, MAGIC_V1, MAGIC_V2
@@ -50,6 +52,31 @@ class StopKind(enum.Enum):
 
     NOTHING = "nothing"
     DAMAGED = "damaged"
+
+
+class Checks(Struct, frozen=True):
+    """Which checksums of a record must match; none: only its structure counts."""
+
+    body: bool = True
+    sealed: bool = False  #: that at the end of the properties too, where there is one
+    record: bool = False  #: only that one, which every record must have
+
+
+class Walked(Struct):
+    """The whole records from `begin` on, and why they end at `end`."""
+
+    begin: int
+    end: int
+    records: int = 0
+    last_start: int = 0
+    last_time_ms: int = 0
+    kind: StopKind = StopKind.NOTHING
+    reason: str = "nothing is written here."
+    behind: int = 0  #: where to search for following records
+    blank_end: int = 0  #: the end of the blank at `end`, if there is one and nothing behind it
+
+    def end_at(self, kind: StopKind, reason: str) -> None:
+        self.kind, self.reason = kind, reason
 
 
 class Verdict(enum.Enum):

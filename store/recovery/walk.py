@@ -5,39 +5,11 @@ rebuilding the queues does not read the log a second time, as long as they fit i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..log.segment import Segment
 from ..queue.building import KeptUnits
 from ..scan.walk import Columns, StopReason, find_record, walk
-from .rules import StopKind
-
-
-@dataclass(frozen=True, slots=True)
-class Checks:
-    """Which checksums of a record must match; none: only its structure counts."""
-
-    body: bool = True
-    sealed: bool = False  #: that at the end of the properties too, where there is one
-    record: bool = False  #: only that one, which every record must have
-
-
-@dataclass(slots=True)
-class Walked:
-    """The whole records from `begin` on, and why they end at `end`."""
-
-    begin: int
-    end: int
-    records: int = 0
-    last_start: int = 0
-    last_time_ms: int = 0
-    kind: StopKind = StopKind.NOTHING
-    reason: str = "nothing is written here."
-    behind: int = 0  #: where to search for following records
-    blank_end: int = 0  #: the end of the blank at `end`, if there is one and nothing behind it
-
-    def end_at(self, kind: StopKind, reason: str) -> None:
-        self.kind, self.reason = kind, reason
+from .rules import Checks, StopKind, Walked
 
 
 class _Last:

@@ -15,9 +15,10 @@ reader releases it (Apache unmaps it under the reader).
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 from ..config.store_config import StoreConfig
 
@@ -59,8 +60,7 @@ class Reason(Enum):
     FORCED = "disk"
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """The settings, clamped as RocketMQ clamps them."""
 
     reserved_ms: int
@@ -88,8 +88,7 @@ class Rules:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentFacts(Struct, frozen=True):
     """The state of one segment."""
 
     start: int
@@ -100,8 +99,7 @@ class SegmentFacts:
     held_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """The other inputs of a round."""
 
     now_ms: int
@@ -115,8 +113,7 @@ class Situation:
     replica_end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The decision for one segment. `overridden` names reasons to stay that pressure overrode."""
 
     segment: SegmentFacts

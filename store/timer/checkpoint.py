@@ -20,8 +20,10 @@ read from the seal; without a usable one all are unknown.
 import logging
 import os
 import struct
-from dataclasses import astuple, dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from ..format.disk import Disk
 from ..format.errors import UnsupportedLayoutError
@@ -34,8 +36,7 @@ _FIELDS: Final = struct.Struct(">7q")
 USED_BYTES: Final = sealed_bytes(_FIELDS.size)
 
 
-@dataclass(slots=True)
-class TimerCheckpoint:
+class TimerCheckpoint(Struct):
     """The values; 0 = unknown."""
 
     last_read_ms: int = 0

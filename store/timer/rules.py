@@ -19,9 +19,10 @@ a nearer slot first and are enqueued again from there.
 """
 
 import enum
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
 from typing import Final
+
+from msgspec import Struct
 
 from ..config.store_config import StoreConfig
 from ..format.properties import DELAY
@@ -57,8 +58,7 @@ class Verdict(enum.Enum):
     CONGESTED = "WHEEL_TIMER_FLOW_CONTROL"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """The verdict; `out_ms` for TIMER, a sentence for refusals."""
 
     verdict: Verdict
@@ -109,8 +109,7 @@ def congested(num: int, limit: int, chance: float) -> bool:
     return num >= 2 * limit or chance < (num - limit) / limit
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSlot:
+class TimerSlot(Struct, frozen=True):
     """The slot of a stored message."""
 
     slot_ms: int
@@ -144,7 +143,8 @@ def recall_key(unique_key: str, mark: int) -> str:
 
 def cancellation(key: str, real_topic: str, mark: int) -> str:
     """Return what a cancellation names, for `is_cancelled`: the message of its topic with this
-    mark, with ANY_MARK every one with the key (Apache's), with NO_MARK those without a mark.
+    mark, with ANY_MARK every one with the key (Apache's), with NO_MARK those without a mark. It
+    names messages of its own topic only.
 
     `key` is TIMER_DEL_UNIQKEY in either form, `mark` the record's prepared transaction offset.
     """
@@ -156,8 +156,8 @@ def cancellation(key: str, real_topic: str, mark: int) -> str:
     return f"{name}{_MARK_SEPARATOR}{mark:x}" if mark > 0 else f"{name}{_MARK_SEPARATOR}"
 
 
-def is_cancelled(names: Collection[str], key: str, real_topic: str) -> bool:
+def is_cancelled(names: Container[str], key: str, real_topic: str) -> bool:
     """Return whether a cancellation in the same slot names the message with this `recall_key`."""
     unique_key, _, mark = key.partition(_MARK_SEPARATOR)
     name = delete_key(unique_key, real_topic)
-    return unique_key in names or name in names or f"{name}{_MARK_SEPARATOR}{mark}" in names
+    return name in names or f"{name}{_MARK_SEPARATOR}{mark}" in names

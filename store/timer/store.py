@@ -32,9 +32,10 @@ Limits: one slot is read into memory at once, about 200 bytes per unit.
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk
@@ -57,8 +58,7 @@ KNOWN: Final = -1  #: the message has its unit already
 DUE: Final = -2  #: its time has passed: deliver it now
 
 
-@dataclass(frozen=True, slots=True)
-class SlotUnits:
+class SlotUnits(Struct, frozen=True):
     """The units of one slot."""
 
     #: To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest first.
@@ -67,8 +67,7 @@ class SlotUnits:
     cancellations: list[TimerUnit] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFlush:
+class TimerFlush(Struct, frozen=True):
     """One flush. `run` may be called on another thread."""
 
     log: TimerLog

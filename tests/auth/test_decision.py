@@ -120,3 +120,18 @@ def test_a_literal_name_decides_before_a_prefix() -> None:
     user = User("u", b"", policies=(wide, narrow))
     assert decide(user, TOPIC, "orders", Action.PUB, "").policy is narrow
     assert decide(user, TOPIC, "orders2", Action.PUB, "").policy is wide
+
+
+def test_a_client_of_unknown_address_has_the_least_rights() -> None:
+    inside = (parse_source("10.0.0.0/8"),)
+    orders = ResourcePattern.parse("Topic:orders")
+    allowed = User("u", b"", policies=(Policy(orders, Action.PUB, True, inside),))
+    denied = User(
+        "u",
+        b"",
+        policies=(Policy(orders, Action.PUB, True), Policy(orders, Action.PUB, False, inside)),
+    )
+    for user, known in ((allowed, "10.1.2.3"), (denied, "192.168.1.1")):
+        assert decide(user, TOPIC, "orders", Action.PUB, known).allowed
+        for unknown in ("", "unix", "localhost"):
+            assert not decide(user, TOPIC, "orders", Action.PUB, unknown).allowed

@@ -75,7 +75,9 @@ def test_each_failure_has_the_references_sentence() -> None:
     world.user("orders", ("Topic:orders", "Pub", True), ("Topic:denied", "All", False))
     world.user("off", enabled=False)
     assert world.send(signed("orders")) == ""
-    assert world.send(signed("missing")) == "User:missing is not found."
+    # Not known from a wrong signature: strangers do not learn the names of users.
+    assert world.send(signed("missing")) == "check signature failed."
+    assert world.send(signed("off", "wrong-secret")) == "check signature failed."
     assert world.send(signed("off")) == "User:off is disabled."
     assert world.send(signed("orders", "wrong-secret")) == "check signature failed."
     assert world.send(RequestContext("c")) == "username cannot be null."
@@ -87,7 +89,7 @@ def test_each_failure_has_the_references_sentence() -> None:
     assert world.send(signed("orders"), "denied") == (
         "User:orders has no permission to access Topic:denied from 10.1.2.3, the decision is deny."
     )
-    assert world.refused == {"signature": 5, "permission": 2}
+    assert world.refused == {"signature": 6, "permission": 2}
 
 
 def test_a_signature_seen_before_is_not_computed_again() -> None:
@@ -132,7 +134,7 @@ def test_a_change_of_a_user_counts_from_the_next_call() -> None:
     world.user("orders")
     assert world.send(signed("orders")).endswith("no matched policies.")
     world.metadata.remove_user("orders")
-    assert world.send(signed("orders")) == "User:orders is not found."
+    assert world.send(signed("orders")) == "check signature failed."
 
 
 def test_source_addresses_decide_for_each_call() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import click
 
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 
 from ..harness.cluster import cometmq_command
 from .rows import Row, show

@@ -2,8 +2,10 @@
 
 `python -m cometmq.tests.bench.up [--log-gib G]` prints rows. The start of `up` is measured twice:
 on an empty directory until the ready file exists, and on an existing one until a send is answered
-OK. A broker is measured alone, from the start of its process until a send is answered OK: after a
-clean stop, and after `kill -9` with a log of G GiB (default 4.4) that is in the page cache.
+OK; the latter also as a ratio to one process (`--single`). A process of `up` is killed ten times,
+until the next OK. A broker is measured alone, from the start of its process until a send is
+answered OK: after a clean stop, and after `kill -9` with a log of G GiB (default 4.4) that is in
+the page cache.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from .server import TOPIC as BENCH_TOPIC
 RUNS = 3
 START_LIMIT_S, IDLE_LIMIT_MIB, IDLE_LIMIT_CORE = 2.0, 90.0, 2.0
 BROKER_LIMIT_S, KILLED_LIMIT_S = 0.5, 2.0
+#: Kills of a process; the supervisor restarts one that has served for longer than 2 s at once.
+KILLS, BETWEEN_KILLS_S, AGAIN_LIMIT_S = 10, 3.0, 0.2
 LOG_GIB = 4.4
 RECORD_BYTES = 1_302  # of a message of loadgen
 WAIT_S = 120.0
@@ -77,6 +81,53 @@ def start() -> list[Row]:
         spread = f"{min(seconds):.2f}-{max(seconds):.2f} s in {RUNS} starts"
         rows.append(Row(name, middle, "s", spread, None, target, middle <= START_LIMIT_S))
     return rows
+
+
+def _first_message_s(folder: Path, *options: str) -> float:
+    """Return the seconds of a start on an existing directory until a send is answered OK."""
+    cluster = Cluster(folder / "data", *options, segment_size=None)
+    try:
+        cluster.start().create_topic(TOPIC)
+        cluster.stop()
+        began = time.monotonic()
+        asyncio.run(_first_send(cluster.start().address("master")))
+        return time.monotonic() - began
+    finally:
+        cluster.stop()
+
+
+def beside_single() -> list[Row]:
+    """Return how the start of three processes compares with that of one, in pairs."""
+    ratios = []
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as folder:
+            three = _first_message_s(Path(folder, "three"))
+            ratios.append(three / _first_message_s(Path(folder, "one"), "--single"))
+    middle = statistics.median(ratios)
+    spread = f"{min(ratios):.2f}-{max(ratios):.2f} in {RUNS} pairs"
+    name, target = "cometmq up: start to first message, three processes", "at most 1.2 times"
+    return [Row(name, middle, "of one process", spread, None, target, middle <= 1.2)]
+
+
+def again() -> list[Row]:
+    """Return the time from `kill -9` of a process of `up` until a send to it is answered OK."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(Path(folder, "data"), "--single", restart=True, segment_size=None)
+        try:
+            address = prepared(cluster.start()).address("master")
+            for _ in range(KILLS):
+                time.sleep(BETWEEN_KILLS_S)
+                began = time.monotonic()
+                os.kill(cluster.node("master").pid, signal.SIGKILL)
+                asyncio.run(asyncio.wait_for(_until_ok(address), WAIT_S))
+                found.append(time.monotonic() - began)
+        finally:
+            cluster.stop()
+    middle = statistics.median(found)
+    spread = f"{min(found):.3f}-{max(found):.3f} s in {KILLS} kills"
+    target, good = f"within {AGAIN_LIMIT_S:g} s", middle <= AGAIN_LIMIT_S
+    return [Row("cometmq up: kill -9 to the next OK", middle, "s", spread, None, target, good)]
 
 
 def broker_alone(log_gib: float) -> list[Row]:
@@ -183,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log-gib", type=float, default=LOG_GIB)
     options = parser.parse_args()
-    show([*start(), *broker_alone(options.log_gib), *idle()])
+    show([*start(), *beside_single(), *again(), *broker_alone(options.log_gib), *idle()])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from cometmq.broker.messages.convert import (
     Receipt,
@@ -343,7 +344,7 @@ HANDLES = st.builds(
 def test_handles_round_trip(handle: ReceiptHandle) -> None:
     assert decode_handle(encode_handle(handle)) == handle
     eight = encode_handle(handle).rpartition(" ")[0]
-    assert decode_handle(eight) == replace(handle, physical_offset=-1)
+    assert decode_handle(eight) == structs.replace(handle, physical_offset=-1)
 
 
 @given(st.text(max_size=60))

@@ -6,12 +6,12 @@ import asyncio
 import base64
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cometmq.broker.delay.recall_handle import RecallHandle, decode_recall_handle
 from cometmq.broker.delay.timer_intake import TimerIntake
@@ -127,6 +127,20 @@ async def test_a_recall_handle_cannot_be_forged(tmp_path: Path) -> None:
         assert real is not None and real.mark
         for mark in (0, real.mark ^ 1):
             await recall(k, replace(real, mark=mark).encode())
+        k.advance(HOUR)
+        assert await bodies(k, 1) == [b"kept"]
+
+
+async def test_a_handle_cancels_no_message_of_another_topic(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        for name in (TOPIC, "Own"):
+            k.topic(name, message_type=v2.DELAY)
+        due = k.node.runtime.clock.wall_ms() + HOUR
+        handle = decode_recall_handle(await send(k, b"kept", due, "M1"))
+        assert handle is not None
+        for message_id in ("M1", f"{TOPIC}+M1"):
+            made = RecallHandle("Own", handle.broker, handle.recall_ms, message_id).encode()
+            assert (await recall(k, made, "Own")).status.code == v2.OK
         k.advance(HOUR)
         assert await bodies(k, 1) == [b"kept"]
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.routing.cluster_view import GroupView

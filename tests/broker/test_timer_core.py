@@ -4,12 +4,13 @@ ahead of the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from cometmq.broker.delay.timer_core import DIRECT_MAX, Timed, TimerCore
 
@@ -68,7 +69,7 @@ def test_nothing_is_delivered_from_a_slot_being_read() -> None:
     first = timed(slot_ms, slot_ms + 1, 1, "a")
     core.add(first)
     assert core.take(slot_ms + 500, 9) == ([], [])
-    core.cancel(slot_ms, "a")
+    core.cancel(slot_ms, "T+a")
     core.opened(slot_ms)
     assert core.take(slot_ms + 500, 9) == ([], [first])
 
@@ -77,10 +78,10 @@ def test_a_recall_wins_until_the_message_is_taken() -> None:
     core = TimerCore(START, 0)
     first, second = timed(START, START + 800, 1, "a"), timed(START, START + 800, 2, "b", "T2")
     opened(core, first, second)
-    assert core.waits(START, "a") is True
-    core.cancel(START, "a")
-    core.cancel(START, "T2+b")  # as Apache before 5.5
-    assert core.waits(START, "a") is False
+    assert core.waits(START, "a", "T") is True
+    core.cancel(START, "T+a")
+    core.cancel(START, "T2+b")
+    assert core.waits(START, "a", "T") is False
     assert core.take(START + 800, 9) == ([], [first, second])
     core.advance(START + 1000)
     assert core.progress(0)[0] == START + SECOND
@@ -88,8 +89,8 @@ def test_a_recall_wins_until_the_message_is_taken() -> None:
 
 def test_a_recall_for_an_unread_slot_is_kept() -> None:
     core = TimerCore(START, 0)
-    core.cancel(START, "a")
-    assert core.waits(START, "a") is None
+    core.cancel(START, "T+a")
+    assert core.waits(START, "a", "T") is None
     message = timed(START, START + 1, 1, "a")
     opened(core, message)
     assert core.take(START + 1, 9) == ([], [message])
@@ -99,7 +100,7 @@ def test_the_queue_offset_waits_for_a_recall_without_a_unit() -> None:
     core = TimerCore(START, 0)
     message = timed(START, START + 1, 1, "a")
     opened(core, message)
-    core.cancel(START, "a", 4)
+    core.cancel(START, "T+a", 4)
     core.queue_offset = 5
     assert core.progress(0) == (START, 4)
     assert core.take(START + 1, 9) == ([], [message])
@@ -109,7 +110,7 @@ def test_the_queue_offset_waits_for_a_recall_without_a_unit() -> None:
 
 def test_slots_with_recalls_only_do_not_hold_the_read_time() -> None:
     core = TimerCore(START, 0)
-    core.cancel(START, "a")
+    core.cancel(START, "T+a")
     core.pass_to(START + 2 * SECOND)
     core.advance(START + 2 * SECOND)
     assert core.read_ms == START + 2 * SECOND
@@ -227,14 +228,14 @@ class TimerMachine(RuleBasedStateMachine):
                 continue
             if sent.slot_ms < max(core.floor(self.now), core.read_ms):
                 if sent.cancels:
-                    core.cancel(sent.slot_ms, sent.key, number)
+                    core.cancel(sent.slot_ms, f"T+{sent.key}", number)
                 else:
                     core.add_direct(replace(self._timed(number), number=number))
                 continue
             world.wheel.setdefault(sent.slot_ms, []).append(number)
             if core.is_open(sent.slot_ms):
                 if sent.cancels:
-                    core.cancel(sent.slot_ms, sent.key)
+                    core.cancel(sent.slot_ms, f"T+{sent.key}")
                 else:
                     core.add(self._timed(number))
 
@@ -254,7 +255,7 @@ class TimerMachine(RuleBasedStateMachine):
             number = self.reading.pop()
             sent = self.world.topic[number]
             if sent.cancels:
-                core.cancel(self.slot, sent.key)
+                core.cancel(self.slot, f"T+{sent.key}")
             else:
                 core.add(self._timed(number))
         if not self.reading:

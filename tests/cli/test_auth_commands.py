@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.errors import CliError
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from click.testing import CliRunner
 
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.proto import paths, v1, v2
 
 

@@ -13,6 +13,8 @@ import pytest
 import cometmq
 from cometmq.tests.harness.cluster import cometmq_command
 
+pytestmark = pytest.mark.real_start
+
 
 def run(*words: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """Run a command; return what it prints."""
@@ -78,7 +80,7 @@ def test_a_mistyped_command_gets_a_suggestion(words: tuple[str, ...], wanted: st
 @pytest.mark.parametrize("words", [[], ["consume"], ["top"], ["config", "list"]])
 def test_help_without_requests_imports_no_protobuf(words: list[str]) -> None:
     code = (
-        "import sys; from cometmq.cli.main import cli\n"
+        "import sys; from cometmq.cli.root import cli\n"
         f"cli.main({[*words, '--help']}, standalone_mode=False)\n"
         "print('google' in sys.modules, file=sys.stderr)"
     )

@@ -45,6 +45,7 @@ def test_an_address_that_cannot_be_bound_is_refused_by_name(
 
 
 @pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.real_start
 def test_a_refused_server_ends_with_exit_code_2(tmp_path: Path, server: str) -> None:
     command = [sys.executable, "-P", "-m", "cometmq.cli.main", server, *SERVERS[server]]
     running = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.store.format.disk import Disk, Space
 from cometmq.store.retention.archive_watermark import ArchiveWatermark
 from cometmq.tests.store.kit import SEGMENT, Kit, filled

@@ -265,6 +265,7 @@ def test_a_second_up_on_the_same_data_is_refused(shared_cluster: Cluster) -> Non
     assert "--data" in done.stderr
 
 
+@pytest.mark.real_start
 def test_killed_processes_are_restarted_on_their_ports_and_ctrl_c_stops_all(
     new_cluster: NewCluster,
 ) -> None:
@@ -357,6 +358,7 @@ def test_a_child_that_cannot_start_is_retried_five_times(new_cluster: NewCluster
     assert cluster.stop() == 0
 
 
+@pytest.mark.real_start
 def test_children_stop_when_the_supervisor_is_killed(new_cluster: NewCluster) -> None:
     cluster = new_cluster("--single", env=SMALL)
     pids = [node.pid for node in cluster.nodes()]
@@ -364,6 +366,7 @@ def test_children_stop_when_the_supervisor_is_killed(new_cluster: NewCluster) ->
     wait_until("the children have gone", lambda: gone(pids), WAIT_S)
 
 
+@pytest.mark.real_start
 def test_single_is_one_process_and_keeps_its_data(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster("--single", "--flush", "sync", env=SMALL)
     (node,) = cluster.nodes()
@@ -401,6 +404,7 @@ def test_clusters_of_different_ports_run_side_by_side(new_cluster: NewCluster) -
         assert offsets == {"client": 0, "namesrv": 1, "ha": 3, "metrics": 4, "namesrv_metrics": 7}
 
 
+@pytest.mark.real_start
 def test_a_port_in_use_is_an_error_sentence_and_stops_all_processes(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.cli.errors import CliError
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.console.targets import TARGETS_MAX
 from cometmq.tests.console.browser import SIZES, chromium, opened, violations
 from cometmq.tests.console.served import Served, serve, told

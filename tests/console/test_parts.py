@@ -10,7 +10,7 @@ import pytest
 
 import cometmq
 from cometmq.cli.errors import CliError
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.console import words
 from cometmq.console.inputs import whole
 from cometmq.console.pages.topics import draft_of, topic_rows

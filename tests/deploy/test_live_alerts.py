@@ -28,6 +28,7 @@ from typing import Any
 
 import grpc
 import pytest
+from msgspec import structs
 
 from cometmq.broker.pop.queue import PopQueue
 from cometmq.broker.server import Bound
@@ -315,7 +316,7 @@ async def test_alerts_of_a_follower(tmp_path: Path) -> None:
         one = Desk(leader, leader.node.acks, leader.node.pulls)
         members = leader.node.replication
         relay = Relay(int(leader.bound.ha.rpartition(":")[2]))
-        through = replace(leader.bound, ha=await relay.start())
+        through = structs.replace(leader.bound, ha=await relay.start())
         stack.push_async_callback(relay.stop)
 
         def follower(dialled: Bound) -> AbstractAsyncContextManager[Live]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = re.compile(r"^(?:\.venv/bin/)?cometmq (.+)$", re.MULTILINE)

@@ -139,6 +139,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.real_start
 def test_the_commands_of_the_guides_do_what_they_say(cluster: Cluster) -> None:
     places = {"ENDPOINT": cluster.address("master"), "STORE": "data/master/store"}
     for row in _LINES:

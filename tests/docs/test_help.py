@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import click
+import pytest
 
-from cometmq.cli.main import cli
+from cometmq.cli import help_texts
+from cometmq.cli.root import cli
 
 _TESTS = Path(__file__).resolve().parents[1]
 #: Modules that only running commands need; each costs the start of a command 10 to 200 ms.
@@ -24,7 +26,7 @@ _MOST_MODULES = 450
 #: Prints the help of every command in one process, then what it imported on the way.
 _PROGRAM = """
 import json, sys, click
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 
 helped, first = [], {}
 
@@ -83,6 +85,40 @@ def test_help_works_and_imports_no_heavy_module() -> None:
     assert answer["modules"] <= _MOST_MODULES
 
 
+def test_help_from_the_file_is_that_of_click(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(help_texts.COLUMNS_MIN))
+    for words in ((), ("store",), ("ha", "switchover"), ("broker",)):
+        cli.main([*words, "--help"], prog_name="cometmq", standalone_mode=False)
+        shown = capsys.readouterr().out
+        assert help_texts.help_of([*words, "--help"]) == shown
+        assert help_texts.help_of(["help", *words]) == shown
+
+
+def test_help_imports_no_click() -> None:
+    program = (
+        "import sys\n"
+        "from cometmq.cli.main import main\n"
+        "sys.argv = ['cometmq', 'broker', '--help']\n"
+        "try: main()\n"
+        "finally: print([name for name in sys.modules if name == 'click'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-I", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("columns", ["79", "40"])
+def test_a_narrower_terminal_gets_the_help_of_click(
+    monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert help_texts.help_of(["store", "--help"]) is None
+
+
+@pytest.mark.real_start
 def test_a_process_prints_its_help_and_ends_with_0() -> None:
     for words in (("--help",), ("cluster", "apply", "-h"), ("help", "ha", "switchover")):
         done = subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.proto.native import is_available
 from cometmq.tests.drills.hosts import guide
 from cometmq.tests.drills.hosts.lab import enter, missing

@@ -24,7 +24,7 @@ from .moves import (
     quiet,
     replay,
 )
-from .settings import LEASE_MS
+from .settings import USUAL_LEASE_MS
 from .stage import Stage
 
 #: Answer of a nameserver to a broker whose id belongs to another one.
@@ -75,7 +75,7 @@ def leader_dies(s: Stage) -> None:
     s.plant.wait_leader(but=leader)
     s.more_acks(1000)
     s.finish()
-    expect_limit(s, "kill to first OK", max(s.verdict.rto_ms, default=1e9), LEASE_MS + 1000)
+    expect_limit(s, "kill to first OK", max(s.verdict.rto_ms, default=1e9), USUAL_LEASE_MS + 1000)
 
 
 def leader_restarts(s: Stage) -> None:

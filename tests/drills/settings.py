@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..harness.pace import paced_ms
+
 CLUSTER, GROUP = "Drill", "broker-a"
 NAMESRV_PORT, CLIENT_PORT, HA_PORT, METRICS_PORT = 9876, 8081, 10912, 5557
 SEGMENT = 1 << 20
-LEASE_MS = 600
-#: docs/formats/ha.md, section 6.10.
+USUAL_LEASE_MS = 600
+LEASE_MS = paced_ms(USUAL_LEASE_MS)
+#: docs/formats/ha.md, section 6.10, on a machine of usual speed.
+_TIMERS_MS = {
+    "controllerBeatIntervalMs": 100,
+    "haBeatIntervalMs": 100,
+    "slaveTimeout": 1000,
+    "haInSyncLagMs": 1200,
+    "haReconnectMinMs": 20,
+    "haReconnectMaxMs": 200,
+    "haRefusedRetryMs": 300,
+    "registerBrokerPeriod": 200,
+}
 TEST_PROFILE = {
     "controllerLeaseMs": str(LEASE_MS),
-    "controllerBeatIntervalMs": "100",
-    "haBeatIntervalMs": "100",
-    "slaveTimeout": "1000",
-    "haInSyncLagMs": "1200",
-    "haReconnectMinMs": "20",
-    "haReconnectMaxMs": "200",
-    "haRefusedRetryMs": "300",
-    "registerBrokerPeriod": "200",
+    **{key: str(paced_ms(usual_ms)) for key, usual_ms in _TIMERS_MS.items()},
 }
 
 

@@ -44,6 +44,7 @@ def rolling_restart(s: Stage) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.real_start
 def test_a_rolling_restart_costs_nothing(mode: str, tmp_path: Path) -> None:
     result = Verdict("clean stop", (rolling_restart.__doc__ or "").strip(), mode)
     setup = Setup(brokers=3, nameservers=3, default_timers=True).with_mode(mode)

@@ -42,7 +42,7 @@ ACKS = 30
 SEVERAL = """
 import json, sys
 from click.testing import CliRunner
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 def run(words):
     done = CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False)
     assert done.exit_code == 0, (words, done.output)

@@ -8,12 +8,13 @@ pass the same suite (front-door note, section 4).
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from msgspec.structs import replace
 
 from cometmq.front.access_point import AccessPoint, Decision
 from cometmq.front.clock import Clock

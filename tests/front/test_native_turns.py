@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cometmq.front.service import Method
 from cometmq.proto.native import is_available

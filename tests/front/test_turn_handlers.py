@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from cometmq.front.access_point import AccessPoint
 from cometmq.front.clock import Clock

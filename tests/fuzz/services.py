@@ -137,7 +137,7 @@ class _Caller:
             session.close("the stream has ended")
 
 
-def _serve(stack_of: Any, directory: Path) -> Iterator[Check]:
+def serve(stack_of: Any, directory: Path) -> Iterator[Check]:
     """Open the parts on a loop, and yield a check that runs there."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -191,13 +191,13 @@ async def _methods(stack: AsyncExitStack, directory: Path, prefix: str) -> Any:
 @target
 def messaging(directory: Path) -> Iterator[Check]:
     """Each method of the client protocol."""
-    return _serve(lambda stack, path: _methods(stack, path, paths.MESSAGING), directory)
+    return serve(lambda stack, path: _methods(stack, path, paths.MESSAGING), directory)
 
 
 @target
 def admin(directory: Path) -> Iterator[Check]:
     """Each method for operators."""
-    return _serve(lambda stack, path: _methods(stack, path, "/cometmq.v1.Admin/"), directory)
+    return serve(lambda stack, path: _methods(stack, path, "/cometmq.v1.Admin/"), directory)
 
 
 @target
@@ -218,7 +218,7 @@ def nameserver(directory: Path) -> Iterator[Check]:
         methods = [table[path] for path in sorted(table)]
         return _Caller(methods, server._clock.steady_ns).call
 
-    return _serve(open_nameserver, directory)
+    return serve(open_nameserver, directory)
 
 
 @target
@@ -242,7 +242,7 @@ def ha_frames(directory: Path) -> Iterator[Check]:
 
         return handle
 
-    return _serve(open_leader, directory)
+    return serve(open_leader, directory)
 
 
 def _read_follower_frame(raw: bytes, joiner: frames.MetaJoiner, live: Live) -> None:

@@ -27,6 +27,7 @@ GUIDES = {
     "services": "broker.messages broker.clients broker.admin broker.lite broker.pull"
     " broker.pop.receive broker.pop.request broker.pop.ack broker.routing broker.sending"
     " broker.transactions.service broker.delay.recall nameserver ha.stream ha.core.controller",
+    "rights": "broker.access broker.classic remoting",
 }
 
 

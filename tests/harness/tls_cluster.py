@@ -11,19 +11,21 @@ from typing import Any, Self
 import grpc
 
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
+from cometmq.tests.harness.pace import paced_ms
 from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.harness.wire import Wire
 
 NODE_NAME = "node.cometmq.internal"
 #: Of the certificate of a caller that is a node or an operator.
 CALLER = "operator"
-_TIMERS = {
-    "controllerLeaseMs": "1000",
-    "controllerBeatIntervalMs": "100",
-    "haBeatIntervalMs": "100",
-    "haReconnectMaxMs": "200",
-    "registerBrokerPeriod": "200",
+_TIMERS_MS = {
+    "controllerLeaseMs": 1000,
+    "controllerBeatIntervalMs": 100,
+    "haBeatIntervalMs": 100,
+    "haReconnectMaxMs": 200,
+    "registerBrokerPeriod": 200,
 }
+_TIMERS = {key: str(paced_ms(usual_ms)) for key, usual_ms in _TIMERS_MS.items()}
 
 
 def dev_ca(folder: Path, *nodes: str) -> None:

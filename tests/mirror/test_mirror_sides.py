@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from cometmq.auth.model import User
 from cometmq.broker.metadata.tables import Topic
 from cometmq.cli.errors import CliError, Exit
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.mirror.cluster import Cluster
 from cometmq.mirror.link import Access
 from cometmq.mirror.run import Choice, Mirror

@@ -1,11 +1,10 @@
 """The route tables: every rule of their docstring, and random events checked against a model."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from cometmq.nameserver import registration_rules, routes
 from cometmq.nameserver.routes import RouteTable
@@ -208,6 +207,11 @@ def test_unknown_topics_are_not_ready_until_known_groups_register() -> None:
         heartbeat(addresses=Addresses("")),
         heartbeat(addresses=Addresses("host")),
         heartbeat(addresses=Addresses("host:0")),
+        heartbeat(addresses=Addresses("-oProxyCommand=touch:8081")),
+        heartbeat(addresses=Addresses("host;reboot:8081")),
+        heartbeat(addresses=Addresses("$(reboot):8081")),
+        heartbeat(addresses=Addresses("host:8081", ha="a b:10912")),
+        heartbeat(addresses=Addresses("host:\u0661")),
         heartbeat(addresses=Addresses("host:1", ha="nowhere")),
         heartbeat(addresses=Addresses("host:1", remoting="nowhere")),
         heartbeat(addresses=Addresses("host:1", remoting_advertised="nowhere")),

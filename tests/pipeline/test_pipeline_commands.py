@@ -21,7 +21,6 @@ from pyspark.errors import PySparkRuntimeError
 
 import cometmq
 from cometmq.cli.errors import CliError, Exit
-from cometmq.cli.main import cli
 from cometmq.cli.pipeline import (
     archive as pipeline_archive,
 )
@@ -30,6 +29,7 @@ from cometmq.cli.pipeline import (
 )
 from cometmq.cli.pipeline.session import tasks_of
 from cometmq.cli.pipeline.spark_log import STDERR, SparkLog
+from cometmq.cli.root import cli
 from cometmq.client.testing.broker import TestBroker
 from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive

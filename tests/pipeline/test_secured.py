@@ -12,7 +12,7 @@ from typing import Any
 import click.testing
 import pytest
 
-from cometmq.cli.main import cli
+from cometmq.cli.root import cli
 from cometmq.client.transport.tls import Tls
 from cometmq.pipeline.archive.gate import get_watermark
 from cometmq.pipeline.archive.planning import snapshot

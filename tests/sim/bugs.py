@@ -5,8 +5,10 @@ A simulation that misses them within `SEEDS` seeds would miss similar bugs in th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from cometmq.ha.core import follower_events as events
 from cometmq.ha.core import hello, in_sync

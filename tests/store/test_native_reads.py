@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,4 +142,19 @@ def test_common_records_are_read_in_one_call(filled_store: Path, tmp_path: Path)
     result = kit.store.get(TOPIC, 1, 0, 4, 1 << 20)
     assert len(result.records) == 4
     assert sum(calls) > 0
+    kit.close()
+
+
+def test_a_read_keeps_no_memory(filled_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(filled_store, tmp_path / "store")
+    kit = NativeKit(tmp_path / "store")
+    kit.open_only()
+
+    def read(times: int) -> int:
+        return sum(len(kit.store.get(TOPIC, 1, 0, 4, 1 << 20).records) for _ in range(times))
+
+    read(10)  # fills the caches
+    before = sys.getallocatedblocks()
+    records = read(1_000)
+    assert sys.getallocatedblocks() - before < records / 100
     kit.close()

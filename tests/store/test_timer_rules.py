@@ -141,7 +141,12 @@ def test_congestion_refuses_more_the_fuller_a_slot_is() -> None:
 def test_cancellations_name_a_key_with_or_without_its_topic() -> None:
     assert delete_key("K") == "K"
     assert delete_key("K", "T") == "T+K"
-    assert is_cancelled(frozenset({"K"}), "K", "T")
+    assert not is_cancelled(frozenset({"K"}), "K", "T")
+    for mark in (ANY_MARK, NO_MARK):
+        assert is_cancelled({cancellation("K", "T", mark), "V+U+K"}, "K", "T")
+        assert is_cancelled({cancellation("T+K", "T", mark)}, "K", "T")
+        others = {cancellation("K", "U", mark), cancellation("T+K", "U", mark)}
+        assert not is_cancelled(others, "K", "T")
     assert is_cancelled(frozenset({"T+K"}), "K", "T")
     assert not is_cancelled(frozenset({"U+K", "L"}), "K", "T")
 

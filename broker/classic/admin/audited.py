@@ -10,10 +10,9 @@ from ....proto import v2
 from ....proto.errors import WireError
 from ....remoting.admin_codes import Admin
 from ....remoting.codes import Reply, Request
-from ....remoting.command import Command
+from ....remoting.command import ACCESS_KEY, Command
 from ....remoting.connection import RemotingError
 from ...access.audit import AuditedCall
-from ..access import ACCESS_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +34,7 @@ CHANGES = {
     Admin.INVOKE_BROKER_TO_RESET_OFFSET: "group",
     Admin.CLONE_GROUP_OFFSET: "destGroup",
     Request.SET_MESSAGE_REQUEST_MODE: "",
+    Request.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
     Admin.AUTH_CREATE_USER: "username",
     Admin.AUTH_UPDATE_USER: "username",
     Admin.AUTH_DELETE_USER: "username",

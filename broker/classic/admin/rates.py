@@ -9,8 +9,9 @@ is with bytes and with messages sent back, which are counted since the start.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ...slices import Slices
 
@@ -29,8 +30,7 @@ _SAMPLES_MAX = 100
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Messages of one window, and a second."""
 
     sum: int = 0
@@ -41,8 +41,7 @@ class Rate:
         return {"avgpt": 1.0 if self.sum else 0.0, "sum": self.sum, "tps": self.tps}
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """The three windows."""
 
     minute: Rate

@@ -15,14 +15,14 @@ Handles of another replica (pop times before `since_ms`) are accepted until they
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..delivery import Alive, Delivery, DeliveryRef, Key, Outcome, PopOptions, renewal_ms
 from ..retry import NORMAL
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """The messages of a queue that were delivered last."""
 
     pop_ms: int
@@ -65,8 +65,7 @@ class Batch:
         )
 
 
-@dataclass(slots=True)
-class OrderedQueue:
+class OrderedQueue(Struct):
     """One queue of a FIFO group."""
 
     #: Queue id within the topic.
@@ -124,8 +123,7 @@ class OrderedQueue:
         return []
 
 
-@dataclass(slots=True)
-class OrderedGroup:
+class OrderedGroup(Struct):
     """One FIFO group on one topic."""
 
     topic: str

@@ -11,8 +11,9 @@ SERVICE_NOT_AVAILABLE: clients fetch the route and try again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ....remoting.admin_codes import Admin
 from ....remoting.bare_json import BareJsonError
@@ -83,8 +84,7 @@ _OF_BROKERS = (
 )
 
 
-@dataclass(slots=True)
-class ClassicCounts:
+class ClassicCounts(Struct):
     """Counters since the start."""
 
     #: Requests passed on to a broker or a nameserver.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ....remoting.admin_codes import Admin
 from ....remoting.bare_json import as_text
-from ....remoting.codes import Reply, Request
+from ....remoting.codes import BY_LETTER, Reply, Request
 from ....remoting.connection import RemotingError
 from ...classic.bodies import items_of, json_object
 from ...delay.recall_handle import decode_recall_handle
@@ -34,9 +34,6 @@ ANYWHERE = frozenset(
         Admin.GET_CONSUMER_CONNECTION_LIST,
     )
 )
-_BY_LETTER = frozenset(
-    (Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.SEND_REPLY_MESSAGE_V2)
-)
 _WITH_HANDLE = frozenset((Request.ACK_MESSAGE, Request.CHANGE_MESSAGE_INVISIBLETIME))
 _LOCKS = frozenset((Request.LOCK_BATCH_MQ, Request.UNLOCK_BATCH_MQ))
 #: Of a receipt handle: start offset, time, invisible time, revive queue, retry flag, broker, ...
@@ -46,7 +43,7 @@ _HANDLE_BROKER = 5
 def named_broker(command: Command) -> str:
     """Return the name of the broker in a request; empty without one. Raises RemotingError."""
     fields, code = command.fields, command.code
-    name = fields.get("n" if code in _BY_LETTER else "bname") or fields.get("brokerName")
+    name = fields.get("n" if code in BY_LETTER else "bname") or fields.get("brokerName")
     if name:
         return name
     if code in _WITH_HANDLE:
@@ -65,7 +62,7 @@ def named_broker(command: Command) -> str:
 
 def topic_of(command: Command) -> str:
     """Return the topic of a request; empty without one."""
-    if command.code in _BY_LETTER:
+    if command.code in BY_LETTER:
         return command.fields.get("b", "")
     return command.fields.get("topic") or command.fields.get("originTopic", "")
 

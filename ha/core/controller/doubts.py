@@ -8,22 +8,21 @@ never led has not waited for its own predecessors, so their doubts pass on to th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..group_state import Ref
 from .events import Replica
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """One incarnation; `replica_uuid` is its disk."""
 
     ref: Ref
     replica_uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Doubts:
+class Doubts(Struct, frozen=True):
     """The doubts of the election of `epoch`. None: they are not known to this controller."""
 
     epoch: int = 0

@@ -8,14 +8,14 @@ find a candidate (docs/formats/ha.md, rule R3).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..group_state import GroupState, Ref, ordered_refs, without
 from .events import Limits, Replica
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Outcome of an election."""
 
     winner: Replica | None

@@ -9,6 +9,8 @@ to 6.8).
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import Struct
+
 from ..group_state import NO_ADDRESSES, Addresses, GroupState, Policy, Ref
 
 #: Upper limit of positions and epochs: they fit signed 64-bit integers with headroom for additions.
@@ -17,8 +19,7 @@ NUMBER_MAX = 1 << 62
 FOREVER_NS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Time limits of one controller."""
 
     lease_ns: int = 2_500_000_000  #: a leader may write for this long after it sent a heartbeat
@@ -51,8 +52,7 @@ class Order(Enum):
     RESEED = "RESEED"
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """State that a replica reports about itself."""
 
     broker_id: int
@@ -91,8 +91,7 @@ class Heartbeat:
 # --- events ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The controller starts. `state` is the content of its store, None while it is not read."""
 
     state: GroupState | None
@@ -100,8 +99,7 @@ class Started:
     claim_until_ns: int = FOREVER_NS  #: end of the right to decide; no lease outlives it
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveChanged:
+class ActiveChanged(Struct, frozen=True):
     """This nameserver became active or inactive."""
 
     active: bool
@@ -110,26 +108,22 @@ class ActiveChanged:
     leases_are_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRenewed:
+class ClaimRenewed(Struct, frozen=True):
     """This nameserver may decide until a later time."""
 
     until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatArrived:
+class HeartbeatArrived(Struct, frozen=True):
     session: int
     heartbeat: Heartbeat
 
 
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
+class SessionClosed(Struct, frozen=True):
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessExited:
+class ProcessExited(Struct, frozen=True):
     """A supervisor reported the end of a process. Incarnation 0: the latest one."""
 
     broker_id: int
@@ -137,8 +131,7 @@ class ProcessExited:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class AlterIsr:
+class AlterIsr(Struct, frozen=True):
     request: int
     leader: Ref
     epoch: int
@@ -148,8 +141,7 @@ class AlterIsr:
     confirm: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CasDone:
+class CasDone(Struct, frozen=True):
     """Result of a compare-and-set.
 
     `state` is the content of the store now; None: the store is unreachable or the outcome is
@@ -161,23 +153,20 @@ class CasDone:
     state: GroupState | None
 
 
-@dataclass(frozen=True, slots=True)
-class StateRead:
+class StateRead(Struct, frozen=True):
     """Content of the store (version 0: empty); None: the store cannot be read now."""
 
     state: GroupState | None
 
 
-@dataclass(frozen=True, slots=True)
-class Switchover:
+class Switchover(Struct, frozen=True):
     request: int
     to: int = -1
     max_wait_ns: int = 0
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForceElect:
+class ForceElect(Struct, frozen=True):
     request: int
     to: int
     accept_loss: bool = False
@@ -185,22 +174,19 @@ class ForceElect:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetDrain:
+class SetDrain(Struct, frozen=True):
     request: int
     drain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SetPolicy:
+class SetPolicy(Struct, frozen=True):
     request: int
     sync: bool | None = None  #: None: unchanged
     min_in_sync: int = 0  #: 0: unchanged
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """A timer tick; `wall_ms` is only recorded as the start of a hold."""
 
     wall_ms: int = 0
@@ -226,8 +212,7 @@ Event = (
 # --- effects --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CompareAndSet:
+class CompareAndSet(Struct, frozen=True):
     """Replace the expected version by `state`; answered by `CasDone`."""
 
     ticket: int
@@ -235,13 +220,11 @@ class CompareAndSet:
     state: GroupState
 
 
-@dataclass(frozen=True, slots=True)
-class ReadState:
+class ReadState(Struct, frozen=True):
     """Read the store; answered by `StateRead`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(Struct, frozen=True):
     """Send a directive on this session."""
 
     session: int
@@ -267,8 +250,7 @@ class RefusalCode(Enum):
     FULL = "FULL"
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Close this session with a sentence for the broker's operator."""
 
     session: int
@@ -276,8 +258,7 @@ class Refuse:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalAnswer:
+class ProposalAnswer(Struct, frozen=True):
     """Answer to a proposal. Not decided: the leader keeps counting the union and proposes again."""
 
     request: int
@@ -295,8 +276,7 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class OperationAnswer:
+class OperationAnswer(Struct, frozen=True):
     request: int
     outcome: Outcome
     message: str
@@ -305,8 +285,7 @@ class OperationAnswer:
     lost_end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StateChanged:
+class StateChanged(Struct, frozen=True):
     """The group's state changed: log it once, publish it, push it."""
 
     old: GroupState
@@ -314,8 +293,7 @@ class StateChanged:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogEvent:
+class LogEvent(Struct, frozen=True):
     """An event for the log."""
 
     event: str
@@ -363,8 +341,7 @@ class Replica:
         return self.dead or now_ns - self.heard_ns > 2 * limits.heartbeat_ns
 
 
-@dataclass(slots=True)
-class PendingChange:
+class PendingChange(Struct):
     """A change that the store has not confirmed yet."""
 
     ticket: int

@@ -18,15 +18,14 @@ it counts only where the election is safe without any clock: in a synchronous gr
 leader can confirm nothing without the replicas that elect another one (rule R5).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..group_state import GroupState
 from .events import Replica
 from .group_view import GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderGone:
+class LeaderGone(Struct, frozen=True):
     """Reason for a new election."""
 
     reason: str

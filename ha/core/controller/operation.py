@@ -1,13 +1,12 @@
 """The state of one operator command in progress (pure; docs/formats/ha.md, section 6.6)."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from ..group_state import Policy, Ref
 from .events import Effect, OperationAnswer, Outcome
 
 
-@dataclass(slots=True)
-class Operation:
+class Operation(Struct):
     """A switchover, forced election or policy change. Request 0: started by the controller."""
 
     request: int

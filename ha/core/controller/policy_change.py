@@ -8,7 +8,7 @@ in-sync set, and the others rejoin when they have everything. If the leader is l
 group waits for it (docs/formats/ha.md, section 6.6).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ..group_state import GroupState, Policy, Ref
 from .events import Replica, SetPolicy

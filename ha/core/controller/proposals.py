@@ -7,8 +7,9 @@ state advance by compare-and-set before the answer is sent.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from ..group_state import MEMBERS_MAX, GroupState, Member, Ref, ordered_refs
 from .events import NUMBER_MAX, AlterIsr, Limits, Replica
@@ -21,8 +22,7 @@ class DecisionKind(Enum):
     BEHIND = "behind"  #: the leader has a newer state than this controller: undecidable
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalDecision:
+class ProposalDecision(Struct, frozen=True):
     kind: DecisionKind
     reason: str = ""
 

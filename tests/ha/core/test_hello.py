@@ -1,8 +1,7 @@
 """The leader's answer to a hello: the rules from top to bottom."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cometmq.ha.core.epochs import EpochHistory, EpochStart
 from cometmq.ha.core.hello import (
@@ -67,7 +66,7 @@ PLACES = {RejectCode.DIVERGED, RejectCode.BELOW_LOG_START}
 def test_each_rule_rejects_with_its_code(
     code: RejectCode, follower: dict[str, object], leader: dict[str, object]
 ) -> None:
-    verdict = decide(replace(FOLLOWER, **follower), replace(LEADER, **leader))  # type: ignore[arg-type]
+    verdict = decide(replace(FOLLOWER, **follower), replace(LEADER, **leader))
     assert isinstance(verdict, Reject)
     assert verdict.code is code
     assert "{" not in verdict.sentence

@@ -1,6 +1,6 @@
 """The in-sync set under a controller: which members count while a proposal is undecided (R2)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from cometmq.ha.core.group_state import GroupState, Member, Policy, Ref
 from cometmq.ha.core.in_sync import (

@@ -6,11 +6,12 @@ applied twice.
 """
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cometmq.ha.core.cas_register import (
     ZERO,

@@ -1,9 +1,8 @@
 """A controller refuses or survives every invalid input, and its state stays valid."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cometmq.ha.core.controller.events import (
     NUMBER_MAX,

@@ -1,0 +1,71 @@
+"""The click group `cometmq`, and the conversion of failures to exit codes."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from .errors import CliError, Exit
+from .lazy_group import LazyGroup
+from .main import ALIASES, COMMANDS
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    if value and not ctx.resilient_parsing:
+        from .. import __version__
+
+        click.echo(f"cometmq {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    aliases=ALIASES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    callback=_version,
+    expose_value=False,
+    is_eager=True,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """A replicated message broker for every official RocketMQ 5 client."""
+
+
+def run() -> int:
+    """Run the command line; return its exit code."""
+    try:
+        result = cli.main(prog_name="cometmq", standalone_mode=False)
+        return result if isinstance(result, int) else Exit.DONE
+    except CliError as error:
+        _print_error(str(error))
+        return error.code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader of stdout has exited (`| head`): suppress the message at interpreter exit, too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except OSError as error:
+        if os.environ.get("COMETMQ_TRACEBACK"):
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        _print_error(f"{place}{error.strerror or error}.")
+        return Exit.FAILED
+    except Exception as error:
+        if os.environ.get("COMETMQ_TRACEBACK"):
+            raise
+        _print_error(f"{type(error).__name__}: {error}. Set COMETMQ_TRACEBACK=1 for a traceback.")
+        return Exit.FAILED
+
+
+def _print_error(sentence: str) -> None:
+    click.echo(f"cometmq: {sentence}", err=True)
