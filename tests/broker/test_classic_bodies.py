@@ -58,7 +58,7 @@ def test_a_number_of_an_acknowledgement_has_64_bits(name: str, value: Any) -> No
 
 
 def test_an_acknowledgement_is_read_as_fastjson_reads_it() -> None:
-    loose = {"so": "7", "pt": 1.0, "it": "2", "rq": False, "q": "3", "r": 1, "c": 5}
+    loose: dict[str, Any] = {"so": "7", "pt": 1.0, "it": "2", "rq": False, "q": "3", "r": 1, "c": 5}
     found = acks(entry(bits="BQ==", **loose)).document(batch_ack)
     assert found == BatchAck({("5", "orders"): [f"7 1 2 0 1 broker-a 3 {each}" for each in (7, 9)]})
 
