@@ -34,6 +34,15 @@ PHASE_S = 300.0  # time limit of a phase
 QUIET_S = 3.0  # without a message for this long the slave is drained
 LATE_S = 90.0  # after the last send: invisible messages are redelivered within this time
 
+NEXT = """
+Next, a cluster of your own:
+    . .venv/bin/activate
+    cometmq up                                # in a terminal of its own; Ctrl-C stops it
+    cometmq topic create orders --queues 8
+    cometmq message send orders "hello"
+    cometmq message tail orders --from beginning
+docs/getting-started.md continues from there."""
+
 
 class Program:
     """One process of the official client; its lines go to `take` in a thread."""
@@ -148,7 +157,21 @@ class Tally:
         }
 
 
-def drive(cluster: Cluster, home: Path, tally: Tally, messages: int, console: Console) -> None:
+class Steps:
+    """Prints one line for each step that ended, with its duration."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+
+    def ended(self, name: str) -> None:
+        """Print the line of the step that ends now; the next one begins."""
+        now = time.monotonic()
+        self._console.print(f"{name:<64}{now - self._began:6.1f} s", highlight=False)
+        self._began = now
+
+
+def drive(cluster: Cluster, home: Path, tally: Tally, messages: int, steps: Steps) -> None:
     """Run the scenario, from the first send to the last message read."""
     half = messages // 2
     producer = Program(
@@ -164,13 +187,15 @@ def drive(cluster: Cluster, home: Path, tally: Tally, messages: int, console: Co
         wait_until("half of the sends", lambda: len(tally.acknowledged) >= half, PHASE_S)
         pid = cluster.kill9("master")
         tally.killed = tally.master_down = True
-        console.print(f"kill -9 {pid}: the master is down; reading from the slave")
+        steps.ended(f"Half of the messages sent; kill -9 {pid}: the master is down")
         wait_until("what the slave may serve", tally.slave_is_drained, PHASE_S)
+        steps.ended(f"{tally.from_slave:,} messages read from the slave")
         tally.master_down = False
         cluster.restart("master")
-        console.print("cometmq up restart master: the master is back")
+        steps.ended("cometmq up restart master: the master is back")
         wait_until("the rest is sent", lambda: len(tally.acknowledged) >= messages, PHASE_S)
         read_the_rest(tally)
+        steps.ended("The other half sent, the rest read")
     finally:
         for program in (producer, consumer):
             if program is not None:
@@ -205,6 +230,7 @@ def main() -> int:
     parser.add_argument("--verdict", type=Path, default=ROOT / "verdict.json")
     options = parser.parse_args()
     console = Console()
+    steps = Steps(console)
     folder = Path(tempfile.mkdtemp(prefix="cometmq-quickstart-"))
     cluster = Cluster(folder / "data", segment_size=None)
     started = time.monotonic()
@@ -212,11 +238,11 @@ def main() -> int:
     try:
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
             cluster.start().wait_in_sync()
-            console.print(f"cometmq up: {cluster.endpoints}, data in {cluster.data}")
+            steps.ended("cometmq up: a nameserver, a master and a slave")
             cluster.create_topic(TOPIC)
             cluster.create_group(GROUP)
             tally = Tally(options.messages, progress)
-            drive(cluster, folder, tally, options.messages, console)
+            drive(cluster, folder, tally, options.messages, steps)
         verdict = tally.verdict(options.messages, time.monotonic() - started)
     finally:
         if not options.keep:
@@ -232,6 +258,7 @@ def main() -> int:
             f"The cluster stays up: endpoints {cluster.endpoints}, data {cluster.data}; "
             f"stop it with: kill -INT {cluster.supervisor_pid}"
         )
+    console.print(NEXT, highlight=False, soft_wrap=True)
     return 1 if verdict["lost"] else 0
 
 

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.proto.native import SWITCH, is_available
+from cometmq.tests import durations
 from cometmq.tests.harness import forked, pace
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
@@ -73,11 +74,16 @@ class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
         return nodeid if file.endswith(INDEPENDENT_FILES) else file
 
 
-def pytest_configure() -> None:
-    """Let processes under test end with Ctrl-C though the suite runs in a shell's background."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let processes under test end with Ctrl-C though the suite runs in a shell's background.
+
+    Also record how long the files take.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forked.install()
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Recorder(), "cometmq-durations")
 
 
 def pytest_report_header() -> str:
