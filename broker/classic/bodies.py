@@ -108,9 +108,10 @@ def value_of(found: Any, name: str, kind: type, default: Any) -> Any:
     value = found.get(name) if isinstance(found, dict) else None
     if value is None:
         return default
-    if kind in _CONVERTERS:
-        value = _CONVERTERS[kind](value)
-    if type(value) is not kind:
+    if type(value) is kind and kind is not int:  # an integer may be too large
+        return value
+    value = _CONVERTERS[kind](value) if kind in _CONVERTERS else None
+    if value is None:
         raise malformed(f"{name} is not of type {kind.__name__}")
     return value
 

@@ -114,6 +114,7 @@ class ClassicClients:
     def heartbeat(self, command: Command, peer: Connection) -> Command:
         """Answer HEART_BEAT."""
         beat = command.document(heartbeat)
+        self._check_owner(beat.client_id, user_of(peer))
         problems: list[RemotingError | WireError] = [*beat.problems]
         for group in beat.producer_groups:
             try:
@@ -124,9 +125,10 @@ class ClassicClients:
         taken = self._taken(beat)
         for data in beat.consumers:
             try:
-                new += self._metadata.group(data.group) is None
-                if new > _NEW_GROUPS_MAX:
-                    raise RemotingError(Reply.SYSTEM_BUSY, _TOO_MANY_NEW)
+                if self._metadata.topic(f"%RETRY%{data.group}") is None:
+                    new += self._leadership.is_leader  # a follower creates nothing
+                    if new > _NEW_GROUPS_MAX:
+                        raise RemotingError(Reply.SYSTEM_BUSY, _TOO_MANY_NEW)
                 self._heard(data, beat.client_id, peer, taken)
             except (RemotingError, WireError) as error:
                 problems.append(error)
@@ -181,7 +183,6 @@ class ClassicClients:
     ) -> bool:
         """Enter a member; return whether the group has changed. Raises RemotingError."""
         user = user_of(peer)
-        self._check_owner(client_id, user)
         is_producer = members is self._producers and group != SHARED_PRODUCERS
         if is_producer and members.owner(group) not in (None, user):
             raise _foreign(f"producer group {group[:NAME_CHARS_MAX]}")

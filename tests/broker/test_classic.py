@@ -424,11 +424,14 @@ async def test_a_heartbeat_creates_a_bounded_number_of_groups(tmp_path: Path) ->
     document = json.loads(heartbeat("c1"))
     (group,) = document["consumerDataSet"]
     names = [f"g{number}" for number in range(250)]
-    document["consumerDataSet"] = [{**group, "groupName": name} for name in names]
+    document["consumerDataSet"] = [*({**group, "groupName": name} for name in names), group]
     body = json.dumps(document).encode()
     async with classic(tmp_path) as (live, client):
+        await client.call(Request.HEART_BEAT, heartbeat("c2"))
         answer = await client.call(Request.HEART_BEAT, body)
         assert "creates at most 200" in (answer.remark or "")
+        found = await client.call(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
+        assert loads(found.body) == {"consumerIdList": ["c2", "c1"]}
         assert (await client.call(Request.HEART_BEAT, body)).code == Reply.SUCCESS
         assert live.node.metadata.groups.keys() >= set(names)
 
