@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from cometmq.auth.quota import Quota
 from cometmq.broker.classic.send import _DROPPED
+from cometmq.broker.delay import delayed
 from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.metadata.tables import Topic
 from cometmq.front.clock import Clock
@@ -43,6 +44,14 @@ TOPICS = {
 }
 #: Born host of a record: it has the port of the client.
 BORN_HOST = slice(48, 56)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_marks() -> Iterator[None]:
+    """Both brokers give delayed messages the same mark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delayed.secrets, "randbelow", lambda _limit: 6)
+        yield
 
 
 class _StillClock(Clock):
