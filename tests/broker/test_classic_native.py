@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 
 from cometmq.auth.quota import Quota
 from cometmq.broker.classic.send import _DROPPED
-from cometmq.broker.delay import delayed
 from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.metadata.tables import Topic
 from cometmq.front.clock import Clock
@@ -50,7 +50,7 @@ BORN_HOST = slice(48, 56)
 def same_marks() -> Iterator[None]:
     """Both brokers give delayed messages the same mark."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delayed.secrets, "randbelow", lambda _limit: 6)
+        patch.setattr(secrets, "randbelow", lambda _limit: 6)
         yield
 
 
