@@ -31,6 +31,7 @@ from .admin.read_log import LogReads
 from .admin.replication import ReplicationAdmin
 from .admin.service import Admin, addressed
 from .admin.topics import TopicAdmin
+from .admin.waiting import WaitingMessages
 from .clients.connected import GrpcClients
 from .clients.relay import Relay
 from .clients.sessions import Sessions
@@ -276,6 +277,9 @@ class ClientPort:
 
     def _admin(self, stacks: ClientStacks) -> Admin:
         broker = self._broker
+        waiting = WaitingMessages(
+            broker.runtime.clock, broker.timers, broker.levels, broker.transactions
+        )
         return Admin(
             topics=TopicAdmin(
                 runtime=broker.runtime,
@@ -287,6 +291,7 @@ class ClientPort:
                 pump=broker.pump,
                 progress=broker.progress,
                 status=broker.status,
+                waiting=waiting,
             ),
             groups=GroupAdmin(
                 metadata=broker.metadata,
@@ -294,6 +299,7 @@ class ClientPort:
                 changes=broker.changes,
                 progress=broker.progress,
                 removal=broker.removal,
+                waiting=waiting,
                 deliveries=broker.pop.deliveries,
             ),
             offsets=OffsetAdmin(

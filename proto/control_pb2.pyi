@@ -76,6 +76,7 @@ class TopicConfig(_message.Message):
     MESSAGE_TYPE_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     FIRST_OFFSETS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     read_queues: _builtins.int
     write_queues: _builtins.int
@@ -83,6 +84,8 @@ class TopicConfig(_message.Message):
     """bits: 2 write, 4 read"""
     message_type: _builtins.int
     """a number of apache.rocketmq.v2.MessageType; -1 accepts normal, FIFO, delay and transaction"""
+    since: _builtins.int
+    """Log offset of its creation: what waits elsewhere from before is of a deleted topic of its name."""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -99,10 +102,11 @@ class TopicConfig(_message.Message):
         message_type: _builtins.int = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         first_offsets: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "first_offsets", b"first_offsets", "message_type", b"message_type", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "first_offsets", b"first_offsets", "message_type", b"message_type", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "since", b"since", "write_queues", b"write_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -173,6 +177,7 @@ class GroupConfig(_message.Message):
     RETRY_QUEUES_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    LITE_SINCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     orderly: _builtins.bool
     max_attempts: _builtins.int
@@ -180,6 +185,8 @@ class GroupConfig(_message.Message):
     consume_enable: _builtins.bool
     consume_from_min: _builtins.bool
     retry_queues: _builtins.int
+    lite_since: _builtins.int
+    """Log offset at which the group subscribed to every lite topic of its parent; absent: it has not"""
     @_builtins.property
     def retry(self) -> Global___GroupRetry: ...
     @_builtins.property
@@ -195,12 +202,15 @@ class GroupConfig(_message.Message):
         retry_queues: _builtins.int = ...,
         retry: Global___GroupRetry | None = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        lite_since: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "lite_since", b"lite_since", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "consume_enable", b"consume_enable", "consume_from_min", b"consume_from_min", "max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "attributes", b"attributes", "consume_enable", b"consume_enable", "consume_from_min", b"consume_from_min", "lite_since", b"lite_since", "max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lite_since: _TypeAlias = _typing.Literal["lite_since"]  # noqa: Y015
+    _WhichOneofArgType__lite_since: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lite_since) -> _WhichOneofReturnType__lite_since | None: ...
 
 Global___GroupConfig: _TypeAlias = GroupConfig  # noqa: Y015
 

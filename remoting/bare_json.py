@@ -3,12 +3,16 @@
 RocketMQ writes `{0:"10.0.0.1:10911"}` for a map from broker ids, and `{{"brokerName":"b",
 "queueId":0,"topic":"T"}:5}` for a map from queues. Pure. Such keys are `int` and `QueueKey` in
 Python; all other values are those of the module `json`. Standard JSON is read by that module.
+fastjson also reads names without quotes and texts in single quotes, and converts values to the type
+that it needs: so do `loads` and `as_int`, `as_text`, `as_bool`, `as_enum`, because clients in other
+languages write numbers as texts and enums as numbers.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -19,6 +23,10 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?([eE][-+]?\d{1,4})?")
 _WORDS = {"true": True, "false": False, "null": None}
 _WORD = re.compile("true|false|null")
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,254}")
+_SINGLE_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_INTEGER = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
+_TRUE = frozenset(("true", "1", "y", "t"))
 _decoder = json.JSONDecoder()
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -98,7 +106,7 @@ class _Reader:
             return self._object(level)
         if first == "[":
             return self._array(level)
-        if first == '"':
+        if first in ('"', "'"):
             return self._string()
         word = _WORD.match(self.text, self.at)
         if word is not None:
@@ -120,8 +128,12 @@ class _Reader:
 
     def _key(self, level: int) -> str | int | QueueKey:
         first = self.text[self.at]
-        if first == '"':
+        if first in ('"', "'"):
             return self._string()
+        name = _NAME.match(self.text, self.at)
+        if name is not None:
+            self._skip(name[0])
+            return name[0]
         if first != "{":
             number = self._number()
             if isinstance(number, int):
@@ -142,9 +154,20 @@ class _Reader:
         return found
 
     def _string(self) -> str:
+        if self.text[self.at] == "'":
+            return self._single_quoted()
         text: str  # at a quote the decoder reads a string
         text, self.at = _decoder.raw_decode(self.text, self.at)
         self._skip("")
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+    def _single_quoted(self) -> str:
+        found = _SINGLE_QUOTED.match(self.text, self.at)
+        if found is None:
+            raise BareJsonError(f"a text does not end: position {self.at}")
+        self._skip(found[0])
+        quoted = found[1].replace("\\'", "'").replace('"', '\\"')
+        text: str = json.loads(f'"{quoted}"', strict=False)
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def _number(self) -> int | float:
@@ -169,7 +192,39 @@ def queue_key(found: Any) -> QueueKey:
     """Return the queue that a JSON object names. Raises BareJsonError."""
     if not isinstance(found, dict):
         raise BareJsonError("a message queue is not an object")
-    broker, queue_id, topic = found.get("brokerName"), found.get("queueId"), found.get("topic")
-    if not (isinstance(broker, str) and type(queue_id) is int and isinstance(topic, str)):
+    broker, topic = as_text(found.get("brokerName")), as_text(found.get("topic"))
+    queue_id = as_int(found.get("queueId"))
+    if broker is None or queue_id is None or topic is None:
         raise BareJsonError("an object is not a message queue: brokerName, queueId, topic")
     return QueueKey(broker, queue_id, topic)
+
+
+def as_int(value: Any) -> int | None:
+    """Return a number as fastjson converts a value to a Java long; None if there is none."""
+    if isinstance(value, str) and _INTEGER.fullmatch(value.replace(",", "")):
+        value = int(value.replace(",", ""))
+    if isinstance(value, int | float) and abs(value) < 1 << 63:
+        return int(value)
+    return None
+
+
+def as_text(value: Any) -> str | None:
+    """Return a text as fastjson converts a value to a Java string; None for null and documents."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, int | float) else None
+
+
+def as_bool(value: Any) -> bool | None:
+    """Return a truth value as fastjson converts a value to a Java boolean; None for null."""
+    if isinstance(value, str):
+        return value.lower() in _TRUE if value not in ("", "null") else None
+    return value == 1 if isinstance(value, int | float) else None
+
+
+def as_enum(value: Any, names: Sequence[str]) -> str:
+    """Return the name of an enum's value, given as name or ordinal; "" for anything else."""
+    if isinstance(value, str) and not value.isdecimal():
+        return value
+    at = as_int(value)
+    return names[at] if at is not None and 0 <= at < len(names) else ""

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from .bare_json import as_enum, as_int
 from .command import Command
 
 #: Largest frame with its length field: the limit of the Netty decoder in RocketMQ.
@@ -137,14 +138,14 @@ def _decode_json(header: bytes) -> Command:
         _integer(found, "flag"),
         _integer(found, "opaque"),
         _well_formed(remark) if isinstance(remark, str) else None,
-        _well_formed(language) if isinstance(language, str) else "OTHER",
+        _well_formed(as_enum(language, _LANGUAGES)) or "OTHER",
         _integer(found, "version"),
     )
 
 
 def _integer(found: dict[str, Any], name: str) -> int:
-    value = found.get(name, 0)
-    if type(value) is not int or not _INT_MIN <= value <= _INT_MAX:
+    value = as_int(found.get(name, 0))
+    if value is None or not _INT_MIN <= value <= _INT_MAX:
         raise FrameError(f"the header field {name} is not a 32-bit integer")
     return value
 

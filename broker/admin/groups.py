@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..lite.names import BOUND_TOPIC, WILDCARD
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
@@ -27,7 +28,7 @@ from .pages import page_of
 from .removal import topics_of_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from .progress import ConsumerProgress
     from .removal import Removal
+    from .waiting import WaitingMessages
 
 ATTEMPTS_MAX = 1_000
 #: Clients listed for one group; the progress has their number.
@@ -57,6 +59,7 @@ class GroupAdmin:
         changes: MetadataChanges,
         progress: ConsumerProgress,
         removal: Removal,
+        waiting: WaitingMessages,
         deliveries: Callable[[str], Iterable[v1.GroupDelivery]],
     ) -> None:
         """`deliveries` returns the messages of a group that are in flight."""
@@ -65,6 +68,7 @@ class GroupAdmin:
         self._changes = changes
         self._progress = progress
         self._removal = removal
+        self._waiting = waiting
         self._deliveries = deliveries
 
     def create(
@@ -109,6 +113,7 @@ class GroupAdmin:
         if group is None:
             raise _unknown(request.name)
         topics = topics_of_group(self._metadata, request.name)
+        waiting = await self._waiting.count(topics)
         progress = self._progress.group_progress(
             request.name, rows, len(self._progress.members_of(request.name))
         )
@@ -116,7 +121,7 @@ class GroupAdmin:
             code=v2.OK,
             message="OK",
             topics=topics,
-            messages=progress.retries + progress.dead_letters,
+            messages=progress.retries + progress.dead_letters + waiting,
             offsets=[] if request.keep_offsets else sorted({row.topic for row in rows}),
             in_flight=sum(row.in_flight for row in rows),
             clients=progress.clients,
@@ -207,15 +212,22 @@ def _wanted(request: v1.CreateGroupRequest, known: Group | None) -> Group:
         policy = retry_policy(request.retry)
         if policy:
             extra["groupRetryPolicy"] = policy
+    attributes = changed(GROUP_RULES, base.attributes, request.attributes, new=known is None)
     return Group(
         base.name,
         request.orderly if request.HasField("orderly") else base.orderly,
         request.max_attempts or base.max_attempts,
         request.consume_enable if request.HasField("consume_enable") else base.consume_enable,
         request.retry_queues or base.retry_queues,
-        changed(GROUP_RULES, base.attributes, request.attributes, new=known is None),
+        attributes,
         extra,
+        base.lite_since if _same_lite_topics(base.attributes, attributes) else -1,
     )
+
+
+def _same_lite_topics(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Return whether a wildcard subscription of before means the same lite topics now."""
+    return all(before.get(key) == after.get(key) for key in (BOUND_TOPIC, WILDCARD))
 
 
 def _check_retry(retry: v1.GroupRetry) -> None:

@@ -14,6 +14,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.validation import MIXED, check_topic
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from .progress import ConsumerProgress
     from .status import BrokerStatus
+    from .waiting import WaitingMessages
 
 QUEUES_MAX = 1_024
 _KNOWN_TYPES = frozenset(TYPE_NAMES.values())
@@ -62,6 +65,7 @@ class TopicAdmin:
         pump: DispatchPump,
         progress: ConsumerProgress,
         status: BrokerStatus,
+        waiting: WaitingMessages,
     ) -> None:
         config = self._config = runtime.config
         self._clock = runtime.clock
@@ -73,6 +77,7 @@ class TopicAdmin:
         self._pump = pump
         self._progress = progress
         self._status = status
+        self._waiting = waiting
         # Apache's broker creates system topics with these names.
         self._own_names = frozenset(
             (
@@ -129,7 +134,8 @@ class TopicAdmin:
     async def delete(
         self, request: v1.DeleteTopicRequest, ctx: RequestContext
     ) -> v1.DeleteTopicResponse:
-        """Delete a topic, its retry topics and its offsets.
+        """Delete a topic, its retry topics and its offsets. What waits for it elsewhere is dropped
+        when its time comes, and never reaches a new topic of the name.
 
         The topic's own record is written last, so that an interrupted deletion can be repeated.
         """
@@ -137,6 +143,7 @@ class TopicAdmin:
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
         in_flight = await self._in_flight(request.name)
+        waiting = await self._waiting.count((request.name,))
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
         self._pump.catch_up()
@@ -147,7 +154,8 @@ class TopicAdmin:
             code=v2.OK,
             message="OK",
             topics=[request.name, *retries],
-            messages=sum(self._progress.held_messages(name) for name in (request.name, *retries)),
+            messages=waiting
+            + sum(self._progress.held_messages(name) for name in (request.name, *retries)),
             groups=sorted(groups),
             in_flight=in_flight,
         )
@@ -156,7 +164,8 @@ class TopicAdmin:
         if answer.messages and not request.accept_loss:
             raise WireError(
                 v2.FORBIDDEN,
-                f"topic {request.name} holds {answer.messages} messages: accept the loss",
+                f"topic {request.name} holds {answer.messages} messages, {waiting} of which wait "
+                "for their time or the end of a transaction: accept the loss",
             )
         self._changes.check_writable()
         for name in retries:
@@ -230,8 +239,13 @@ class TopicAdmin:
             return Topic(request.name, read, write, perm, kind, attributes)
         if read < known.read_queues and not request.accept_loss:
             self._check_unread(known, read)
-        return Topic(
-            known.name, read, write, perm, kind, attributes, known.extra, known.first_offsets
+        return replace(
+            known,
+            read_queues=read,
+            write_queues=write,
+            perm=perm,
+            message_type=kind,
+            attributes=attributes,
         )
 
     def _queue_counts(self, request: v1.CreateTopicRequest, known: Topic | None) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """JSON bodies of requests: objects, lists and names, with limits, and the documents of clients.
 
-Each reader of a document makes the whole object of a request, or raises RemotingError: rights are
-decided on what the handler gets (`Command.document`). The bodies of tools for users of type Super
-are read by their handlers.
+Values are read as fastjson reads them (`bare_json.py`). Each reader of a document makes the whole
+object of a request, or raises RemotingError: rights are decided on what the handler gets
+(`Command.document`). The bodies of tools for users of type Super are read by their handlers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...remoting.bare_json import BareJsonError, QueueKey, queue_key
+from ...remoting.bare_json import (
+    BareJsonError,
+    QueueKey,
+    as_bool,
+    as_enum,
+    as_int,
+    as_text,
+    loads,
+    queue_key,
+)
 from ...remoting.codes import BY_LETTER, Reply
 from ...remoting.connection import RemotingError
 from ...remoting.headers import SendMessage
@@ -28,8 +38,19 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 512 << 10
 ITEMS_MAX = 1_000
 NAME_CHARS_MAX = 255
-#: Groups of one heartbeat, each of which may be created with its retry topic.
-_GROUPS_MAX = 100
+#: The longest document that only fastjson can read: 30 ms of the event loop at most.
+_BARE_BYTES_MAX = 32 << 10
+#: Converts a value as fastjson does, by the type that is needed.
+_CONVERTERS = {int: as_int, str: as_text, bool: as_bool}
+#: Producer groups, and consumer groups, of one heartbeat: 20 ms of the event loop each.
+_GROUPS_MAX = 500
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_MODELS = ("BROADCASTING", "CLUSTERING")
+_FROM_WHERE = (
+    *("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"),
+    *("CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET"),
+    "CONSUME_FROM_TIMESTAMP",
+)
 #: The longest tag expression; SQL expressions have a lower limit.
 _EXPRESSION_MAX = 16_384
 #: Characters kept of what a client tells of itself.
@@ -40,7 +61,6 @@ _ACKS_MAX = 2_048
 _BITS_CHARS_MAX = 88
 #: Kinds of topics in receipt handles (`broker/pop/handles.py`).
 _KINDS = ("0", "1", "2")
-_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def json_object(body: bytes) -> dict[Any, Any]:
@@ -48,12 +68,17 @@ def json_object(body: bytes) -> dict[Any, Any]:
     if len(body) > BODY_BYTES_MAX:
         raise malformed(f"it is over {BODY_BYTES_MAX} bytes")
     try:
-        # These documents have no bare keys. RecursionError: too many levels.
         text = body.decode("utf-8", "replace")
-        found = json.loads(text)
-        if "\\u" in text:  # half of a surrogate pair: it cannot be encoded
-            json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            if len(body) > _BARE_BYTES_MAX:
+                raise
+            found = loads(body)
+        else:
+            if "\\u" in text:  # half of a surrogate pair: it cannot be encoded
+                json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # RecursionError: too many levels
         raise malformed(str(error)) from None
     if not isinstance(found, dict):
         raise malformed("it is not a JSON object")
@@ -72,8 +97,8 @@ def items_of(found: Any, name: str, limit: int = ITEMS_MAX) -> list[Any]:
 
 def name_of(found: Any, name: str) -> str:
     """Return a text of an object that is a name."""
-    text = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(text, str) or not 0 < len(text) <= NAME_CHARS_MAX:
+    text = as_text(found.get(name)) if isinstance(found, dict) else None
+    if text is None or not 0 < len(text) <= NAME_CHARS_MAX:
         raise malformed(f"{name} is not a text of 1 to {NAME_CHARS_MAX} characters")
     return text
 
@@ -83,7 +108,10 @@ def value_of(found: Any, name: str, kind: type, default: Any) -> Any:
     value = found.get(name) if isinstance(found, dict) else None
     if value is None:
         return default
-    if type(value) is not kind:
+    if type(value) is kind and kind is not int:  # an integer may be too large
+        return value
+    value = _CONVERTERS[kind](value) if kind in _CONVERTERS else None
+    if value is None:
         raise malformed(f"{name} is not of type {kind.__name__}")
     return value
 
@@ -120,31 +148,64 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """HEART_BEAT."""
+    """HEART_BEAT: the groups that can be read, and why the others cannot."""
 
     client_id: str
     about: About
     producer_groups: list[str]
     consumers: list[ConsumerData]
+    problems: list[RemotingError]
 
 
 def heartbeat(command: Command) -> Heartbeat:
-    """Read a heartbeat."""
+    """Read a heartbeat. The other groups of the client do not depend on one that is malformed."""
     found = json_object(command.body)
-    light = found.get("withoutSub") is True
-    return Heartbeat(
-        name_of(found, "clientID"),
-        About(command.language[:_LABEL_MAX], command.version),
-        [name_of(each, "groupName") for each in items_of(found, "producerDataSet", _GROUPS_MAX)],
-        [
-            ConsumerData(
-                name_of(each, "groupName"),
-                None if light else _subscriptions(each),
-                _about(command, each),
+    about = About(command.language[:_LABEL_MAX], command.version)
+    beat = Heartbeat(name_of(found, "clientID"), about, [], [], [])
+    light = value_of(found, "withoutSub", bool, False)
+    for each in _groups_of(found, "producerDataSet", beat.problems):
+        with _collecting(beat.problems):
+            beat.producer_groups.append(name_of(each, "groupName"))
+    for each in _groups_of(found, "consumerDataSet", beat.problems):
+        with _collecting(beat.problems):
+            beat.consumers.append(_consumer_data(each, about, light=light))
+    return beat
+
+
+def _groups_of(found: Any, name: str, problems: list[RemotingError]) -> list[Any]:
+    """Return the groups of a heartbeat up to the limit, beyond which there is a problem."""
+    items = items_of(found, name, sys.maxsize)
+    if len(items) > _GROUPS_MAX:
+        problems.append(
+            RemotingError(
+                Reply.SYSTEM_BUSY,
+                f"{name} has {len(items)} groups: a client has at most {_GROUPS_MAX}, and the "
+                "others are ignored; use several client instances",
             )
-            for each in items_of(found, "consumerDataSet", _GROUPS_MAX)
-        ],
+        )
+    return items[:_GROUPS_MAX]
+
+
+@contextmanager
+def _collecting(problems: list[RemotingError]) -> Iterator[None]:
+    try:
+        yield
+    except RemotingError as error:
+        problems.append(error)
+
+
+def _consumer_data(found: Any, about: About, *, light: bool) -> ConsumerData:
+    group = name_of(found, "groupName")
+    labels = (
+        as_enum(found.get(name), names)[:_LABEL_MAX]
+        for name, names in (
+            ("consumeType", _CONSUME_TYPES),
+            ("messageModel", _MODELS),
+            ("consumeFromWhere", _FROM_WHERE),
+        )
     )
+    subscriptions = None if light else _subscriptions(found)
+    return ConsumerData(group, subscriptions, About(about.language, about.version, *labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +220,7 @@ class CheckedSubscription:
 def checked_subscription(command: Command) -> CheckedSubscription:
     """Read a subscription that is to be checked."""
     found = json_object(command.body)
-    group = name_of(found, "group") if found.get("group") else ""
+    group = name_of(found, "group") if value_of(found, "group", str, "") else ""
     return CheckedSubscription(group, _subscription(found.get("subscriptionData")))
 
 
@@ -199,7 +260,7 @@ def asked_assignment(command: Command) -> AskedAssignment:
         name_of(found, "consumerGroup"),
         name_of(found, "clientId"),
         name_of(found, "topic"),
-        found.get("messageModel") == "BROADCASTING",
+        as_enum(found.get("messageModel"), _MODELS) == "BROADCASTING",
     )
 
 
@@ -222,7 +283,7 @@ def batch_ack(command: Command) -> BatchAck:
     handles: dict[tuple[str, str], list[str]] = {}
     for item, (start, *rest), bits in entries:
         pop_ms, invisible_ms, revive, queue_id = rest
-        kind = item.get("r", "0")
+        kind = value_of(item, "r", str, "0")
         made = handles.setdefault((name_of(item, "c"), name_of(item, "t")), [])
         head = f"{start} {pop_ms} {invisible_ms} {revive} {kind} {broker} {queue_id}"
         made.extend(f"{head} {start + bit}" for bit in range(bits.bit_length()) if bits >> bit & 1)
@@ -235,7 +296,7 @@ def _ack_entry(item: Any) -> tuple[dict[Any, Any], list[int], int]:
         raise malformed("an entry of the acknowledgement is not an object")
     numbers = [_long(item, name) for name in ("so", "pt", "it", "rq", "q")]
     bits = item.get("b")
-    if not isinstance(bits, str) or str(item.get("r", "0")) not in _KINDS:
+    if not isinstance(bits, str) or value_of(item, "r", str, "0") not in _KINDS:
         raise malformed("the bits or the kind of the topic of an entry are invalid")
     if len(bits) > _BITS_CHARS_MAX:
         raise malformed(f"the bits of an entry are over {_BITS_CHARS_MAX} characters")
@@ -246,8 +307,8 @@ def _ack_entry(item: Any) -> tuple[dict[Any, Any], list[int], int]:
 
 
 def _long(found: dict[Any, Any], name: str) -> int:
-    value = found.get(name)
-    if type(value) is not int or not _LONG_MIN <= value <= _LONG_MAX:
+    value = as_int(found.get(name))
+    if value is None:
         raise malformed(f"{name} is not a 64-bit integer")
     return value
 
@@ -264,18 +325,9 @@ def _subscriptions(group: Any) -> list[Subscription]:
 def _subscription(item: Any) -> Subscription:
     if not isinstance(item, dict):
         raise malformed("a subscription is not an object")
-    expression, version = item.get("subString"), item.get("subVersion", 0)
-    kind = item.get("expressionType") or "TAG"
-    if not (isinstance(expression, str) and isinstance(kind, str)) or type(version) is not int:
-        raise malformed("subString, subVersion or expressionType of a subscription is invalid")
+    expression = value_of(item, "subString", str, "*")
+    version = value_of(item, "subVersion", int, 0)
+    kind = value_of(item, "expressionType", str, "") or "TAG"
     if max(len(expression), len(kind)) > _EXPRESSION_MAX:
         raise malformed(f"an expression is longer than {_EXPRESSION_MAX} characters")
     return Subscription(name_of(item, "topic"), expression, kind, version)
-
-
-def _about(command: Command, group: Any) -> About:
-    labels = (
-        value_of(group, name, str, "")[:_LABEL_MAX]
-        for name in ("consumeType", "messageModel", "consumeFromWhere")
-    )
-    return About(command.language[:_LABEL_MAX], command.version, *labels)

@@ -9,7 +9,7 @@ would deliver messages twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from ...auth.model import GROUP, Action
@@ -24,6 +24,7 @@ from ..metadata.tables import is_system_group
 from .bodies import (
     NAME_CHARS_MAX,
     ConsumerData,
+    Heartbeat,
     QueueList,
     checked_subscription,
     heartbeat,
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from .locks import QueueLocks
 
+#: Groups that one heartbeat creates, each with its retry topic: 30 ms of the event loop.
+_NEW_GROUPS_MAX = 120
+_TOO_MANY_NEW = (
+    f"a heartbeat creates at most {_NEW_GROUPS_MAX} consumer groups: the next ones create the rest"
+)
 #: Changes of a group within this time are one notice to each member.
 _NOTICE_S = 0.005
 _EXPIRY_CHECK_S = 10.0
@@ -108,24 +114,46 @@ class ClassicClients:
     def heartbeat(self, command: Command, peer: Connection) -> Command:
         """Answer HEART_BEAT."""
         beat = command.document(heartbeat)
+        self._check_owner(beat.client_id, user_of(peer))
+        problems: list[RemotingError | WireError] = [*beat.problems]
         for group in beat.producer_groups:
-            self._enter(self._producers, group, beat.client_id, peer, (), about=beat.about)
+            try:
+                self._enter(self._producers, group, beat.client_id, peer, (), about=beat.about)
+            except RemotingError as error:
+                problems.append(error)  # the other groups of the client do not depend on it
+        new = 0
+        taken = self._taken(beat)
         for data in beat.consumers:
-            self._heard(data, beat.client_id, peer)
+            try:
+                if self._metadata.topic(f"%RETRY%{data.group}") is None:
+                    new += self._leadership.is_leader  # a follower creates nothing
+                    if new > _NEW_GROUPS_MAX:
+                        raise RemotingError(Reply.SYSTEM_BUSY, _TOO_MANY_NEW)
+                self._heard(data, beat.client_id, peer, taken)
+            except (RemotingError, WireError) as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
         # Clients send their whole subscription every time: this server asks for it.
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         return reply(Reply.SUCCESS, fields=fields)
 
-    def _heard(self, data: ConsumerData, client_id: str, peer: Connection) -> None:
+    def _taken(self, beat: Heartbeat) -> set[str]:
+        """Return the groups that clients of the gRPC protocol keep the client out of."""
+        if self._mixed or all(
+            self._members.has(data.group, beat.client_id) for data in beat.consumers
+        ):
+            return set()
+        return {client.group for client in self._registry if client.streams}
+
+    def _heard(
+        self, data: ConsumerData, client_id: str, peer: Connection, taken: Container[str]
+    ) -> None:
         name = data.group
         if is_system_group(name):
             return
         check_group(name)
-        if (
-            not self._mixed
-            and not self._members.has(name, client_id)
-            and any(client.group == name and client.streams for client in self._registry)
-        ):
+        if name in taken and not self._members.has(name, client_id):
             raise RemotingError(
                 Reply.SYSTEM_ERROR,
                 f"consumer group {name} is in use by clients of the gRPC protocol: a group belongs "
@@ -155,7 +183,6 @@ class ClassicClients:
     ) -> bool:
         """Enter a member; return whether the group has changed. Raises RemotingError."""
         user = user_of(peer)
-        self._check_owner(client_id, user)
         is_producer = members is self._producers and group != SHARED_PRODUCERS
         if is_producer and members.owner(group) not in (None, user):
             raise _foreign(f"producer group {group[:NAME_CHARS_MAX]}")

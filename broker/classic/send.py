@@ -354,7 +354,8 @@ class ClassicSends:
         if record.topic != TIMER_TOPIC:
             return ""
         out_ms = int(decode_properties(record.properties)[OUT_MS])
-        return RecallHandle(topic, self._config.broker_name, out_ms + 1, message_id).encode()
+        mark = record.prepared_transaction_offset
+        return RecallHandle(topic, self._config.broker_name, out_ms + 1, message_id, mark).encode()
 
 
 def answer_of(

@@ -7,14 +7,16 @@
 
 REAL_TOPIC and REAL_QID hold the destination, so that Apache's broker could deliver the message, too
 (docs/formats/store-format.md, sections 2.12, 11.2 and 11.4; docs/formats/broker-semantics.md,
-section 6.2). Used for delayed sends, committed transactions and recalls. Promises: nothing is
-appended here; a time too far ahead, a full slot and a disabled timer wheel are refused with a code
-and a sentence.
+section 6.2). The record in the timer topic has a random mark in its prepared transaction offset,
+which names it in recalls and which its copy for consumers does not have. Used for delayed sends,
+committed transactions and recalls. Promises: nothing is appended here; a time too far ahead, a full
+slot and a disabled timer wheel are refused with a code and a sentence.
 """
 
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -57,6 +59,8 @@ STAMP_BYTES = 100
 SENT_BUCKETS = 128
 #: Buckets of the map of a message that the broker itself makes.
 MADE_BUCKETS = 16
+#: The mark of a message fits a signed field of eight bytes.
+_MARKS = (1 << 63) - 1
 
 _REFUSALS = {
     Verdict.ILLEGAL: v2.ILLEGAL_DELIVERY_TIME,
@@ -114,7 +118,10 @@ class DelayedMessages:
             )
         self._system_topics.ensure(TIMER_TOPIC)
         wanted[OUT_MS] = str(request.out_ms)
-        return _parked(message, TIMER_TOPIC, TIMER_QUEUE, wanted, buckets)
+        parked = _parked(message, TIMER_TOPIC, TIMER_QUEUE, wanted, buckets)
+        if not parked.prepared_transaction_offset:
+            parked.prepared_transaction_offset = secrets.randbelow(_MARKS) + 1
+        return parked
 
     def _level_record(self, message: Message, wanted: dict[str, str], buckets: int) -> Message:
         levels = parse_levels(self._config.message_delay_level)
@@ -150,7 +157,8 @@ class DelaySends:
         if record.topic != TIMER_TOPIC or draft.delivery_ms is None:
             return record, None
         out_ms = rounded(draft.delivery_ms, self._precision_ms)
-        handle = RecallHandle(topic.name, self._broker_name, out_ms + 1, draft.message_id)
+        mark = record.prepared_transaction_offset
+        handle = RecallHandle(topic.name, self._broker_name, out_ms + 1, draft.message_id, mark)
         return record, ReceiptExtras(recall_handle=handle.encode())
 
 

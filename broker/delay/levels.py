@@ -5,7 +5,7 @@ wrote, or have the property DELAY (`delayed.py`). The shell around `level_core.p
 level's queue from the offset in `delayOffset.json`, delivers due messages
 (docs/formats/store-format.md, section 11.3) and sleeps until the next one is due. It runs on the
 leader only. Promises: those of `timer_service.py`; messages for the half message topic are dropped,
-as in Apache, and so are those of deleted topics.
+as in Apache, and so are those of deleted topics, also if there is a new topic of the name.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from ...store.format.record import Message, decode_delivery
 from ...store.format.results import AppendResult, PutStatus
 from ..metadata.json_file import Saver
 from ..metadata.system_topics import PROGRESS_GROUP
-from .delivery_copy import copy_of, own_queue
+from .delivery_copy import copy_of, is_left_over, own_queue
 from .level_core import DelayCore
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from ...store.format.results import StoredRecord
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
@@ -129,6 +131,21 @@ class DelayLevels:
             self._progress.save()
         except OSError as error:
             logger.warning("delay.not_finished reason=%s", error)  # a restart repeats messages
+
+    def waiting(self, topics: Collection[str]) -> Iterator[int]:
+        """Yield the number of waiting messages for these topics, or for retries of theirs, by
+        batches of records: other work may run in between."""
+        names = {topic.encode() for topic in topics}
+        for index, level in enumerate(self._core.levels):
+            offset = level.offset
+            while (found := self._store.get(SCHEDULE_TOPIC, index, offset, 64)).records:
+                properties = [decode_delivery(stored.data).properties for stored in found.records]
+                yield sum(
+                    property_value(each, b"REAL_TOPIC") in names
+                    or property_value(each, b"RETRY_TOPIC") in names
+                    for each in properties
+                )
+                offset = found.next_offset
 
     # -- turns --------------------------------------------------------------------------------
 
@@ -245,7 +262,8 @@ class DelayLevels:
         record = decode_delivery(stored.data)
         topic = property_value(record.properties, b"REAL_TOPIC").decode("utf-8", "replace")
         known = self._metadata.topic(topic)
-        if known is None or topic == _HALF_TOPIC:
+        left_over = is_left_over(self._metadata, topic, record.properties, stored.physical_offset)
+        if known is None or left_over or topic == _HALF_TOPIC:
             logger.warning("delay.dropped topic=%s record=%d", topic, stored.physical_offset)
             return None
         return copy_of(record, topic, own_queue(record.properties, known))

@@ -1,6 +1,7 @@
 """RecallMessage: a producer cancels a message that is not delivered yet.
 
-    body 0, tag _RECALL_TAG_, UNIQ_KEY and TIMER_DEL_UNIQKEY of the message, for the same slot
+    body 0, tag _RECALL_TAG_, UNIQ_KEY and TIMER_DEL_UNIQKEY of the message, for the same slot;
+    prepared transaction offset: the message's mark (`recall_handle.py`)
 
 This record is put into the timer topic (docs/formats/store-format.md, section 2.12;
 docs/formats/broker-semantics.md, section 6.3) and cancels the message when its slot is delivered,
@@ -8,9 +9,9 @@ by this broker or by Apache's. Answers (docs/formats/grpc-api.md, section 5.11):
 handle that cannot be decoded or is of another topic or broker, NOT_FOUND for a delivered message
 (the official Python client takes MESSAGE_NOT_FOUND for success). Promises: OK means that the recall
 is as durable as a send and that the message will not be delivered; a message of the slot that is
-being delivered can be recalled until its own time; a handle, which is not signed,
-cancels messages of the topic that it names only. A recall of an unknown message id succeeds,
-because only the slot could tell.
+being delivered can be recalled until its own time. It names one message, by topic, id and mark;
+without a mark it names messages of Apache's. A recall that names none succeeds, because only the
+slot could tell.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import PutStatus
-from ...store.timer.rules import DELETE_KEY, UNIQUE_KEY, delete_key, rounded
+from ...store.timer.rules import (
+    DELETE_KEY,
+    NO_MARK,
+    UNIQUE_KEY,
+    cancellation,
+    delete_key,
+    recall_key,
+    rounded,
+)
 from ..messages.validation import MIXED, check_topic, require_client_id
 from ..sending.answer import FAILURES
 from .delayed import MADE_BUCKETS
@@ -91,8 +100,8 @@ class Recalls:
         precision_ms = self._store_config.timer_precision_ms
         slot_ms = rounded(handle.recall_ms, precision_ms)
         result = self._sender.append(self._record(handle, ctx))
-        key = delete_key(handle.message_id, handle.topic)
-        self._timers.recalled(slot_ms, key)
+        name = cancellation(handle.message_id, handle.topic, handle.mark or NO_MARK)
+        self._timers.recalled(slot_ms, name)
         answer: asyncio.Future[v2.RecallMessageResponse] = self._loop.create_future()
 
         def durable(outcome: PutStatus) -> None:
@@ -100,7 +109,7 @@ class Recalls:
                 return
             if outcome is PutStatus.PUT_OK:
                 # Again: before the confirm offset had reached the recall, it could not be enqueued.
-                self._timers.recalled(slot_ms, key)
+                self._timers.recalled(slot_ms, name)
                 answer.set_result(_answer(handle))
             else:
                 answer.set_exception(WireError(*FAILURES[outcome]))
@@ -139,7 +148,8 @@ class Recalls:
             return
         # The slot has begun: only the slot holds the message's exact time.
         self._sender.append_pending()
-        if self._timers.waits(slot_ms, delete_key(handle.message_id, handle.topic)) is False:
+        key = recall_key(handle.message_id, handle.mark)
+        if self._timers.waits(slot_ms, key, handle.topic) is False:
             raise WireError(v2.NOT_FOUND, "too late: the message was delivered")
 
     def _record(self, handle: RecallHandle, ctx: RequestContext) -> Message:
@@ -161,6 +171,7 @@ class Recalls:
             born_timestamp_ms=now_ms,
             born_host=_packed(host, port),
             store_host=self._sender.store_host,
+            prepared_transaction_offset=handle.mark or NO_MARK,
         )
         # In a slot that has begun the handle's time would be past; the recall counts for the slot.
         deliver_ms = max(handle.recall_ms, now_ms + 1)

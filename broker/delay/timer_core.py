@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 
 from msgspec import Struct, field
 
-from ...store.timer.rules import delete_key
+from ...store.timer.rules import delete_key, is_cancelled
 
 #: Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
 #: only after a long stop, or under a load that is late anyway. One slot is always read completely.
@@ -46,7 +46,7 @@ class Timed(Struct):
     physical_offset: int
     slot_ms: int
     enqueued_ms: int
-    #: Its UNIQ_KEY, by which it can be recalled.
+    #: Its `recall_key`.
     key: str
     #: Destination topic.
     topic: str
@@ -186,7 +186,7 @@ class TimerCore:
         return len(self._directs) >= DIRECT_MAX
 
     def cancel(self, slot_ms: int, key: str, number: int = -1) -> None:
-        """Apply a cancellation (`rules.cancellation` returns its key) for a slot that is open or
+        """Apply a cancellation (`rules.cancellation` returns its name) for a slot that is open or
         will be open soon; no effect for a done slot. With `number`, its offset in the timer topic,
         it has no unit: until its slot is safe, enqueueing would restart at it after a crash.
         """
@@ -202,9 +202,9 @@ class TimerCore:
             self._held.append((slot_ms, number))
         self.changes += 1
 
-    def waits(self, slot_ms: int, key: str) -> bool | None:
-        """Return whether a message that a cancellation with this key names waits in the slot; None:
-        the slot is not read yet.
+    def waits(self, slot_ms: int, key: str, topic: str) -> bool | None:
+        """Return whether the message of a topic with this `recall_key` waits in the slot; None: the
+        slot is not read yet.
         """
         if slot_ms >= self.open_ms:
             return None
@@ -215,7 +215,8 @@ class TimerCore:
             return None
         if slot.keys is None:
             slot.keys = {delete_key(*entry[4:6]) for entry in self._heap if entry[2] == slot_ms}
-        return key in slot.keys and key not in slot.cancelled
+        waits = delete_key(key, topic) in slot.keys
+        return waits and not is_cancelled(slot.cancelled, key, topic)
 
     # -- delivery -----------------------------------------------------------------------------
 
@@ -234,7 +235,7 @@ class TimerCore:
             timed = Timed(*heappop(heap))
             slot = self._slots.get(timed.slot_ms)
             keys = self._late_cancelled.get(timed.slot_ms) if slot is None else slot.cancelled
-            gone = keys and delete_key(timed.key, timed.topic) in keys
+            gone = keys and is_cancelled(keys, timed.key, timed.topic)
             (dropped if gone and not timed.rolled else due).append(timed)
         for timed in dropped:
             self.settled(timed, 0)

@@ -19,13 +19,14 @@ from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
 from ...store.format.record import checked_delivery, decode_delivery
 from ...store.format.results import GetStatus
-from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, cancellation, slot_for
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, cancellation, recall_key, slot_for
 from ...store.timer.store import DUE, KNOWN, TimerStore
 from .delivery_copy import DUE_BEFORE_ENQUEUED, number
 from .timer_core import Timed, TimerCore
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
+    from ...store.format.record import Delivery
     from ...store.format.results import StoredRecord
     from ...store.message_store import MessageStore
     from ...store.timer.unit import TimerUnit
@@ -118,19 +119,19 @@ class TimerIntake:
                 "timer.message_damaged physical_offset=%d: %s", unit.physical_offset, error
             )
             return
-        properties = record.properties
-        self._add(properties, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
+        self._add(record, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
 
     def _add(
-        self, properties: bytes, slot_ms: int, physical_offset: int, write_ms: int, rolled: bool
+        self, record: Delivery, slot_ms: int, physical_offset: int, write_ms: int, rolled: bool
     ) -> None:
         """Add a message of an open slot to the core."""
+        properties = record.properties
         timed = Timed(
             slot_ms if rolled else due_ms(properties, slot_ms, self._core.precision_ms),
             physical_offset,
             slot_ms,
             write_ms,
-            _text(property_value(properties, b"UNIQ_KEY")),
+            _key(record),
             _topic(property_value(properties, b"REAL_TOPIC")),
             rolled,
         )
@@ -160,7 +161,8 @@ class TimerIntake:
         Raises StoreError or OSError; then the caller retries the same message later.
         """
         core, timers = self._core, self._timers
-        properties = decode_delivery(stored.data).properties
+        record = decode_delivery(stored.data)
+        properties = record.properties
         topic = _topic(property_value(properties, b"REAL_TOPIC"))
         out_ms = number(property_value(properties, b"TIMER_OUT_MS"))
         if not topic or out_ms < 0:
@@ -172,7 +174,8 @@ class TimerIntake:
         now_ms = self._clock.wall_ms()
         write_ms = max(core.floor(now_ms), core.read_ms)
         cancelled = _text(property_value(properties, b"TIMER_DEL_UNIQKEY"))
-        cancelled = cancelled and cancellation(cancelled, topic)
+        if cancelled:
+            cancelled = cancellation(cancelled, topic, record.prepared_transaction_offset)
         done = timers.put(
             out_ms,
             write_ms,
@@ -189,7 +192,7 @@ class TimerIntake:
             if cancelled:
                 core.cancel(out_ms, cancelled, stored.queue_offset)
             else:
-                self._put_direct(properties, out_ms, stored)
+                self._put_direct(record, out_ms, stored)
             return
         where = slot_for(out_ms, write_ms, self._config)
         assert where is not None
@@ -199,16 +202,17 @@ class TimerIntake:
             if cancelled and not where.rolled:
                 core.cancel(where.slot_ms, cancelled)
             else:
-                self._add(properties, where.slot_ms, stored.physical_offset, write_ms, where.rolled)
+                self._add(record, where.slot_ms, stored.physical_offset, write_ms, where.rolled)
 
-    def _put_direct(self, properties: bytes, out_ms: int, stored: StoredRecord) -> None:
+    def _put_direct(self, record: Delivery, out_ms: int, stored: StoredRecord) -> None:
         """Add a message whose slot is over: it is delivered without a unit in the wheel."""
+        properties = record.properties
         timed = Timed(
             due_ms(properties, out_ms, self._core.precision_ms),
             stored.physical_offset,
             out_ms,
             DUE_BEFORE_ENQUEUED,
-            _text(property_value(properties, b"UNIQ_KEY")),
+            _key(record),
             _topic(property_value(properties, b"REAL_TOPIC")),
             number=stored.queue_offset,
         )
@@ -217,6 +221,11 @@ class TimerIntake:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
+
+
+def _key(record: Delivery) -> str:
+    unique_key = _text(property_value(record.properties, b"UNIQ_KEY"))
+    return recall_key(unique_key, record.prepared_transaction_offset)
 
 
 #: Cached: few topics occur, each of them often.

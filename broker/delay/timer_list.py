@@ -15,7 +15,7 @@ from ...store.config.store_config import TIMER_SLOTS
 from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import decode_properties
 from ...store.format.record import checked_delivery
-from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled
+from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled, recall_key
 from .delivery_copy import number
 from .recall_handle import RecallHandle
 from .timer_intake import due_ms
@@ -106,8 +106,9 @@ class TimerList:
         for unit in reversed(units):
             if unit.cancels or (topic and not self._may_name(unit, topic)):
                 continue
-            one = self._message(unit, slot_ms, files.wheel.precision_ms)
-            if topic in ("", one.topic) and not is_cancelled(cancelled, one.message_id, one.topic):
+            one, mark = self._message(unit, slot_ms, files.wheel.precision_ms)
+            key = recall_key(one.message_id, mark)
+            if topic in ("", one.topic) and not is_cancelled(cancelled, key, one.topic):
                 found.append(one)
         return found
 
@@ -120,18 +121,22 @@ class TimerList:
             return False
         return f"{REAL_TOPIC}\x01{topic}".encode() in data
 
-    def _message(self, unit: TimerUnit, slot_ms: int, precision_ms: int) -> v1.WaitingMessage:
+    def _message(
+        self, unit: TimerUnit, slot_ms: int, precision_ms: int
+    ) -> tuple[v1.WaitingMessage, int]:
+        """Return the message and its mark."""
         try:
             delivery = checked_delivery(self._store.record_at(unit.physical_offset))
             properties = decode_properties(delivery.properties)
         except (OffsetOutOfRangeError, RecordFormatError):
             # Retention has deleted it, or it is damaged: only its time is known.
-            return v1.WaitingMessage(due_ms=slot_ms, physical_offset=-1, size=unit.size)
+            return v1.WaitingMessage(due_ms=slot_ms, physical_offset=-1, size=unit.size), 0
         out_ms = number(properties.get(OUT_MS, "").encode())
         message_id = properties.get(UNIQUE_KEY, "")
         topic = properties.get(REAL_TOPIC, "")
-        handle = RecallHandle(topic, self._broker, out_ms + 1, message_id)
-        return v1.WaitingMessage(
+        mark = delivery.prepared_transaction_offset
+        handle = RecallHandle(topic, self._broker, out_ms + 1, message_id, max(mark, 0))
+        found = v1.WaitingMessage(
             topic=topic,
             message_id=message_id,
             due_ms=due_ms(delivery.properties, out_ms, precision_ms),
@@ -142,6 +147,7 @@ class TimerList:
             keys=properties.get("KEYS", "").split(),
             recall_handle=handle.encode() if topic and message_id else "",
         )
+        return found, mark
 
 
 def _checked(bounds_ms: Sequence[int], begin_ms: int) -> list[int]:

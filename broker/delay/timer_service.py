@@ -29,7 +29,7 @@ from ...store.timer.recovery import TimerRecovery
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
-from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
+from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, is_left_over, number, own_queue
 from .timer_core import Timed, TimerCore
 from .timer_dedup import TimerDedup
 from .timer_intake import TimerIntake
@@ -241,15 +241,16 @@ class TimerService:
         """Return the number of messages in the slot of this time."""
         return self._timers.number_at(out_ms) if self._timers is not None else 0
 
-    def waits(self, slot_ms: int, key: str) -> bool | None:
-        """Return whether the message waits in the slot; None if the slot is not read yet."""
+    def waits(self, slot_ms: int, key: str, topic: str) -> bool | None:
+        """Return whether the message of a topic with this `recall_key` waits in the slot; None if
+        the slot is not read yet."""
         self._enqueue_now()
-        return self._core.waits(slot_ms, key)
+        return self._core.waits(slot_ms, key, topic)
 
-    def recalled(self, slot_ms: int, key: str) -> None:
-        """Apply a recall that is in the log at once, before it is enqueued."""
+    def recalled(self, slot_ms: int, name: str) -> None:
+        """Apply a recall (`cancellation`) that is in the log at once, before it is enqueued."""
         if self._core.is_open(slot_ms):
-            self._core.cancel(slot_ms, key)
+            self._core.cancel(slot_ms, name)
         self._enqueue_now()
 
     def _enqueue_now(self) -> None:
@@ -259,6 +260,11 @@ class TimerService:
                 self._intake.enqueue(self._clock.steady_ns() + SLICE_NS)
             except (StoreError, OSError) as error:
                 self._retry_later(str(error))
+
+    def waiting(self, topic: str) -> int:
+        """Return the number of messages for a topic in the wheel, recalled ones included."""
+        self._enqueue_now()
+        return max(0, self._timers.metrics.count(topic)) if self._timers is not None else 0
 
     def unread(self) -> tuple[TimerStore, int] | None:
         """Enqueue what has arrived; return the files, and the time of the first slot that is not
@@ -461,20 +467,22 @@ class TimerService:
         if record is None:
             return None
         properties = record.properties
+        if is_left_over(self._metadata, timed.topic, properties, timed.physical_offset):
+            self.stats.without_topic += 1
+            return None
         names, values = [ENQUEUED, DEQUEUED], [b"%d" % timed.enqueued_ms, b"%d" % now_ms]
         if timed.rolled:
             times = number(property_value(properties, ROLLED))
             names.append(ROLLED)
             values.append(b"%d" % (max(times, 0) + 1))
-            topic, queue_id = TIMER_TOPIC, TIMER_QUEUE
-        else:
-            accepts = self._filters.get(timed.topic)
-            if accepts is not None and not accepts(properties, record.body):
-                return None
-            topic, queue_id = timed.topic, self._queue(timed.topic, properties)
-            if queue_id < 0:
-                return None
-        return copy_of(record, topic, queue_id, names, values)
+            copy = copy_of(record, TIMER_TOPIC, TIMER_QUEUE, names, values)
+            copy.prepared_transaction_offset = record.prepared_transaction_offset
+            return copy
+        accepts = self._filters.get(timed.topic)
+        if accepts is not None and not accepts(properties, record.body):
+            return None
+        queue_id = self._queue(timed.topic, properties)
+        return None if queue_id < 0 else copy_of(record, timed.topic, queue_id, names, values)
 
     def _queue(self, topic: str, properties: bytes) -> int:
         """Return the message's queue, or one that the topic still has; -1 without the topic."""

@@ -148,7 +148,7 @@ class LiteAcks:
         self._check(request, ctx)
         handle, queue = self._usable(request, request.receipt_handle, request.lite_topic)
         group = request.group.name
-        core, _ = self._receive.state(group, queue)
+        core, state = self._receive.state(group, queue)
         claim, now_ms = _claim(handle), self._clock.wall_ms()
         outcome = core.judge(claim, now_ms)
         if outcome is Outcome.STALE:
@@ -162,11 +162,13 @@ class LiteAcks:
         records = self._store.get(queue, 0, handle.offset, 1).records
         if not records or records[0].queue_offset != handle.offset:
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "the message does not exist any more")
-        origin = Origin(request.topic.name, queue, group)
-        end = self._dead_letters.append(origin, records[0], max(1, request.delivery_attempt))
+        end = 0
+        if not state.was_acked(handle.offset):
+            origin = Origin(request.topic.name, queue, group)
+            end = self._dead_letters.append(origin, records[0], max(1, request.delivery_attempt))
         core.ack(claim, now_ms)
         self._receive.settle(group, queue)
-        if self._durability.immediate:
+        if not end or self._durability.immediate:
             return answer
         return self._changes.when_durable(end, answer)
 

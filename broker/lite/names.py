@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..metadata.tables import Group, Metadata, Topic
 
 PROPERTY = "__LITE_TOPIC"
+#: Attributes of a group.
+BOUND_TOPIC, WILDCARD = "lite.bind.topic", "lite.sub.wildcard"
 #: No limit, as sent to clients: they compare numbers and do not support -1.
 UNLIMITED = 1_000_000
 _SEPARATOR = "$"
@@ -51,7 +53,7 @@ def is_parent(topic: Topic | None) -> bool:
 
 def bound_topic(group: Group | None) -> str:
     """Return the parent whose lite topics the group consumes; "" for an ordinary group."""
-    return group.attributes.get("lite.bind.topic", "") if group is not None else ""
+    return group.attributes.get(BOUND_TOPIC, "") if group is not None else ""
 
 
 def is_lite_group(metadata: Metadata, name: str) -> bool:
@@ -67,7 +69,7 @@ def is_exclusive(group: Group) -> bool:
 
 def is_wildcard(group: Group) -> bool:
     """Return whether the group's clients receive every lite topic without naming it."""
-    return _is_true(group.attributes, "lite.sub.wildcard")
+    return _is_true(group.attributes, WILDCARD)
 
 
 def resets_on_takeover(group: Group) -> bool:

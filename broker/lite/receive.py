@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
     from ..pop.delivery import DeliveryRef, Key, Outcome
     from ..pop.polls import PollLimit
     from ..pop.reader import PopReader
@@ -79,6 +80,7 @@ class LiteReceive:
         store: MessageStore,
         metadata: Metadata,
         clients: ClientRegistry,
+        offsets: ConsumerOffsets,
         pop: PopService,
         reader: PopReader,
         limit: PollLimit,
@@ -90,6 +92,7 @@ class LiteReceive:
         self._store = store
         self._metadata = metadata
         self._clients = clients
+        self._offsets = offsets
         self._pop_service = pop
         self._alive = pop.reviver.alive
         self._reader = reader
@@ -186,7 +189,7 @@ class LiteReceive:
         sub = self._cores.get((group, queue))
         if sub is None or QUEUE not in sub.core.queues:
             return None
-        return sub.core.queues[QUEUE].next_read, sub.core.in_flight(QUEUE)
+        return sub.core.progress(QUEUE, self._clock.wall_ms(), self._alive)
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Iterate over a copy of the current states."""
@@ -226,10 +229,21 @@ class LiteReceive:
     def _subscription(self, group: str, queue: str) -> Subscription:
         sub = self._cores.get((group, queue))
         if sub is None:
+            self._begin(group, queue)
             core = OrderedGroup(queue, group, self._in_flight_max, self._clock.wall_ms())
             sub = self._cores[group, queue] = Subscription(core, on_due=self.due)
             self._pop_service.restore_order(core)
         return sub
+
+    def _begin(self, group: str, queue: str) -> None:
+        """Set the start of a wildcard group in a lite topic without an offset: its first message
+        since the group subscribed."""
+        known = self._metadata.group(group)
+        if known is None or known.lite_since < 0 or self._offsets.position(queue, group, 0):
+            return
+        start = self._store.offset_by_position(queue, 0, known.lite_since)
+        if start:
+            self._offsets.commit(queue, group, 0, start)
 
     def _pop(self, key: ClientKey, asked: PopRequest) -> LiteTurn:
         popped = LiteTurn(self._reader.turn(asked, FIFO_REVIVE_QUEUE))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..clients.registry import ClientRegistry
     from ..leadership import Leadership
-    from ..metadata.tables import Metadata
+    from ..metadata.tables import Metadata, Topic
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..runtime import Runtime
     from .core import LiteTable
@@ -79,6 +79,8 @@ class LiteService:
         self._last: dict[str, int] = {}
         #: Lite topics without a queue for which groups may have offsets, and since when.
         self._ended: dict[str, int] = {}
+        #: Lite topics that may be of a deleted parent: its name may be in use again.
+        self._suspects: set[str] = set()
         self._started_ms = self._clock.wall_ms()
         #: Groups bound to each parent, as of the last sweep.
         self._groups: dict[str, list[str]] = {}
@@ -88,6 +90,7 @@ class LiteService:
     def open(self, stack: AsyncExitStack) -> None:
         """Find the existing lite topics and start the timer; `stack` stops it."""
         self._last = {name: 0 for name in self._store.lmqs() if is_lite_queue(name)}
+        self._suspects.update(self._last)
         now_ms = self._clock.wall_ms()
         for topic, _, _, _ in self._offsets:
             if is_lite_queue(topic) and topic not in self._last:
@@ -189,6 +192,10 @@ class LiteService:
         topic = self._metadata.topic(parent)
         if topic is None:
             return True
+        if name in self._suspects:
+            if self._is_left_over(name, topic):
+                return True
+            self._suspects.remove(name)
         expires_ms = expiration_ms(topic)
         if expires_ms is None:
             return False
@@ -198,6 +205,12 @@ class LiteService:
             last_ms = max(last_ms, self._started_ms + PROTECTED_MS - expires_ms)
         margin_ms = 0 if self._leadership.is_leader else FOLLOWER_WAITS_MS
         return now_ms >= last_ms + expires_ms + margin_ms
+
+    def _is_left_over(self, name: str, parent: Topic) -> bool:
+        """Return whether a lite topic is of a deleted parent of the same name."""
+        store = self._store
+        last = store.physical_offset_of(name, 0, store.max_offset(name, 0) - 1)
+        return last is not None and last < parent.since
 
     def _last_message_ms(self, name: str) -> int:
         """Return the store time of a lite topic's last message; 1 if the record is deleted."""
@@ -211,6 +224,7 @@ class LiteService:
         if store.has_lmq(name) and not store.remove_lmq(name):
             return  # a new message is being dispatched to it
         del self._last[name]
+        self._suspects.discard(name)
         self._ended[name] = now_ms
         self.receiving.forget_queue(name)
         if self._leadership.is_leader:
@@ -242,4 +256,6 @@ class LiteService:
                 if client.key[0] == group:
                     self._drop(client.key)
         elif topic is not None and not is_lite_queue(topic):
+            mine = [name for name in self._last if (parse_queue(name) or ("",))[0] == topic]
+            self._suspects.update(mine)
             self._sweep()

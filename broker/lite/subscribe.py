@@ -5,6 +5,9 @@ Checks are in the order of the specification; a refused request changes nothing.
 subscribes to a lite topic for the first time starts at its end as of the subscription, so that
 later messages are delivered however late the first poll is; the OffsetOption of a partial
 subscription overrides this.
+A wildcard group subscribes once, to lite topics that do not exist yet too: its group record in the
+log holds the log offset of that moment, and the group starts in each lite topic at the first
+message behind it. So no restart, election or absence of its clients makes it skip one.
 Subscriptions are in memory: clients refresh them every 30 seconds, and those not refreshed for a
 minute are dropped.
 """
@@ -14,6 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ...front.service import OutboundFull
 from ...proto import v2
@@ -35,12 +40,18 @@ from .names import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
     from ..clients.registry import ClientRegistry
+    from ..dispatch_pump import DispatchPump
+    from ..metadata.changes import MetadataChanges
+    from ..metadata.log import MetaLog
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..runtime import Runtime
+    from ..sending.durability import DurabilityGate
     from .receive import LiteReceive
 
 logger = logging.getLogger(__name__)
@@ -60,6 +71,10 @@ class LiteSubscribe:
         runtime: Runtime,
         store: MessageStore,
         metadata: Metadata,
+        meta_log: MetaLog,
+        changes: MetadataChanges,
+        durability: DurabilityGate,
+        pump: DispatchPump,
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
         table: LiteTable,
@@ -69,6 +84,10 @@ class LiteSubscribe:
         self._clients_max = runtime.config.max_clients
         self._store = store
         self._metadata = metadata
+        self._meta_log = meta_log
+        self._changes = changes
+        self._durability = durability
+        self._pump = pump
         self._clients = clients
         self._offsets = offsets
         self._table = table
@@ -78,7 +97,7 @@ class LiteSubscribe:
 
     def sync(
         self, request: v2.SyncLiteSubscriptionRequest, ctx: RequestContext
-    ) -> v2.SyncLiteSubscriptionResponse:
+    ) -> v2.SyncLiteSubscriptionResponse | asyncio.Future[v2.SyncLiteSubscriptionResponse]:
         """Handler of SyncLiteSubscription. Raises WireError."""
         require_client_id(ctx)
         now_ns = self._clock.steady_ns()
@@ -99,8 +118,11 @@ class LiteSubscribe:
         else:
             queues = [] if wildcard else self._queues(request)
             self._check_room(key, queues, group, complete=action == v2.COMPLETE_ADD)
+            end = self._record_start(group) if wildcard and group.lite_since < 0 else 0
             self._add(request, key, queues, group, now_ns)
-        return v2.SyncLiteSubscriptionResponse(status=v2.Status(code=v2.OK, message="OK"))
+            if end and not self._durability.immediate:
+                return self._changes.when_durable(end, _ok())
+        return _ok()
 
     def dropped(self, queues: Iterable[str], group: str) -> None:
         """Reset the group on lite topics without a subscriber left, if its attributes say so."""
@@ -167,6 +189,13 @@ class LiteSubscribe:
 
     # Changes.
 
+    def _record_start(self, group: Group) -> int:
+        """Write that a wildcard group subscribes now; return the log offset behind the record."""
+        self._changes.check_writable()
+        end = self._meta_log.write_group(replace(group, lite_since=self._store.log_end))
+        self._pump.appended()
+        return end
+
     def _add(
         self,
         request: v2.SyncLiteSubscriptionRequest,
@@ -196,7 +225,7 @@ class LiteSubscribe:
             self._receive.left(key)
         self._notify(evicted)
         if wildcard and fresh_client:
-            fresh = self._lite_queues(parent)
+            client.behind = True  # its first polls read every lite topic
         self._begin(client, fresh if request.action == v2.COMPLETE_ADD else queues or fresh)
 
     def _begin(self, client: LiteClient, queues: list[str]) -> None:
@@ -251,9 +280,6 @@ class LiteSubscribe:
     def _end(self, queue: str) -> int:
         return self._store.next_offset(queue, 0)
 
-    def _lite_queues(self, parent: str) -> list[str]:
-        return [q for q in self._store.lmqs() if _parent_of(q) == parent]
-
     def _notify(self, evicted: list[Eviction]) -> None:
         """Notify clients of lite topics that another client took over."""
         for one in evicted:
@@ -269,6 +295,10 @@ class LiteSubscribe:
                     except OutboundFull:
                         # The client does not read: its next refresh is refused and notified again.
                         logger.info("lite.notice_dropped client=%s lite=%s", one.client_id, lite)
+
+
+def _ok() -> v2.SyncLiteSubscriptionResponse:
+    return v2.SyncLiteSubscriptionResponse(status=v2.Status(code=v2.OK, message="OK"))
 
 
 def _parent_of(queue: str) -> str:

@@ -31,6 +31,7 @@ def topic_message(topic: Topic) -> v1.TopicConfig:
         message_type=topic.message_type,
         attributes=topic.attributes,
         first_offsets=topic.first_offsets,
+        since=topic.since,
     )
 
 
@@ -44,6 +45,7 @@ def topic_of(message: v1.TopicConfig) -> Topic:
         message.message_type,
         dict(message.attributes) or _attributes(message.message_type),
         first_offsets=dict(message.first_offsets),
+        since=message.since,
     )
 
 
@@ -63,6 +65,7 @@ def group_message(group: Group) -> v1.GroupConfig:
         retry_queues=group.retry_queues,
         retry=_retry_message(group),
         attributes=group.attributes,
+        lite_since=group.lite_since if group.lite_since >= 0 else None,
     )
 
 
@@ -82,6 +85,7 @@ def group_of(message: v1.GroupConfig) -> Group:
         message.retry_queues,
         dict(message.attributes),
         extra,
+        message.lite_since if message.HasField("lite_since") else -1,
     )
 
 

@@ -105,8 +105,12 @@ class MetaLog:
 
         A new topic begins after the messages of a deleted topic of the same name. Raises WireError.
         """
-        if self._metadata.topic(topic.name) is None and not is_system_topic(topic.name):
+        known = self._metadata.topic(topic.name)
+        if known is not None:
+            topic.since = known.since
+        elif not is_system_topic(topic.name):
             topic.first_offsets = self._ends(topic.name)
+            topic.since = self._store.appended_end
         return self._write_topic(topic)
 
     def _write_topic(self, topic: Topic) -> int:

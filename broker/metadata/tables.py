@@ -94,6 +94,8 @@ class Topic(Struct):
     #: By queue: the first offset of this topic; lower offsets belong to a deleted topic of the same
     #: name.
     first_offsets: dict[int, int] = field(default_factory=dict)
+    #: Log offset of its creation; 0: unknown, or a system topic. Only the log holds it.
+    since: int = 0
 
     @property
     def readable(self) -> bool:
@@ -120,6 +122,9 @@ class Group(Struct):
     retry_queues: int = 1
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    #: Log offset at which the group subscribed to every lite topic of its parent; -1: it has not.
+    #: Only the log holds it.
+    lite_since: int = -1
 
     def backoff_ms(self) -> tuple[int, ...]:
         """The delay before each further attempt; the last value repeats."""
@@ -184,6 +189,12 @@ class Metadata:
     def topic(self, name: str) -> Topic | None:
         """Return the topic or None."""
         return self.topics.get(name)
+
+    def is_older(self, name: str, physical_offset: int) -> bool:
+        """Return whether a record that waits for a topic was stored before the topic of this name
+        was created: it belongs to a deleted one."""
+        topic = self.topics.get(name)
+        return topic is not None and physical_offset < topic.since
 
     def group(self, name: str) -> Group | None:
         """Return the consumer group or None."""

@@ -5,8 +5,8 @@ repeated; a handle is valid for as long as its delivery lasts, through every cha
 time, and after the expiry until the message is delivered again; it acknowledges the message that it
 was delivered with, never another message that got the same queue offset after a diverged tail was
 truncated. An unusable handle is INVALID_RECEIPT_HANDLE and nothing else, because push consumers
-retry every other code without end; an unknown group has no handles and is not created; the answer
-to a change always has a usable handle.
+retry every other code without end; an unknown group has no handles and is not created, nor has a
+topic that was deleted or made unreadable; the answer to a change always has a usable handle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .delivery import Delivery, DeliveryRef, Key, Outcome
 from .group import PopGroup
 from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
 from .queue import PopQueue
-from .request import is_same_message, readable_topic
+from .request import is_same_message
 from .retry import NORMAL
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class AckService:
     def _ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> bytes:
         if self._lite.takes(request.group.name):
             return self._lite.ack(request, ctx).SerializeToString()
-        core, topic = self._find_core(request.topic.name, request.group.name, ctx)
+        found = self._find(request.topic.name, request.group.name, ctx)
         entries = request.entries
         if not entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
@@ -155,8 +155,8 @@ class AckService:
         for entry in entries:
             text = entry.receipt_handle
             code = _INVALID_STATUS
-            if core is not None:
-                code = self._ack_one(core, topic, decode_handle(text), now_ms, touched)
+            if found is not None:
+                code = self._ack_one(*found, decode_handle(text), now_ms, touched)
             failed += code is not _OK_ENTRY_STATUS
             if trace is not None and code is _OK_ENTRY_STATUS:
                 trace.acked(request.group.name, text, entry.message_id)
@@ -168,9 +168,9 @@ class AckService:
                     + code,
                 )
             )
-        if core is not None:
+        if found is not None:
             for key in touched:
-                self._pop.changed(core, key)
+                self._pop.changed(found[0], key)
         if failed == len(entries):
             parts[0] = field(
                 b"\x0a", status(v2.INVALID_RECEIPT_HANDLE, "receipt handle is not valid")
@@ -188,9 +188,10 @@ class AckService:
         group, topic, deliveries, answer = common
         if self._lite.takes(group):
             return None
-        core, _ = self._find_core(topic, group, ctx)
-        if not isinstance(core, PopGroup):
+        found = self._find(topic, group, ctx)
+        if found is None or not isinstance(found[0], PopGroup):
             return None
+        core = found[0]
         taken = []
         for kind, queue_id, offsets, pop_times_ms in deliveries:
             queue = core.queues.get((kind, queue_id))
@@ -248,7 +249,7 @@ class AckService:
         if request.receipt_handle:
             handle = self._usable(core, topic, request.receipt_handle)
         else:
-            handle = self._find(core, request.message_id)
+            handle = self._find_by_id(core, request.message_id)
         stored = self._stored(core, handle)
         now_ms = self._clock.wall_ms()
         claim = _claim(handle)
@@ -260,40 +261,48 @@ class AckService:
         )
         if outcome is not Outcome.DONE:
             return answer
-        origin = Origin(core.topic, _topic_of(core, handle.key), core.group)
-        end = self._dead_letters.append(origin, stored, max(1, request.delivery_attempt))
+        end = 0
+        queue = core.queues[handle.key]
+        if isinstance(queue, PopQueue) or not queue.was_acked(handle.offset):
+            origin = Origin(core.topic, _topic_of(core, handle.key), core.group)
+            end = self._dead_letters.append(origin, stored, max(1, request.delivery_attempt))
         core.ack(claim, now_ms)
         self._settled(core, handle)
         self._pop.changed(core, handle.key)
-        if self._durability.immediate:
+        if not end or self._durability.immediate:
             return answer
         return self._changes.when_durable(end, answer)
 
     def _core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core, Topic]:
         """Return the group's state and the topic. Raises WireError."""
-        core, topic = self._find_core(request.topic.name, request.group.name, ctx)
-        if core is None:
+        found = self._find(request.topic.name, request.group.name, ctx)
+        if found is None:
             raise WireError(
                 v2.INVALID_RECEIPT_HANDLE,
-                f"receipt handle is not valid: consumer group {request.group.name} does not exist",
+                f"receipt handle is not valid: consumer group {request.group.name} does not exist, "
+                f"or topic {request.topic.name} cannot be read",
             )
-        return core, topic
+        return found
 
-    def _find_core(
+    def _find(
         self, topic_name: str, group_name: str, ctx: RequestContext
-    ) -> tuple[Core | None, Topic]:
-        """Return the group's state, None for an unknown group, and the topic. Raises WireError.
+    ) -> tuple[Core, Topic] | None:
+        """Return the group's state and the topic; None without one of them, or for a topic that
+        may not be read: then no handle is valid. Raises WireError.
 
         Creates no group. A group whose record the log refused has a state but no metadata.
         """
         require_client_id(ctx)
         check_topic(topic_name)
         check_group(group_name)
-        topic = readable_topic(self._metadata, topic_name)
+        topic = self._metadata.topic(topic_name)
+        if topic is None or not topic.readable:
+            return None
         group = self._metadata.group(group_name)
-        if group is None:
-            return self._pop.existing_core(topic_name, group_name), topic
-        return self._pop.core(topic_name, group), topic
+        if group is not None:
+            return self._pop.core(topic_name, group), topic
+        core = self._pop.existing_core(topic_name, group_name)
+        return None if core is None else (core, topic)
 
     def _ack_one(
         self,
@@ -364,7 +373,7 @@ class AckService:
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "the message does not exist any more")
         return result.records[0]
 
-    def _find(self, core: Core, message_id: str) -> ReceiptHandle:
+    def _find_by_id(self, core: Core, message_id: str) -> ReceiptHandle:
         """Return the handle of a message in flight by its id: the C++ client sends no handle."""
         wanted = message_id.encode()
         looked_at = 0

@@ -105,10 +105,11 @@ class PopGroup:
         self.queues[key] = queue
         return queue
 
-    def in_flight(self, key: Key) -> int:
-        """Return the number of delivered, unacknowledged messages."""
-        queue = self.queues.get(key)
-        return len(queue.unacked) if queue else 0
+    def progress(self, key: Key, _now_ms: int, _alive: Alive) -> tuple[int, int]:
+        """Return the read offset and the delivered, unacknowledged messages: those below the read
+        offset that are not consumed, because a due one is copied or delivered first."""
+        queue = self.queues[key]
+        return queue.next_read, len(queue.unacked)
 
     def free_slots(self, queue: PopQueue) -> int:
         """Return how many more new messages of the queue may be in flight."""

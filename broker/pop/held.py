@@ -12,13 +12,14 @@ from ...proto import v1
 from .fifo.ordered_group import OrderedGroup
 
 if TYPE_CHECKING:
+    from .delivery import Alive
     from .reader import Core
 
 
-def deliveries_of(core: Core) -> Iterator[v1.GroupDelivery]:
-    """Return the deliveries of a group on a topic that are not acknowledged."""
+def deliveries_of(core: Core, now_ms: int, alive: Alive) -> Iterator[v1.GroupDelivery]:
+    """Return the deliveries of a group on a topic that are in flight."""
     if isinstance(core, OrderedGroup):
-        yield from _ordered(core)
+        yield from _ordered(core, now_ms, alive)
         return
     for queue in core.queues.values():
         for one in queue.unacked.values():
@@ -33,11 +34,12 @@ def deliveries_of(core: Core) -> Iterator[v1.GroupDelivery]:
             )
 
 
-def _ordered(core: OrderedGroup) -> Iterator[v1.GroupDelivery]:
+def _ordered(core: OrderedGroup, now_ms: int, alive: Alive) -> Iterator[v1.GroupDelivery]:
     for queue in core.queues.values():
         batch = queue.batch
-        for offset in batch.unacked() if batch is not None else ():
-            assert batch is not None
+        if batch is None or not batch.is_locked(now_ms, alive):
+            continue
+        for offset in batch.unacked():
             yield v1.GroupDelivery(
                 topic=core.topic,
                 queue_id=queue.queue_id,

@@ -28,6 +28,8 @@ from .reviver import LOOKED_AT, last_delay_ms
 from .turn import ANSWER_BYTES_MAX, PopTurn, TurnContext, matches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
     from ...store.message_store import MessageStore
@@ -315,7 +317,15 @@ def _convert_ordered(
     attempts = [core.attempt(queue, s.queue_offset, request.attempt_id) for s in records]
     middle = turn.handle_middle(queue.key, core.pop_ms(queue, turn.now_ms), FIFO_REVIVE_QUEUE)
     room = request.batch - len(turn.items)
-    offsets, full = _fill(turn, core.topic, records, room=room, middle=middle, attempts=attempts)
+    offsets, full = _fill(
+        turn,
+        core.topic,
+        records,
+        room=room,
+        middle=middle,
+        attempts=attempts,
+        was_acked=queue.was_acked,
+    )
     return offsets, offsets[-1] + 1 if full else result.next_offset
 
 
@@ -327,8 +337,12 @@ def _fill(
     room: int,
     middle: str,
     attempts: list[int] | None = None,
+    was_acked: Callable[[int], bool] | None = None,
 ) -> tuple[list[int], bool]:
-    """Add up to `room` messages to the answer; return their offsets, and whether it is full."""
+    """Add up to `room` messages to the answer; return their offsets, and whether it is full.
+
+    An acknowledged message without attempts left is consumed, not a dead letter.
+    """
     request = turn.request
     offsets: list[int] = []
     at = 0
@@ -341,7 +355,8 @@ def _fill(
         if at == begin:
             at += 1
             attempt = 1 if attempts is None else attempts[begin]
-            if _add_one(turn, topic, records[begin], attempt, receipts):
+            acked = was_acked is not None and was_acked(records[begin].queue_offset)
+            if _add_one(turn, topic, records[begin], attempt, receipts, acked=acked):
                 offsets.append(records[begin].queue_offset)
         if offsets and (len(offsets) == room or turn.size >= ANSWER_BYTES_MAX):
             return offsets, True
@@ -349,14 +364,21 @@ def _fill(
 
 
 def _add_one(
-    turn: PopTurn, topic: str, stored: StoredRecord, attempt: int, receipts: Receipts
+    turn: PopTurn,
+    topic: str,
+    stored: StoredRecord,
+    attempt: int,
+    receipts: Receipts,
+    *,
+    acked: bool,
 ) -> bool:
-    """Add a message to the answer unless it is filtered or moved to the dead-letter topic."""
+    """Add a message to the answer unless it is filtered, moved to the dead-letter topic, or
+    `acked` and without attempts left."""
     record = decode_delivery(stored.data)
     if not matches(record, turn.request.tags):
         return False
     given = record.reconsume_times + attempt - 1
-    if given >= receipts.attempts_max and turn.dead_letter(topic, stored, given):
+    if given >= receipts.attempts_max and (acked or turn.dead_letter(topic, stored, given)):
         return False
     offset = stored.queue_offset
     start = offset if receipts.start < 0 else receipts.start

@@ -252,19 +252,22 @@ class PopService:
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
         """Return the number of messages that a group received and did not acknowledge."""
         queues = self._subs.queues_of(topic, group, queue_id)
-        return sum(sub.core.in_flight(queue.key) for sub, queue in queues)
+        return sum(self._progress(sub, queue.key)[1] for sub, queue in queues)
 
     def progress(self, topic: str, group: str, queue_id: int) -> tuple[int, int] | None:
         """Return the read offset and the messages in flight; None without a state here."""
         for sub, queue in self._subs.queues_of(topic, group, queue_id):
-            return queue.next_read, sub.core.in_flight(queue.key)
+            return self._progress(sub, queue.key)
         return None
+
+    def _progress(self, sub: Subscription, key: Key) -> tuple[int, int]:
+        return sub.core.progress(key, self._clock.wall_ms(), self.reviver.alive)
 
     def deliveries(self, group: str) -> Iterator[v1.GroupDelivery]:
         """Return the messages of a group in flight, on all topics."""
         for sub in self._subs:
             if sub.core.group == group:
-                yield from deliveries_of(sub.core)
+                yield from deliveries_of(sub.core, self._clock.wall_ms(), self.reviver.alive)
 
     def restore_order(self, core: OrderedGroup) -> None:
         """Restore the lock of a FIFO state that another part owns."""

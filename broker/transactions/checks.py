@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..clients.registry import Client, ClientRegistry
     from ..dispatch_pump import DispatchPump
     from ..metadata.system_topics import SystemTopics
+    from ..metadata.tables import Metadata
     from ..runtime import Runtime
     from ..sending.internal_appender import InternalAppender
     from .half_messages import HalfMessages
@@ -67,6 +68,7 @@ class CheckRounds:
         self,
         *,
         runtime: Runtime,
+        metadata: Metadata,
         pump: DispatchPump,
         clients: ClientRegistry,
         system_topics: SystemTopics,
@@ -83,6 +85,7 @@ class CheckRounds:
         self._loop = runtime.loop
         self._broker_name = runtime.config.broker_name
         self._interval_ms = runtime.config.transaction_check_interval
+        self._metadata = metadata
         self._pump = pump
         self._clients = clients
         self._system_topics = system_topics
@@ -175,9 +178,20 @@ class CheckRounds:
                 logger.warning("transaction.lost message=%s: deleted by retention", half.key)
                 halves.give_up(half)
                 continue
+            if self._is_left_over(half):
+                logger.warning(
+                    "transaction.dropped message=%s topic=%s: the topic was deleted",
+                    *(half.key, half.topic),
+                )
+                halves.give_up(half)
+                continue
             steps.append((half, step, record))
             size += record.size
         return steps, True
+
+    def _is_left_over(self, half: HalfMessage) -> bool:
+        metadata = self._metadata
+        return metadata.topic(half.topic) is None or metadata.is_older(half.topic, half.physical)
 
     def _take(self, steps: list[tuple[HalfMessage, Step, Record]]) -> bool:
         """Append the copies, then ask; return False if the log accepts nothing now.

@@ -196,6 +196,7 @@ class Transactions:
         )
         self.checks = CheckRounds(
             runtime=runtime,
+            metadata=self._metadata,
             pump=self._pump,
             clients=self._clients,
             system_topics=self._system_topics,
@@ -384,6 +385,9 @@ class Transactions:
         topic = self._metadata.topic(half.topic)
         if topic is None:
             raise WireError(v2.TOPIC_NOT_FOUND, f"topic {half.topic} does not exist any more")
+        if self._metadata.is_older(half.topic, half.physical):
+            self.halves.give_up(half)
+            raise _unknown("the transaction's topic was deleted")
         record = self.halves.record(half)
         if record is None:
             self.halves.give_up(half)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ...client.message import Message
 
 _BODY_CHARS_MAX = 40
-_ERRORS_SHOWN = 5
 
 _selection = with_options(
     click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}."),
@@ -145,6 +144,7 @@ def redrive(
     """Send the dead letters of GROUP again, to the topic of each; prints the plan and asks.
 
     What an earlier redrive has sent is omitted, so the command can be repeated. Dead letters stay.
+    One that cannot be sent does not stop the others; the end names each, and the exit code is 1.
     All consumer groups of the topic receive the copies: --to names another topic.
 
     \b
@@ -159,25 +159,32 @@ def redrive(
         group, selection["begin"], selection["end"], selection["origin"], selection["ids"]
     )
     with broker_groups(endpoint) as groups, Connection(endpoint) as connection:
-        plan = work.plan(groups, dead_letters(groups, connection, wanted), to)
-        fields = {"group": group, "without_topic": plan.without_target}
+        letters = dead_letters(groups, connection, wanted)
+        plan = work.plan(groups, letters, to, wanted.ids)
+        problems = plan.problems()
+        fields: dict[str, Any] = {"group": group, "without_topic": len(plan.without_target)}
+        if plan.missing:
+            fields["missing"] = plan.missing
         rows = plan.rows()
         question = f"Send {len(plan.copies)} messages again?"
-        if not plan.copies and not plan.without_target and output == "table":
+        if not plan.copies and not problems and output == "table":
             click.echo(f"Group {group} has no dead letters to send again.")
             return
+        only_shows = dry_run
         if not plan.copies and not dry_run:
             fields["to_send"] = 0
             dry_run = True
-        if not go_on(fields, question, output, rows=rows, dry_run=dry_run, yes=yes):
+        goes_on = go_on(fields, question, output, rows=rows, dry_run=dry_run, yes=yes)
+        if not goes_on and (only_shows or plan.copies):
             return
-        errors = [error for error in work.send(connection, plan.copies) if error is not None]
-    sent = len(plan.copies) - len(errors)
-    if output == "table":
+        sent = 0
+        for copy, error in zip(plan.copies, work.send(connection, plan.copies), strict=True):
+            sent += error is None
+            if error is not None:
+                problems.append((copy.letter.message_id, f"topic {copy.topic}: {error}"))
+    if output == "table" and plan.copies:
         click.echo(f"Sent {sent} of {len(plan.copies)} messages again.")
-    if errors:
-        reasons = list(dict.fromkeys(map(str, errors)))[:_ERRORS_SHOWN]
-        raise CliError(
-            "\n".join([f"{len(errors)} messages were not sent:", *reasons, "Repeat the command."]),
-            Exit.FAILED,
-        )
+    if problems:
+        said = [f"{message_id}: {reason}" for message_id, reason in problems]
+        first = f"{len(problems)} messages were not sent:"
+        raise CliError("\n".join([first, *said, "Repeat the command."]), Exit.FAILED)

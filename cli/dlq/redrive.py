@@ -6,7 +6,7 @@ keeps them, and omits them. Dead letters are not deleted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -40,7 +40,17 @@ class Plan:
     copies: list[Copy] = field(default_factory=list)
     #: By target topic.
     sent_before: Counter[str] = field(default_factory=Counter)
-    without_target: int = 0
+    #: Ids of dead letters whose origin is unknown.
+    without_target: list[str] = field(default_factory=list)
+    #: Wanted ids that no dead letter has.
+    missing: list[str] = field(default_factory=list)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return message id and reason of what is not sent."""
+        return [
+            *((one, "no such dead letter") for one in self.missing),
+            *((one, "its topic is unknown: name one with --to") for one in self.without_target),
+        ]
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row for each target topic."""
@@ -51,15 +61,20 @@ class Plan:
         ]
 
 
-def plan(groups: BrokerGroups, letters: Iterable[Message], to: str) -> Plan:
-    """Find the targets of dead letters, and which copies exist already. Raises CliError."""
+def plan(
+    groups: BrokerGroups, letters: Iterable[Message], to: str, ids: Sequence[str] = ()
+) -> Plan:
+    """Find the targets of dead letters, and which copies exist already; `ids` are those that the
+    user named. Raises CliError."""
     found = Plan()
+    absent = dict.fromkeys(ids)
     for batch in _batches(letters):
         copies = []
         for letter in batch:
+            absent.pop(letter.message_id, None)
             topic = to or origin_of(letter)
             if not topic:
-                found.without_target += 1
+                found.without_target.append(letter.message_id)
                 continue
             key = unique_key("redrive", letter.broker, letter.topic, letter.offset, topic)
             copies.append(Copy(letter, topic, key))
@@ -69,6 +84,7 @@ def plan(groups: BrokerGroups, letters: Iterable[Message], to: str) -> Plan:
                 found.sent_before[copy.topic] += 1
             else:
                 found.copies.append(copy)
+    found.missing = list(absent)
     return found
 
 
@@ -89,26 +105,46 @@ def _exists(groups: BrokerGroups, copy: Copy) -> bool:
 
 
 def send(connection: Connection, copies: Sequence[Copy]) -> Iterator[CliError | None]:
-    """Send copies; yield for each its error, or None. Raises CliError for an unknown topic."""
-    routes: dict[str, v2.QueryRouteResponse] = {}
+    """Send copies; yield for each its error, or None. One that fails does not stop the others."""
+    routes: dict[str, v2.QueryRouteResponse | CliError] = {}
     for first in range(0, len(copies), _BATCH):
-        pending = []
+        started: list[Callable[[], v2.SendMessageResponse] | CliError] = []
         for copy in copies[first : first + _BATCH]:
-            draft = _draft(copy)
-            if copy.topic not in routes:
-                routes[copy.topic] = route_of(connection, draft)
-            if v2.DELAY in routes[copy.topic].message_queues[0].accept_message_types:
-                draft = replace(draft, delay_ms=0)
-            kind = message_type(draft, routes[copy.topic])
-            request = v2.SendMessageRequest(messages=[message_of(draft, kind, copy.message_id)])
-            pending.append(connection.start(paths.SEND_MESSAGE, request, v2.SendMessageResponse))
-        for result in pending:
             try:
-                answer = result()
-                status = answer.entries[0].status if answer.entries else answer.status
-                yield None if status.code == v2.OK else refusal(status.code, status.message)
+                started.append(_start(connection, copy, routes))
             except CliError as error:
-                yield error
+                started.append(error)
+        for result in started:
+            yield result if isinstance(result, CliError) else _outcome(result)
+
+
+def _start(
+    connection: Connection, copy: Copy, routes: dict[str, v2.QueryRouteResponse | CliError]
+) -> Callable[[], v2.SendMessageResponse]:
+    """Send a copy; return what waits for the answer. Raises CliError."""
+    draft = _draft(copy)
+    if copy.topic not in routes:
+        try:
+            routes[copy.topic] = route_of(connection, draft)
+        except CliError as error:
+            routes[copy.topic] = error
+    route = routes[copy.topic]
+    if isinstance(route, CliError):
+        raise route
+    if v2.DELAY in route.message_queues[0].accept_message_types:
+        draft = replace(draft, delay_ms=0)
+    message = message_of(draft, message_type(draft, route), copy.message_id)
+    request = v2.SendMessageRequest(messages=[message])
+    return connection.start(paths.SEND_MESSAGE, request, v2.SendMessageResponse)
+
+
+def _outcome(result: Callable[[], v2.SendMessageResponse]) -> CliError | None:
+    try:
+        answer = result()
+    except CliError as error:
+        return error
+    status = answer.entries[0].status if answer.entries else answer.status
+    return None if status.code == v2.OK else refusal(status.code, status.message)
 
 
 def _draft(copy: Copy) -> Draft:

@@ -184,6 +184,7 @@ class Delivery:
     reconsume_times: int
     #: Cache of the decoded properties.
     decoded: dict[bytes, bytes] | None = field(default=None, repr=False, compare=False)
+    prepared_transaction_offset: int = 0
 
 
 def pack_host(host: str, port: int) -> bytes:
@@ -385,7 +386,7 @@ def decode_delivery(data: bytes) -> Delivery:
         store_ms,
         store_host,
         reconsumed,
-        _prepared,
+        prepared,
         body_length,
     ) = fixed.unpack_from(data)
     body_at = fixed.size
@@ -407,6 +408,7 @@ def decode_delivery(data: bytes) -> Delivery:
         store_ms,
         store_host,
         reconsumed,
+        prepared_transaction_offset=prepared,
     )
 
 

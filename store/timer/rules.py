@@ -40,6 +40,11 @@ REAL_QUEUE: Final = "REAL_QID"
 #: The request properties, in order of precedence.
 REQUESTED: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 _KEY_SEPARATOR: Final = "+"
+#: No property value can contain it.
+_MARK_SEPARATOR: Final = "\x01"
+#: Marks of cancellations.
+ANY_MARK: Final = 0
+NO_MARK: Final = -1
 
 
 class Verdict(enum.Enum):
@@ -130,12 +135,29 @@ def delete_key(unique_key: str, real_topic: str = "") -> str:
     return f"{real_topic}{_KEY_SEPARATOR}{unique_key}" if real_topic else unique_key
 
 
-def cancellation(key: str, real_topic: str) -> str:
-    """Return what a cancellation with TIMER_DEL_UNIQKEY `key` and REAL_TOPIC names, in the form
-    with the topic: it cancels messages of its own topic only."""
-    return key if key.startswith(real_topic + _KEY_SEPARATOR) else delete_key(key, real_topic)
+def recall_key(unique_key: str, mark: int) -> str:
+    """Return what names a waiting message within its topic: its key, and the mark in its record's
+    prepared transaction offset (0 in Apache's records)."""
+    return f"{unique_key}{_MARK_SEPARATOR}{mark:x}" if mark > 0 else unique_key
 
 
-def is_cancelled(keys: Container[str], unique_key: str, real_topic: str) -> bool:
-    """Return whether a cancellation in the same slot names the message."""
-    return delete_key(unique_key, real_topic) in keys
+def cancellation(key: str, real_topic: str, mark: int) -> str:
+    """Return what a cancellation names, for `is_cancelled`: the message of its topic with this
+    mark, with ANY_MARK every one with the key (Apache's), with NO_MARK those without a mark. It
+    names messages of its own topic only.
+
+    `key` is TIMER_DEL_UNIQKEY in either form, `mark` the record's prepared transaction offset.
+    """
+    if not real_topic:
+        return key
+    name = delete_key(key.removeprefix(f"{real_topic}{_KEY_SEPARATOR}"), real_topic)
+    if mark == ANY_MARK:
+        return name
+    return f"{name}{_MARK_SEPARATOR}{mark:x}" if mark > 0 else f"{name}{_MARK_SEPARATOR}"
+
+
+def is_cancelled(names: Container[str], key: str, real_topic: str) -> bool:
+    """Return whether a cancellation in the same slot names the message with this `recall_key`."""
+    unique_key, _, mark = key.partition(_MARK_SEPARATOR)
+    name = delete_key(unique_key, real_topic)
+    return name in names or f"{name}{_MARK_SEPARATOR}{mark}" in names

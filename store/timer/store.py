@@ -207,8 +207,7 @@ class TimerStore:
         self.damaged = True
 
     def cancelled_keys(self, cancellations: Iterable[TimerUnit]) -> frozenset[str]:
-        """Return the keys that they cancel, for `rules.is_cancelled`; deleted messages are
-        skipped."""
+        """Return what they cancel, for `rules.is_cancelled`; deleted messages are skipped."""
         keys = set()
         for unit in cancellations:
             try:
@@ -218,7 +217,8 @@ class TimerStore:
             properties = decode_properties(record.properties)
             key = properties.get(DELETE_KEY)
             if key:
-                keys.add(cancellation(key, properties.get(REAL_TOPIC, "")))
+                mark = record.prepared_transaction_offset
+                keys.add(cancellation(key, properties.get(REAL_TOPIC, ""), mark))
         return frozenset(keys)
 
     def number_at(self, slot_ms: int) -> int:

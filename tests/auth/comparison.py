@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -270,6 +271,7 @@ class World:
         queue = {"topic": values["topic"], "brokerName": "DefaultBroker", "queueId": 0}
         entry = {"topic": values["topic"], "subString": "*", "subVersion": 1}
         consumer = {"groupName": values["group"], "subscriptionDataSet": [entry]}
+        unread = [chance.choice((1, {}, {"groupName": [values["group"]]}))] * chance.choice((0, 1))
         start = chance.choice((0, 1 << 62, 10**4_000))
         ack = {"c": values["group"], "t": values["topic"], "r": "0", "so": start, "q": 0, "rq": 0}
         ack.update({"pt": 1, "it": 1, "b": base64.b64encode(chance.randbytes(64)).decode()})
@@ -278,16 +280,20 @@ class World:
             **{"clientID": "c1", "clientId": "c1", "consumerGroup": values["consumerGroup"]},
             **{"group": values["group"], "topic": values["topic"], "brokerName": "DefaultBroker"},
             **{"mqSet": [queue] * many, "subscriptionData": entry, "acks": [ack] * many},
-            **{"consumerDataSet": [consumer], "producerDataSet": [{"groupName": "PG"}]},
+            **{"consumerDataSet": [*unread, consumer], "producerDataSet": [{"groupName": "PG"}]},
         }
         if chance.random() < 0.3:
             document["withoutSub"] = True
         for name in list(document):
             if chance.random() < 0.05:
                 document[name] = chance.choice((None, 0, [], {}, "", [document[name]]))
+        if chance.random() < 0.3:
+            document = loose(document, chance)
         text = json.dumps(document)
         if chance.random() < 0.2:  # a name twice
             text = text[:-1] + f',"topic":"{self.names["rival"]["topic"]}"}}'
+        if chance.random() < 0.2:  # as only fastjson reads it
+            text = re.sub(r'"(\w+)":', chance.choice((r"\1:", r"'\1':")), text)
         return text.encode()
 
     # -- gRPC -------------------------------------------------------------------------------------
@@ -368,6 +374,19 @@ def spelled(value: Any, chance: Random) -> str:
     if chance.random() < (0.7 if isinstance(value, int) else 0.95):
         return text
     return chance.choice(_NUMBERS if isinstance(value, int) else _NAMES).format(text)
+
+
+def loose(value: Any, chance: Random) -> Any:
+    """Return a document whose values have types that fastjson converts."""
+    if isinstance(value, dict):
+        return {name: loose(item, chance) for name, item in value.items()}
+    if isinstance(value, list):
+        return [loose(item, chance) for item in value]
+    if isinstance(value, int) and value < 1 << 63:
+        return chance.choice((value, str(value), float(value), [value]))
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value
 
 
 def _handle(topic: str) -> str:

@@ -68,7 +68,11 @@ def model(rows, resource: str, action: str, address: str) -> bool:  # type: igno
             for pattern, actions, allow, networks in rows
             if group_form(pattern) == level
             and (action in actions or "All" in actions)
-            and (not networks or any(within(address, network) for network in networks))
+            and (
+                not networks
+                or any(within(address, network) for network in networks)
+                or not (address or allow)  # an unknown address may be a denied one
+            )
         ]
         if decisions:
             return all(decisions)

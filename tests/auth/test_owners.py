@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.signature import authorization
 from cometmq.broker.transactions.records import TransactionId
@@ -120,14 +122,14 @@ async def test_a_check_goes_to_a_producer_with_the_right_to_send_only(tmp_path: 
         assert not await ask(live)
         put(live, "p", (f"Topic:{TOPIC}", "Pub"))
         assert await ask(live)
-        live.node.metadata.put_user(replace(live.node.metadata.users["p"], enabled=False))
+        live.node.metadata.put_user(structs.replace(live.node.metadata.users["p"], enabled=False))
         assert not await ask(live)
 
 
 async def test_a_reply_goes_to_a_client_whose_user_is_enabled_only(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (live, client):
         await client.post(signed(producing("p1", "producers"), "p"))
-        live.node.metadata.put_user(replace(live.node.metadata.users["p"], enabled=False))
+        live.node.metadata.put_user(structs.replace(live.node.metadata.users["p"], enabled=False))
         sent = message(properties="REPLY_TO_CLIENT\x01p1\x02")
         answer = await client.post(
             signed(replace(sent, code=Request.SEND_REPLY_MESSAGE_V2), "admin")

@@ -100,6 +100,7 @@ class Lite:
             answer = self.one.node.lite.subscribing.sync(request, self.one.context(client))
         except WireError as error:
             return error.code
+        assert isinstance(answer, v2.SyncLiteSubscriptionResponse)  # nothing waits for a disk here
         return answer.status.code
 
     async def receive(self, client: str = "c@1", **fields: Any) -> Received:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.metadata.tables import PERM_WRITE, Topic
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import desk, message, parse_received, resource
@@ -50,13 +51,41 @@ async def test_request_level_failures_have_no_entries(tmp_path: Path) -> None:
         for topic, group, code in (
             ("a b", "g", v2.ILLEGAL_TOPIC),
             ("t", "a b", v2.ILLEGAL_CONSUMER_GROUP),
-            ("nowhere", "g", v2.TOPIC_NOT_FOUND),
         ):
             answer = one.ack(topic, group, "x")
             assert (answer.status.code, len(answer.entries)) == (code, 0)
         assert one.ack("t", "g").status.code == v2.INTERNAL_SERVER_ERROR
         many = one.ack("t", "g", *["x"] * 5_000)
         assert many.status.code == v2.BAD_REQUEST
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("gone", ["deleted", "unreadable", "group deleted"])
+async def test_handles_are_invalid_when_the_topic_cannot_be_read_any_more(
+    tmp_path: Path, orderly: bool, gone: str
+) -> None:
+    """Push consumers repeat every other code without end."""
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.group("g", orderly=orderly)
+        await one.sent("t", b"a")
+        (handle,) = (await one.receive("t", "g")).handles
+        if gone == "deleted":
+            one.node.meta_log.delete_topic("t")
+        elif gone == "unreadable":
+            one.node.meta_log.write_topic(Topic("t", 1, 1, perm=PERM_WRITE))
+        else:
+            one.node.meta_log.delete_group("g", keep_offsets=False)
+        answer = one.ack("t", "g", handle)
+        assert answer.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert [entry.status.code for entry in answer.entries] == [v2.INVALID_RECEIPT_HANDLE]
+        changed = one.change("t", "g", handle, 60)
+        assert (changed.status.code, changed.receipt_handle) == (v2.INVALID_RECEIPT_HANDLE, handle)
+        request = v2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle)
+        request.topic.name, request.group.name = "t", "g"
+        with pytest.raises(WireError) as caught:
+            one.acks.forward_to_dead_letter_queue(request, one.context())
+        assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.broker.messages import filters
 from cometmq.proto import v2
+from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.store.format.properties import decode_properties
@@ -354,7 +355,7 @@ async def test_members_of_a_group_learn_of_each_other(tmp_path: Path) -> None:
 
 
 MALFORMED = (
-    *(b"", b"[]", b"{}", b'{"clientID":1}', b'{"clientID":"c","consumerDataSet":{}}'),
+    *(b"", b"[]", b"{}", b'{"clientID":[]}', b'{"clientID":"c","consumerDataSet":{}}'),
     b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[1]}]}',
     *(b'{"clientID":"c","consumerDataSet":[1]}', b"[" * 100_000, b" " * (2 << 20)),
 )
@@ -377,6 +378,62 @@ async def test_a_heartbeat_parses_no_expression_and_a_wrong_one_refuses_its_pull
         assert answer.code == Reply.SUBSCRIPTION_PARSE_FAILED
         answer = await client.call(Request.HEART_BEAT, body("x" * 16_385))
         assert "longer than 16384 characters" in (answer.remark or "")
+
+
+async def test_a_heartbeat_is_read_as_fastjson_reads_it(tmp_path: Path) -> None:
+    """The C++ client writes numbers as texts and enums as numbers."""
+    document = json.loads(heartbeat("c1"))
+    (group,) = document["consumerDataSet"]
+    group |= {"consumeType": 1, "messageModel": 1, "consumeFromWhere": 4, "unitMode": "false"}
+    group["subscriptionDataSet"][0]["subVersion"] = "1795839709992"
+    del group["subscriptionDataSet"][0]["expressionType"]
+    loose = json.dumps(document).replace('"clientID": "c1"', "clientID: 'c1'")
+    async with classic(tmp_path) as (_, client):
+        for body in (json.dumps(document), loose):
+            assert (await client.call(Request.HEART_BEAT, body.encode())).code == Reply.SUCCESS
+        found = await client.call(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
+        assert loads(found.body) == {"consumerIdList": ["c1"]}
+        about = await client.call(Admin.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
+        found = loads(about.body)
+        assert (found["consumeType"], found["messageModel"], found["consumeFromWhere"]) == (
+            *("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET"),
+        )
+        assert found["subscriptionTable"][TOPIC]["subVersion"] == 1795839709992
+        queues = [{"brokerName": "broker-a", "queueId": "1", "topic": TOPIC}]
+        lock = {"clientId": "c1", "consumerGroup": GROUP, "mqSet": queues}
+        answer = await client.call(Request.LOCK_BATCH_MQ, json.dumps(lock).encode())
+        assert [queue["queueId"] for queue in loads(answer.body)["lockOKMQSet"]] == [1]
+
+
+async def test_one_group_of_a_heartbeat_does_not_stop_the_others(tmp_path: Path) -> None:
+    document = json.loads(heartbeat("c1"))
+    (group,) = document["consumerDataSet"]
+    names = [f"g{number}" for number in range(110)]
+    bad = [{**group, "groupName": "a b"}, {**group, "groupName": "g", "subscriptionDataSet": [1]}]
+    document["consumerDataSet"] = [*bad, *({**group, "groupName": name} for name in names)]
+    document["producerDataSet"] = [{"groupName": f"p{number}"} for number in range(501)]
+    async with classic(tmp_path) as (_, client):
+        answer = await client.call(Request.HEART_BEAT, json.dumps(document).encode())
+        assert "at most 500" in (answer.remark or "")
+        for name in ("g0", "g109"):
+            found = await client.call(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=name)
+            assert loads(found.body) == {"consumerIdList": ["c1"]}
+
+
+async def test_a_heartbeat_creates_a_bounded_number_of_groups(tmp_path: Path) -> None:
+    document = json.loads(heartbeat("c1"))
+    (group,) = document["consumerDataSet"]
+    names = [f"g{number}" for number in range(200)]
+    document["consumerDataSet"] = [*({**group, "groupName": name} for name in names), group]
+    body = json.dumps(document).encode()
+    async with classic(tmp_path) as (live, client):
+        await client.call(Request.HEART_BEAT, heartbeat("c2"))
+        answer = await client.call(Request.HEART_BEAT, body)
+        assert "creates at most 120" in (answer.remark or "")
+        found = await client.call(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
+        assert loads(found.body) == {"consumerIdList": ["c2", "c1"]}
+        assert (await client.call(Request.HEART_BEAT, body)).code == Reply.SUCCESS
+        assert live.node.metadata.groups.keys() >= set(names)
 
 
 async def test_a_malformed_heartbeat_is_refused(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
     ("code", "document"),
     [
         (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": {}}),
-        (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": 1}]}),
+        (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": []}]}),
         (Admin.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": "a"}] * 1_001}),
         (Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, []),
         (Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "a", "retryMaxTimes": "x"}),
@@ -165,7 +165,7 @@ async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
             Admin.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
             {"groupName": "a", "groupRetryPolicy": {"customizedRetryPolicy": {"next": ["x"]}}},
         ),
-        (Admin.AUTH_CREATE_USER, {"password": 1}),
+        (Admin.AUTH_CREATE_USER, {"password": {}}),
     ],
 )
 async def test_a_body_of_the_wrong_form_is_an_error(

@@ -111,7 +111,7 @@ async def test_invalid_delays_are_refused(tmp_path: Path) -> None:
             k.node.sender.append(k.node.delayed.record(Message(TOPIC, 0, b"x"), {}, due))
         await k.dispatched()
         while k.node.timers.number_at(due - 1000) < 2:
-            k.node.timers.waits(0, "")  # dispatches the arrivals
+            k.node.timers.waits(0, "", TOPIC)  # dispatches the arrivals
         assert refusal(k, {}, due) == v2.TOO_MANY_REQUESTS
 
 

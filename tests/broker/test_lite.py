@@ -97,7 +97,7 @@ async def test_unacknowledged_messages_are_redelivered_and_then_dead_lettered(
         await one.one.dispatched()
         one.one.topic("other")
         dead = await one.one.receive("%DLQ%g", "reader")
-        assert dead.bodies == [b"a1", b"a2"]
+        assert dead.bodies == [b"a1"]  # the other one was acknowledged
         origin = dead.messages[0].system_properties.dead_letter_queue
         assert (origin.topic, origin.message_id) == (PARENT, "a-0")
         # The copies are not messages of the lite topic.

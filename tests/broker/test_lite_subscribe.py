@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.admin.groups import _wanted
 from cometmq.broker.clients.stacks import ClientStacks
 from cometmq.broker.clients.telemetry import TelemetryService
 from cometmq.broker.lite import subscribe as lite_subscribe
+from cometmq.broker.lite.names import BOUND_TOPIC, WILDCARD
 from cometmq.broker.metadata.tables import Group
-from cometmq.proto import v2
+from cometmq.proto import v1, v2
 from cometmq.tests.broker.desk import message
 from cometmq.tests.broker.lite_desk import (
     ADD,
@@ -205,6 +207,45 @@ async def test_a_wildcard_group_receives_every_lite_topic(tmp_path: Path) -> Non
         assert one.sync(NONE) == v2.OK
         await one.send("old", b"x")
         await one.nothing()
+
+
+@pytest.mark.parametrize("between", ["nothing", "a restart", "a lost snapshot of offsets"])
+async def test_a_wildcard_group_gets_what_was_sent_while_its_client_was_away(
+    tmp_path: Path, between: str
+) -> None:
+    names = ["new", "newer", "newest"]
+    async with lite(tmp_path) as one:
+        one.bind(sub__wildcard="true", sub__client__max__event__cnt="2")
+        await one.send("old", b"before")
+        assert one.sync(ALL) == v2.OK
+        await one.send("old", b"old")
+        got = await one.receive()
+        assert got.bodies == [b"old"]
+        one.ack(*got.handles)
+        one.one.node.lite._drop(("g", "c@1"))  # as a minute without a refresh
+        for name in names:
+            await one.send(name, name.encode())
+        if between == "nothing":
+            assert one.sync(ALL) == v2.OK
+            assert sorted((await one.receive()).bodies) == [name.encode() for name in names]
+            return
+        if between != "a restart":
+            for queue in one.queues:  # snapshots follow the log every 200 ms
+                one.one.node.offsets.forget(queue, "g")
+            names.append("old")
+    async with lite(tmp_path) as one:
+        assert one.sync(ALL) == v2.OK
+        assert sorted((await one.receive()).bodies) == [name.encode() for name in names]
+
+
+def test_a_group_that_changes_its_lite_topics_subscribes_to_them_later() -> None:
+    known = Group("g", attributes={BOUND_TOPIC: PARENT, WILDCARD: "true"}, lite_since=7)
+
+    def since(*changes: str) -> int:
+        return _wanted(v1.CreateGroupRequest(name="g", attributes=changes), known).lite_since
+
+    assert since("+lite.sub.client.quota=5") == 7
+    assert since("+lite.bind.topic=other") == since("-lite.sub.wildcard") == -1
 
 
 async def test_dropped_events_lose_no_message(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cometmq.broker.pop.fifo.order_info import batch_of, batch_to_json, batches_
 from cometmq.broker.pop.fifo.ordered_group import Batch
 from cometmq.proto import v2
 from cometmq.store.format.json_file import dumps, loads
-from cometmq.tests.broker.desk import desk
+from cometmq.tests.broker.desk import Desk, desk, resource
 from cometmq.tests.formats.cases import unpack
 
 FILE = "consumerOrderInfo.json"
@@ -44,7 +45,7 @@ def _batches(draw: st.DrawFn) -> Batch:
     # fmt: off
     return Batch(
         pop_ms, pop_ms + draw(st.integers(0, 1 << 32)), attempt_id, offsets, offsets[-1] + 1,
-        attempts, "", pop_ms, draw(some), visible,
+        attempts, "", pop_ms, draw(some), visible, acked_before=draw(some),
     )
     # fmt: on
 
@@ -91,6 +92,52 @@ async def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path)
         one.advance(30_000)
         third = await one.receive("t", "g")
         assert (third.bodies, third.attempts) == ([b"c"], [3])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_acknowledged_message_never_becomes_a_dead_letter(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=True, max_attempts=3)
+        await one.sent("t", b"a", b"b", b"c", b"d", message_group="k")
+        got = await one.receive("t", "g", batch=4)
+        one.ack("t", "g", *got.handles[1:3])
+        one.advance(30_000)
+        got = await one.receive("t", "g", batch=4)
+        assert got.bodies == [b"a", b"b", b"c", b"d"]  # documented
+        one.ack("t", "g", got.handles[3])
+        forwarded = await _forward(one, got.handles[2])
+        assert forwarded == v2.OK  # its consumer failed it this time
+        now_ms = one.node.runtime.clock.wall_ms()
+        if restarts:
+            await one.live.server.stop(1.0)
+        else:
+            await _expects_dead_letter_of_a(one)
+    if restarts:
+        async with desk(tmp_path) as one:
+            one.advance(now_ms - one.node.runtime.clock.wall_ms())
+            await _expects_dead_letter_of_a(one)
+
+
+async def _forward(one: Desk, handle: str) -> int:
+    request = v2.ForwardMessageToDeadLetterQueueRequest(
+        topic=resource("t"), group=resource("g"), receipt_handle=handle
+    )
+    answer = one.acks.forward_to_dead_letter_queue(request, one.context())
+    return (await answer if isinstance(answer, asyncio.Future) else answer).status.code
+
+
+async def _expects_dead_letter_of_a(one: Desk) -> None:
+    one.advance(30_000)
+    await one.receive("t", "g", batch=4)
+    one.advance(30_000)
+    await one.nothing("t", "g", batch=4)
+    await one.dispatched()
+    assert one.node.pop.in_flight("t", "g", 0) == 0
+    assert one.node.offsets.get("t", "g", 0) == 4
+    assert (await one.receive("%DLQ%g", "reader")).bodies == [b"a"]
 
 
 async def test_a_batch_beyond_the_log_end_locks_nothing(tmp_path: Path) -> None:

@@ -68,6 +68,36 @@ def test_after_the_expiry_delivery_restarts_at_the_first_unacknowledged_message(
     assert pop(made, queue, 3, START_MS + HIDDEN_MS) == [(0, 2), (1, 2), (2, 2)]
 
 
+def test_what_was_acknowledged_in_any_batch_is_known_until_it_is_consumed() -> None:
+    made, queue = group()
+    pop(made, queue, 4, START_MS)
+    made.ack(claim(queue, 3), START_MS)
+    pop(made, queue, 1, START_MS + HIDDEN_MS)
+    pop(made, queue, 4, START_MS + 2 * HIDDEN_MS)
+    assert [offset for offset in range(5) if queue.was_acked(offset)] == [3]
+    made.deliver(queue, [], 3, PopOptions(START_MS + 3 * HIDDEN_MS, HIDDEN_MS))
+    made.validate()
+    assert queue.committed == 4  # the others are dead letters; it is consumed
+    pop(made, queue, 1, START_MS + 3 * HIDDEN_MS)
+    queue.jump(3)
+    assert not queue.was_acked(3)  # an operator wants it again
+
+
+def test_only_a_locked_batch_is_in_flight() -> None:
+    made, queue = group()
+
+    def progress(now_ms: int) -> tuple[int, int]:
+        return made.progress((0, 0), now_ms, lambda client_id: client_id == "alive")
+
+    pop(made, queue, 3, START_MS)
+    made.ack(claim(queue, 0), START_MS)
+    assert progress(START_MS + HIDDEN_MS - 1) == (3, 2)
+    assert progress(START_MS + HIDDEN_MS) == (1, 0)
+    pop(made, queue, 2, START_MS + HIDDEN_MS, owner="alive")
+    assert progress(START_MS + 2 * HIDDEN_MS) == (3, 2)
+    pop(made, queue, 2, START_MS + 3 * HIDDEN_MS, owner="gone")
+
+
 def test_the_same_attempt_id_gets_the_same_batch_at_once_with_the_attempts_unchanged() -> None:
     made, queue = group()
     assert pop(made, queue, 2, START_MS, "a") == [(0, 1), (1, 1)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cometmq.broker.delay.recall_handle import RecallHandle, decode_recall_handle
 from cometmq.broker.delay.timer_intake import TimerIntake
@@ -54,9 +55,9 @@ def test_a_handle_for_apaches_store_is_decoded() -> None:
     assert decode_recall_handle(text) == RecallHandle("T", "broker-a", 1795255731001, "0102FC")
 
 
-async def send(k: Desk, body: bytes, due_ms: int, message_id: str) -> str:
+async def send(k: Desk, body: bytes, due_ms: int, message_id: str, topic: str = TOPIC) -> str:
     """Send a delayed message; return its recall handle."""
-    sent = message(TOPIC, body, message_id)
+    sent = message(topic, body, message_id)
     sent.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
     answer = await k.send(sent)
     assert answer.status.code == v2.OK, answer
@@ -92,6 +93,44 @@ async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> Non
         assert (await recall(k, handle)).status.code == v2.NOT_FOUND
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_recall_names_exactly_one_message(tmp_path: Path, restarts: bool) -> None:
+    clock = Clock()
+    async with desk(tmp_path, clock=clock) as k:
+        for topic in (TOPIC, "Other"):
+            k.topic(topic, message_type=v2.DELAY)
+        due = clock.wall_ms() + HOUR
+        first = await send(k, b"first", due, "M1")
+        await send(k, b"second", due, "M1")
+        await send(k, b"other", due, "M1", topic="Other")
+        assert (await recall(k, first)).status.code == v2.OK
+        if not restarts:
+            await _only_the_first_is_recalled(k)
+    if restarts:
+        async with desk(tmp_path, clock=clock) as k:
+            await _only_the_first_is_recalled(k)
+
+
+async def _only_the_first_is_recalled(k: Desk) -> None:
+    k.advance(HOUR)
+    await until(lambda: sum(k.node.timers.stats.dequeued_by_topic.values()) >= 3)
+    assert (await k.receive("Other", GROUP)).bodies == [b"other"]
+    assert (await k.receive(TOPIC, GROUP)).bodies == [b"second"]
+
+
+async def test_a_recall_handle_cannot_be_forged(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        real = decode_recall_handle(
+            await send(k, b"kept", k.node.runtime.clock.wall_ms() + HOUR, "M1")
+        )
+        assert real is not None and real.mark
+        for mark in (0, real.mark ^ 1):
+            await recall(k, replace(real, mark=mark).encode())
+        k.advance(HOUR)
+        assert await bodies(k, 1) == [b"kept"]
+
+
 async def test_a_handle_cancels_no_message_of_another_topic(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         for name in (TOPIC, "Own"):
@@ -104,6 +143,21 @@ async def test_a_handle_cancels_no_message_of_another_topic(tmp_path: Path) -> N
             assert (await recall(k, made, "Own")).status.code == v2.OK
         k.advance(HOUR)
         assert await bodies(k, 1) == [b"kept"]
+
+
+async def test_a_recall_of_a_message_that_waits_longer_than_the_wheel_holds(tmp_path: Path) -> None:
+    chosen = with_store(tmp_path, timer_roll_window_slot=60)
+    async with desk(tmp_path, chosen) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.runtime.clock.wall_ms() + 90_000
+        handle = await send(k, b"recalled", due, "M1")
+        await send(k, b"kept", due, "M1")
+        assert (await recall(k, handle)).status.code == v2.OK
+        for _ in range(4):
+            k.advance(30_000)
+            await k.dispatched()
+            await until(lambda: not k.node.timers.dequeue_lag and not k.node.timers.enqueue_lag)
+        assert (await k.receive(TOPIC, GROUP, k.context(remaining_ms=30_000))).bodies == [b"kept"]
 
 
 async def test_the_recall_record_equals_apaches(tmp_path: Path) -> None:

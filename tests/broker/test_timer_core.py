@@ -78,10 +78,10 @@ def test_a_recall_wins_until_the_message_is_taken() -> None:
     core = TimerCore(START, 0)
     first, second = timed(START, START + 800, 1, "a"), timed(START, START + 800, 2, "b", "T2")
     opened(core, first, second)
-    assert core.waits(START, "T+a") is True
+    assert core.waits(START, "a", "T") is True
     core.cancel(START, "T+a")
     core.cancel(START, "T2+b")
-    assert core.waits(START, "T+a") is False
+    assert core.waits(START, "a", "T") is False
     assert core.take(START + 800, 9) == ([], [first, second])
     core.advance(START + 1000)
     assert core.progress(0)[0] == START + SECOND
@@ -90,7 +90,7 @@ def test_a_recall_wins_until_the_message_is_taken() -> None:
 def test_a_recall_for_an_unread_slot_is_kept() -> None:
     core = TimerCore(START, 0)
     core.cancel(START, "T+a")
-    assert core.waits(START, "T+a") is None
+    assert core.waits(START, "a", "T") is None
     message = timed(START, START + 1, 1, "a")
     opened(core, message)
     assert core.take(START + 1, 9) == ([], [message])

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.remoting.bare_json import BareJsonError, QueueKey, dumps, loads
+from cometmq.remoting.bare_json import (
+    BareJsonError,
+    QueueKey,
+    as_bool,
+    as_enum,
+    as_int,
+    as_text,
+    dumps,
+    loads,
+)
 from cometmq.tests.remoting.recordings import frames, scenarios
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
@@ -35,6 +44,43 @@ def test_standard_json_is_read_as_the_standard_module_reads_it(document: Any) ->
     assert loads(json.dumps(document, indent=1).encode()) == document
 
 
+def test_names_and_texts_are_read_as_fastjson_reads_them() -> None:
+    text = b"""{name:'it\\'s "so"', $x_1: ['\\u00e9', ''], "n":1}"""
+    assert loads(text) == {"name": 'it\'s "so"', "$x_1": ["\u00e9", ""], "n": 1}
+    for wrong in (b"{a b:1}", b"{'a:1}", b"{:1}", b"{a}"):
+        with pytest.raises(BareJsonError):
+            loads(wrong)
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "text", "truth"),
+    [
+        ("1795839709992", 1795839709992, "1795839709992", False),
+        ("1,000", 1000, "1,000", False),
+        (5, 5, "5", False),
+        (1, 1, "1", True),
+        (2.9, 2, "2.9", False),
+        (True, 1, "true", True),
+        ("TRUE", None, "TRUE", True),
+        ("", None, "", None),
+        (None, None, None, None),
+        ([1], None, None, None),
+        ("9" * 19, None, "9" * 19, False),
+    ],
+)
+def test_values_are_converted_as_fastjson_converts_them(
+    value: Any, number: int | None, text: str | None, truth: bool | None
+) -> None:
+    assert (as_int(value), as_text(value), as_bool(value)) == (number, text, truth)
+
+
+def test_enums_are_read_by_name_and_by_ordinal() -> None:
+    names = ("A", "B")
+    assert [as_enum(value, names) for value in ("B", 1, "1", 2, -1, None)] == [
+        *("B", "B", "B", "", "", "")
+    ]
+
+
 def test_bare_keys_are_written_as_java_writes_them() -> None:
     assert dumps({0: "h:1", 1: "h:2"}) == b'{0:"h:1",1:"h:2"}'
     document = {QueueKey("b", 0, "T"): [5]}
@@ -57,7 +103,7 @@ def test_recorded_documents_are_read_and_written_again() -> None:
 REFUSED = (
     *("", " ", "{", "[1", "{,}", "[1,]", '{"a"}', '{"a":}', "{1.5:2}", "{{}:1}", '{{"a":1}:1}'),
     *("nul", "+1", "01x", "1 2", '"\\x"', '"', "NaN", "[" * 100_000, '{"a":' * 40, "{" * 40),
-    *("1" * 400, '{{"brokerName":"b","queueId":true,"topic":"T"}:1}'),
+    *("1" * 400, '{{"brokerName":"b","queueId":"x","topic":"T"}:1}'),
 )
 
 

@@ -21,6 +21,8 @@ from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.json_file import unseal
 from cometmq.store.format.properties import DELAY_LEVELS_MS
 from cometmq.store.timer.rules import (
+    ANY_MARK,
+    NO_MARK,
     Request,
     TimerSlot,
     Verdict,
@@ -28,6 +30,7 @@ from cometmq.store.timer.rules import (
     congested,
     delete_key,
     is_cancelled,
+    recall_key,
     requested,
     rounded,
     slot_for,
@@ -139,11 +142,28 @@ def test_cancellations_name_a_key_with_or_without_its_topic() -> None:
     assert delete_key("K") == "K"
     assert delete_key("K", "T") == "T+K"
     assert not is_cancelled(frozenset({"K"}), "K", "T")
-    assert is_cancelled({cancellation("K", "T"), cancellation("U+K", "V")}, "K", "T")
-    assert is_cancelled({cancellation("T+K", "T")}, "K", "T")
-    assert not is_cancelled({cancellation("K", "U"), cancellation("T+K", "U")}, "K", "T")
+    for mark in (ANY_MARK, NO_MARK):
+        assert is_cancelled({cancellation("K", "T", mark), "V+U+K"}, "K", "T")
+        assert is_cancelled({cancellation("T+K", "T", mark)}, "K", "T")
+        others = {cancellation("K", "U", mark), cancellation("T+K", "U", mark)}
+        assert not is_cancelled(others, "K", "T")
     assert is_cancelled(frozenset({"T+K"}), "K", "T")
     assert not is_cancelled(frozenset({"U+K", "L"}), "K", "T")
+
+
+def test_a_cancellation_names_the_message_of_its_topic_and_mark() -> None:
+    marked = [recall_key("K", mark) for mark in (0, 5, 6)]
+
+    def named(key: str, mark: int, topic: str = "T") -> list[bool]:
+        names = {cancellation(key, "T", mark)}
+        return [is_cancelled(names, each, topic) for each in marked]
+
+    assert named("K", 5) == named("T+K", 5) == [False, True, False]
+    assert named("K", NO_MARK) == [True, False, False]
+    assert named("K", ANY_MARK) == named("T+K", ANY_MARK) == [True, True, True]  # Apache's
+    for mark in (5, NO_MARK, ANY_MARK):
+        assert not any(named("K", mark, "U") + named("L", mark))
+    assert cancellation("K", "", ANY_MARK) == "K"
 
 
 @pytest.mark.parametrize(

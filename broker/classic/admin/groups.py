@@ -14,7 +14,7 @@ from ....front.context import RequestContext
 from ....proto import v1
 from ....remoting.admin_codes import Admin
 from ....remoting.admin_headers import GroupName, GroupOfTopic, Page, TopicName
-from ....remoting.bare_json import dumps
+from ....remoting.bare_json import as_enum, as_int, dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
@@ -155,7 +155,7 @@ def _request(bean: Any) -> v1.CreateGroupRequest:
 
 def _retry(policy: dict[str, Any]) -> v1.GroupRetry:
     """Return the delays of a retry policy; none for the broker's own. Raises RemotingError."""
-    if policy.get("type") == "EXPONENTIAL":
+    if as_enum(policy.get("type"), ("EXPONENTIAL", "CUSTOMIZED")) == "EXPONENTIAL":
         found = value_of(policy, "exponentialRetryPolicy", dict, {})
         return v1.GroupRetry(
             initial_ms=value_of(found, "initial", int, 5_000),
@@ -163,7 +163,8 @@ def _retry(policy: dict[str, Any]) -> v1.GroupRetry:
             multiplier=value_of(found, "multiplier", int, 2),
         )
     found = value_of(policy, "customizedRetryPolicy", dict, {})
-    delays = value_of(found, "next", list, [])
-    if not all(type(delay) is int for delay in delays):
+    delays = [as_int(delay) for delay in value_of(found, "next", list, [])]
+    known = [delay for delay in delays if delay is not None]
+    if len(known) < len(delays):
         raise malformed("a delay of the retry policy is not a number")
-    return v1.GroupRetry(delays_ms=delays[:ITEMS_MAX])
+    return v1.GroupRetry(delays_ms=known[:ITEMS_MAX])

@@ -103,7 +103,8 @@ def attribute_changes(bean: Any) -> list[str]:
     if len(attributes) > ITEMS_MAX:
         raise malformed(f"attributes has more than {ITEMS_MAX} entries")
     changes = []
-    for key, value in attributes.items():
+    for name, value in attributes.items():
+        key = str(name)  # fastjson's documents have numbers as keys, too
         if key.startswith("-"):
             changes.append(key)
         else:

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _FILE = "consumerOrderInfo.json"
 _SEPARATOR = "@"
+#: A key of CometMQ's, which Apache ignores: what earlier batches acknowledged.
+_ACKED_BEFORE = "ackedBefore"
 IDLE_MAX_MS = 24 * 3_600_000
 #: Pause after a snapshot, as a multiple of the time that rendering it took.
 _COST = 19
@@ -205,6 +207,8 @@ def batch_to_json(batch: Batch) -> dict[str, Any]:
     }
     if batch.attempt_id:
         bean = {"a": batch.attempt_id, **bean}
+    if batch.acked_before:
+        bean[_ACKED_BEFORE] = sorted(batch.acked_before)
     if batch.visible:
         bean["ot"] = dict(sorted(batch.visible.items()))
     bean["popTime"] = batch.pop_ms
@@ -240,6 +244,7 @@ def batch_of(bean: Mapping[str, Any]) -> Batch | None:
             for offset, when in number_table(bean.get("ot") or {}).items()
             if offset in offsets
         },
+        acked_before={int(offset) for offset in bean.get(_ACKED_BEFORE) or ()},
     )
 
 

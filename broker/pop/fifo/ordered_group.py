@@ -6,8 +6,8 @@ message, and is allowed when all unacknowledged messages of the batch are visibl
 messages are acknowledged, or when the request has the attempt id of the pop that got the batch (its
 response was lost: it gets the same messages, with unchanged attempts). After an expiry the whole
 rest of the batch is delivered again, including acknowledged messages after the first unacknowledged
-one, as in the reference. The lock is per queue, not per message group: a single receiver gets the
-same order either way.
+one, as in the reference; those never become dead letters. The lock is per queue, not per message
+group: a single receiver gets the same order either way.
 
 Handles of another replica (pop times before `since_ms`) are accepted until they expire.
 """
@@ -41,6 +41,9 @@ class Batch(Struct):
     visible: dict[int, int] = field(default_factory=dict)
     #: The next delivery of these is not counted as an attempt.
     uncounted: set[int] = field(default_factory=set)
+    #: Offsets that were acknowledged in earlier batches, with the first or above it: delivered
+    #: again, but never dead letters.
+    acked_before: set[int] = field(default_factory=set)
 
     def unacked(self) -> list[int]:
         """Ascending."""
@@ -52,6 +55,14 @@ class Batch(Struct):
         """
         times = [self.visible.get(offset, self.visible_ms) for offset in self.unacked()]
         return max(times) if times else None
+
+    def is_locked(self, now_ms: int, alive: Alive) -> bool:
+        """Return whether the queue waits for it: an unacknowledged message is hidden, or the next
+        pop renews it for an active client."""
+        unblocked_ms = self.unblocked_ms()
+        return unblocked_ms is not None and (
+            unblocked_ms > now_ms or (self.owner != "" and alive(self.owner))
+        )
 
 
 class OrderedQueue(Struct):
@@ -85,6 +96,11 @@ class OrderedQueue(Struct):
         while self.committed in self.skips:
             self.skips.remove(self.committed)
             self.committed += 1
+
+    def was_acked(self, offset: int) -> bool:
+        """Return whether the message was acknowledged and is delivered again with its batch."""
+        batch = self.batch
+        return batch is not None and (offset in batch.acked or offset in batch.acked_before)
 
     def jump(self, offset: int) -> list[int]:
         """Restart the queue at `offset` and release the lock. There is no journal to update."""
@@ -122,10 +138,14 @@ class OrderedGroup(Struct):
         queue = self.queues[key] = OrderedQueue(key[1], committed, handed_out)
         return queue
 
-    def in_flight(self, key: Key) -> int:
-        """Return the number of delivered, unacknowledged messages."""
-        queue = self.queues.get(key)
-        return len(queue.batch.unacked()) if queue and queue.batch else 0
+    def progress(self, key: Key, now_ms: int, alive: Alive) -> tuple[int, int]:
+        """Return the read offset and the messages in flight: none after the lock ended, when the
+        next pop reads again from the first unacknowledged one."""
+        queue = self.queues[key]
+        batch = queue.batch
+        if batch is None or not batch.is_locked(now_ms, alive):
+            return queue.committed, 0
+        return queue.next_read, len(batch.unacked())
 
     def open_for(self, queue: OrderedQueue, now_ms: int, attempt_id: str) -> bool:
         """Return whether a request with this attempt id may pop the queue."""
@@ -175,9 +195,12 @@ class OrderedGroup(Struct):
         self, queue: OrderedQueue, offsets: list[int], next_read: int, terms: PopOptions
     ) -> None:
         """Deliver a batch that starts at the consumer offset; it replaces the one before."""
+        batch = queue.batch
+        acked = batch.acked | batch.acked_before if batch is not None else set()
         if not offsets:
             queue.batch = None
             queue.committed = max(queue.committed, next_read)
+            queue.skips |= acked
             queue.skips = {offset for offset in queue.skips if offset >= queue.committed}
             queue.settle()
             return
@@ -191,6 +214,7 @@ class OrderedGroup(Struct):
             attempts,
             terms.owner,
             terms.now_ms,
+            acked_before={offset for offset in acked if offset >= offsets[0]},
         )
         queue.skips = {offset for offset in queue.skips if offset >= next_read}
         queue.committed = max(queue.committed, offsets[0])
@@ -283,6 +307,7 @@ class OrderedGroup(Struct):
             assert batch.offsets == sorted(batch.attempts), batch
             assert all(attempt >= 1 for attempt in batch.attempts.values()), batch
             assert batch.acked <= batch.attempts.keys(), batch
+            assert all(offset >= batch.offsets[0] for offset in batch.acked_before), batch
             assert batch.offsets[-1] < batch.next_read, batch
             unacked = batch.unacked()
             if unacked:

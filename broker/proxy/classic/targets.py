@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....remoting.admin_codes import Admin
+from ....remoting.bare_json import as_text
 from ....remoting.codes import BY_LETTER, Reply, Request
 from ....remoting.connection import RemotingError
 from ...classic.bodies import items_of, json_object
@@ -93,5 +94,4 @@ def _body(command: Command) -> dict[str, object]:
 
 
 def _text(found: object, name: str) -> str:
-    value = found.get(name) if isinstance(found, dict) else None
-    return value if isinstance(value, str) else ""
+    return (as_text(found.get(name)) or "") if isinstance(found, dict) else ""
