@@ -3,12 +3,16 @@
 A lease that is long enough on a quiet machine ends while a process waits for a busy core, and a
 test of something else fails. So the harness multiplies leases, heartbeats and deadlines by `PACE`:
 1 on a quiet machine of usual speed, more beside other work. A run measures it once; workers get it
-by the variable TEST_PACE, which also sets it by hand.
+by the variable TEST_PACE, which also sets it by hand. `scripts/test` measures it before its own
+work begins, for the processes that it then runs on each core:
+
+    python tests/harness/pace.py [PROCESSES]     print the factor
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 _VARIABLE = "TEST_PACE"
@@ -28,10 +32,15 @@ def _measured() -> float:
     return (time.perf_counter() - began) / (_SAMPLES * _USUAL_S)
 
 
+def _beside() -> float:
+    """Return the number of processes a core that will run, as the command is told."""
+    return float(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 1.0
+
+
 def _pace() -> float:
     given = os.environ.get(_VARIABLE)
     if given is None:
-        slow = _measured()
+        slow = _measured() * _beside()
         given = os.environ[_VARIABLE] = f"{min(slow, _SLOWEST) if slow >= _NOTICEABLE else 1.0:.1f}"
     return float(given)
 
@@ -43,3 +52,7 @@ PACE = _pace()
 def paced_ms(usual_ms: int) -> int:
     """Return a duration in ms for this machine."""
     return round(usual_ms * PACE)
+
+
+if __name__ == "__main__":
+    print(PACE)
