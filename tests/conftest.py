@@ -7,6 +7,7 @@ lane (`COMETMQ_NATIVE=off`) the tests of the native crate are skipped, with CI=t
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import trustme
 from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from cometmq.broker import lifecycle
 from cometmq.proto.native import SWITCH, is_available
 from cometmq.tests import durations
 from cometmq.tests.harness import forked, pace
@@ -82,8 +84,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forked.install()
+    # A broker collects garbage when it starts: of all that a worker has imported, half a second for
+    # each of the thousands of brokers that run inside the tests.
+    lifecycle._freeze_heap = lambda: None
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(durations.Recorder(), "cometmq-durations")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude modules and test items from garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
