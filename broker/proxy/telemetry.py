@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ...auth.signature import AUTHORIZATION, DATE_TIME, parse_authorization
 from ...front.service import OutboundFull
