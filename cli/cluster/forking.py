@@ -84,6 +84,11 @@ class ForkServer:
         answer: dict[str, int | str] = json.loads(line)
         return answer
 
+    def reap(self) -> None:
+        """Let the kernel forget the server if it has ended."""
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
     def close(self) -> None:
         """End the server. Its processes go on."""
         self._control.close()

@@ -320,6 +320,8 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Find the children that have ended (SIGCHLD)."""
+        if self._fork_server is not None:
+            self._fork_server.reap()
         for slot in self._slots.values():
             if not slot.gone.is_set() and not slot.child.is_running():
                 self._on_gone(slot)

@@ -23,10 +23,10 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -34,6 +34,9 @@ from ...proto import paths, v1, v2
 from .. import clock
 from ..clock import steady_s
 from ..errors import CometError, refused
+
+if TYPE_CHECKING:
+    from psutil import Process
 
 START_S = 60.0
 STOP_S = 30.0
@@ -181,10 +184,13 @@ class TestBroker:
     def kill(self) -> None:
         """Kill the broker like a crash: its supervisor and all child processes."""
         if self._process is not None:
-            for pid in _children(self._process.pid):
-                _kill(pid)
-            self._process.kill()
+            children = _children(self._process.pid)
+            for child in children:
+                _kill(child)
+            self._process.kill()  # before it starts a child again
             self._process.wait()
+            for child in children:
+                child.wait(STOP_S)
         self._disconnect()
 
     def restart(self) -> None:
@@ -320,22 +326,18 @@ def _snake(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).upper()
 
 
-def _children(pid: int) -> list[int]:
+def _children(pid: int) -> list[Process]:
     """Return the descendants of a process, deepest first."""
     import psutil
 
     try:
-        return [child.pid for child in reversed(psutil.Process(pid).children(recursive=True))]
+        return list(reversed(psutil.Process(pid).children(recursive=True)))
     except psutil.NoSuchProcess:
         return []
 
 
-def _kill(pid: int) -> None:
+def _kill(process: Process) -> None:
     import psutil
 
-    try:
-        process = psutil.Process(pid)
+    with suppress(psutil.NoSuchProcess):
         process.kill()
-        process.wait(STOP_S)
-    except psutil.NoSuchProcess:
-        pass

@@ -152,6 +152,7 @@ def test_the_wheel_has_every_file_of_the_console() -> None:
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["cometmq.console"]
     files = [file for file in FOLDER.glob("*/*") if file.suffix not in (".py", ".pyc")]
+    files = [file for file in files if file.is_file()]
     assert files
     for file in files:
         assert any(file.match(pattern) for pattern in patterns), file
