@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..format.disk import Disk
-from ..format.json_file import STORE_KEY, dumps, load, ordered, persist
+from ..format.json_file import dumps, load, ordered, persist
 from ..format.properties import DELAY_LEVELS_MS
 from .catalog import number_table
 
@@ -61,8 +61,6 @@ class DelayOffsets:
     """`config/delayOffset.json`: level -> next offset in its queue."""
 
     def __init__(self, path: Path, wall_ms: Callable[[], int], disk: Disk | None = None) -> None:
-        #: Names the store in the file.
-        self.store_id = ""
         self._path = path
         self._wall_ms = wall_ms
         self._disk = disk or Disk()
@@ -87,8 +85,6 @@ class DelayOffsets:
             self._changed = True
 
     def render(self) -> str:
-        if self.store_id:
-            self._version[STORE_KEY] = self.store_id
         content = {**self._content, "dataVersion": self._version, "offsetTable": self._offsets}
         return dumps(ordered(content))
 
