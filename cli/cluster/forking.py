@@ -15,6 +15,8 @@ from typing import IO
 from .fork_server import Request, command_line, serve
 
 _ANSWER_BYTES_MAX = 4_096
+# The server replaces itself once for changed files; an upgrade may still be writing them.
+_ATTEMPTS = 3
 
 
 class ForkServer:
@@ -65,10 +67,12 @@ class ForkServer:
                 own_group,
             )
             answer: dict[str, int | str] = {"again": True}
-            while "again" in answer:
-                answer = self._ask(json.dumps(asdict(request)), [*descriptors.values()])
+            for _ in range(_ATTEMPTS):
+                if "again" in answer:
+                    answer = self._ask(json.dumps(asdict(request)), [*descriptors.values()])
         if "pid" not in answer:
-            raise OSError(0, f"cannot fork a process: {answer['error']}")
+            reason = answer.get("error", "the files of the package keep changing")
+            raise OSError(0, f"cannot fork a process: {reason}")
         return int(answer["pid"])
 
     def _ask(self, request: str, descriptors: Sequence[int]) -> dict[str, int | str]:

@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import grpc.aio
+
 from cometmq.proto import v2
 
 from ..harness.cluster import Cluster, temporary
@@ -119,7 +121,7 @@ def again() -> list[Row]:
             for _ in range(KILLS):
                 time.sleep(BETWEEN_KILLS_S)
                 began = time.monotonic()
-                os.kill(cluster.node("master").pid, signal.SIGKILL)
+                cluster.kill9("master")  # returns when the old process accepts nothing any more
                 asyncio.run(asyncio.wait_for(_until_ok(address), WAIT_S))
                 found.append(time.monotonic() - began)
         finally:
@@ -177,17 +179,15 @@ async def _until_ok(address: str) -> None:
     while True:  # a refused connection costs less than the back-off of a gRPC channel
         try:
             _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            await asyncio.sleep(0.005)
-        else:
             writer.close()
-            break
-    async with Wire(address) as wire:
-        while True:
-            answer = await wire.send([normal_message(BENCH_TOPIC, f"01{1:032X}", b"first")])
+            async with Wire(address) as wire:
+                answer = await wire.send([normal_message(BENCH_TOPIC, f"01{1:032X}", b"first")])
+        except (OSError, grpc.aio.AioRpcError):  # not yet, or a start that closes its first socket
+            pass
+        else:
             if answer.status.code == v2.OK:
                 return
-            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)
 
 
 def idle() -> list[Row]:

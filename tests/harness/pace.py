@@ -33,7 +33,7 @@ def _measured() -> float:
 
 
 def _beside() -> float:
-    """Return the number of processes a core that will run, as the command is told."""
+    """Return the number of processes that will share a core: the argument of the command."""
     return float(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 1.0
 
 
