@@ -25,7 +25,10 @@ import click
 from ..errors import CliError
 
 #: Distributions imported on workers; their dependencies are added.
-_ROOTS = ("pyarrow", "numpy", "pandas", "grpcio", "protobuf", "tenacity", "lz4", "zstandard")
+_ROOTS = (
+    *("pyarrow", "numpy", "pandas", "grpcio", "protobuf"),
+    *("msgspec", "tenacity", "lz4", "zstandard"),
+)
 #: Folders of the package that tasks do not import.
 _LEFT_OUT = frozenset(("tests", "docs", "scripts", "native", "__pycache__", "node_modules"))
 _SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
