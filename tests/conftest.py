@@ -22,7 +22,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from cometmq.broker import lifecycle
 from cometmq.proto.native import SWITCH, is_available
-from cometmq.tests import durations
+from cometmq.tests import durations, example_budget
 from cometmq.tests.harness import forked, pace
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
@@ -119,6 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
     first = {folder / name: position for position, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
+    example_budget.apply(items)
 
 
 def _refuse_skip(report: Any) -> None:

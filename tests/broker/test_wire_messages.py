@@ -1,14 +1,12 @@
 """The native conversion of records gives the bytes of the Python path, or leaves the record to it.
 
 Records have all flags, extreme values and odd properties. Hypothesis shrinks what it finds;
-`receive_cases.py` generates more records in less time. By default about a thousand are compared;
-`COMETMQ_DIFFERENTIAL_EXAMPLES=1000000 pytest tests/broker/test_wire_messages.py` compares more (up
-to eight records an example).
+`receive_cases.py` generates more records in less time. `TEST_EXAMPLES=1000 pytest
+tests/broker/test_wire_messages.py` compares more (up to eight records an example).
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -24,7 +22,6 @@ from cometmq.store.format.results import StoredRecord
 
 from .receive_cases import ATTEMPTS_MAX, TOPIC, by_python
 
-EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "150"))
 CONVERTER = run_converter()
 
 pytestmark = pytest.mark.skipif(
@@ -108,7 +105,7 @@ _receipts = st.none() | st.builds(
 )
 _rooms = st.builds(Room, st.integers(1, 9), st.sampled_from((-5, 0, 1, 500, 1 << 20)))
 _wanted = st.sampled_from((None, None, of_tags(["true", "a b"]), of_tags(["é"])))
-_many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_many

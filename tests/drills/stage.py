@@ -38,6 +38,10 @@ DRAIN_IDLE_S = 13.0
 READ_HERE_BYTES = 2 << 20
 
 
+#: Of the sends between two steps of a drill, in the shortest one: tens of every sender's remain.
+LEAST_SHARE = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Amount of load, and the clients that produce it."""
@@ -214,8 +218,9 @@ class Stage:
         return self.ok.count
 
     def more_acks(self, count: int, seconds: float = START_S) -> int:
-        """Wait for a number of further acknowledged sends."""
-        return self.wait_acks(self.acks() + count, seconds)
+        """Wait for a number of further acknowledged sends: at full length `count`."""
+        share = max(self.scale, LEAST_SHARE)
+        return self.wait_acks(self.acks() + round(count * share), seconds)
 
     def _enough(self, count: int) -> bool:
         for process in self._loads:

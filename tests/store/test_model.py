@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import decode, encode_properties
 from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.tests.example_budget import scaled
 from cometmq.tests.store.fake_disk import FakeDisk, Fate, Page
 from cometmq.tests.store.kit import Kit, message
 
@@ -297,7 +298,7 @@ def run(examples: int, steps: int) -> None:
     run_state_machine_as_test(
         StoreModel,
         settings=settings(
-            max_examples=examples,
+            max_examples=scaled(examples),
             stateful_step_count=steps,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -312,4 +313,4 @@ def test_the_store_is_a_list() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_store_is_a_list_at_length() -> None:
-    run(600, 50)
+    run(150, 50)

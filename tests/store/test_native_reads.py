@@ -1,12 +1,11 @@
 """The native reader of records returns what the Python reader returns, also from damaged stores.
 
 Two equal stores get the same damage and the same reads, one through each reader; repairs included.
-`COMETMQ_DIFFERENTIAL_EXAMPLES=100000 pytest tests/store/test_native_reads.py` runs longer.
+`TEST_EXAMPLES=8000 pytest tests/store/test_native_reads.py` runs longer.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -25,7 +24,6 @@ from cometmq.store.format.results import StoredRecord
 from cometmq.store.native_parts import NativeParts
 from cometmq.tests.store.kit import SEGMENT, Kit
 
-EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "12"))
 QUEUE_RECORDS: Any = native.part("QueueRecords")
 TOPIC, LONG_TOPIC = "TopicTest", "t" * 127
 TAGS = ("", "A", "B", "é𝄞", "A||B")
@@ -96,7 +94,7 @@ def damage(kit: Kit, in_log: bool, at: int, byte: int) -> None:
 
 
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -1,7 +1,7 @@
 """A follower's store with the native crate: the log, the queues and the arrivals are those that
 Python makes of the same bytes.
 
-`COMETMQ_DIFFERENTIAL_EXAMPLES=1500 pytest tests/store/test_native_units.py` runs longer.
+`TEST_EXAMPLES=40 pytest tests/store/test_native_units.py` runs longer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ CODEC: Any = native.part("codec")
 WHOLE_RECORDS: Any = getattr(CODEC, "whole_records", None)
 QUEUE_UNITS: Any = getattr(CODEC, "queue_units", None)
 
-EXAMPLES = int(os.environ.get("COMETMQ_DIFFERENTIAL_EXAMPLES", "40"))
 
 pytestmark = pytest.mark.skipif(
     QUEUE_UNITS is None, reason="the native crate is not installed (scripts/native_door)"
@@ -210,7 +209,7 @@ def copied(kit: Kit, log: bytes, cuts: list[int], limits: list[int]) -> list[obj
     return [*seen, {} if refusal else kit.queue_files()]
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     many=timed,
     damage=st.none() | st.tuples(st.integers(0, 10**6), st.integers(0, 255)),
