@@ -115,19 +115,22 @@ def assemble(
         status=_status(core),
         telemetry_forward=_telemetry_forward(core, door),
     )
-    set_store_host(broker, config.grpc_server_port)
+    set_store_host(broker, config.broker_ip1, config.grpc_server_port)
     return broker
 
 
-def set_store_host(broker: Broker, port: int) -> None:
-    """Set the address that records carry as their store host."""
+def set_store_host(broker: Broker, host: str, port: int) -> None:
+    """Set the address that records carry as their store host.
+
+    Offset message ids contain it, and tools of classic clients dial what an id names.
+    """
     try:
-        host = pack_host(broker.runtime.config.broker_ip1, port)
+        packed = pack_host(host, port)
     except OSError:
         # A host name; records hold addresses only.
-        host = pack_host("0.0.0.0", port)
-    broker.sender.set_store_host(host)
-    broker.meta_log.set_host(host)
+        packed = pack_host("0.0.0.0", port)
+    broker.sender.set_store_host(packed)
+    broker.meta_log.set_host(packed)
 
 
 def _core(

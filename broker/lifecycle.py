@@ -40,7 +40,7 @@ from .access.guard import Guard
 from .assembly import assemble, set_store_host
 from .client_port import ClientPort
 from .clients.expiry import expire_clients
-from .config import BrokerConfig
+from .config import BrokerConfig, split_addresses
 from .metadata.group_recorder import GroupRecorder
 from .metrics.scrape import Metrics
 from .parts import Broker
@@ -247,8 +247,12 @@ class BrokerLifecycle:
         client_port = await client.open(self._stack, role.subscribe_leader_gone)
         self._client_port = client
         metrics_port = await self._open_metrics(broker, client)
-        set_store_host(broker, client_port)
+        set_store_host(broker, self._config.broker_ip1, client_port)
         remoting = await self._open_classic(broker, client.guard)
+        if remoting:
+            ((_, port),) = split_addresses(remoting)
+            advertised = self._config.remoting_advertised(port)
+            set_store_host(broker, *split_addresses(advertised)[0])
         bound = self._bound(client_port, ha_port, metrics_port, client.door.name)
         bound = self.bound = replace(bound, remoting=remoting)
         await self._join(broker, role, bound)

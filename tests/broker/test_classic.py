@@ -16,6 +16,7 @@ from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.store.format.properties import decode_properties
+from cometmq.store.format.record import unpack_host
 from cometmq.tests.broker.classic_wire import (
     GROUP,
     NOW_MS,
@@ -36,6 +37,7 @@ from cometmq.tests.broker.live import (
     telemetry,
     until,
 )
+from cometmq.tests.harness.wire import normal_message
 from cometmq.tests.remoting.client import RemotingClient
 
 
@@ -63,6 +65,25 @@ async def test_a_sent_message_is_pulled_as_its_record(tmp_path: Path) -> None:
         }
         offset_id = record.store_host + record.physical_offset.to_bytes(8, "big")
         assert sent.fields["msgId"] == offset_id.hex().upper()
+
+
+async def test_an_offset_id_names_an_address_that_speaks_remoting(tmp_path: Path) -> None:
+    """Separate ports: tools dial the address in an id to view, send back or track the message."""
+    async with classic(tmp_path) as (live, client), live.client() as wire:
+        await wire.send([normal_message(TOPIC, "01AB", b"by gRPC")])
+        await client.post(message(b"by remoting"))
+        for body in (b"by gRPC", b"by remoting"):
+            found = await client.call(
+                Request.QUERY_MESSAGE, topic=TOPIC, key="01AB" if body == b"by gRPC" else "id1",
+                maxNum=1, beginTimestamp=0, endTimestamp=(1 << 63) - 1, _UNIQUE_KEY_QUERY="true",
+            )  # fmt: skip
+            (record,) = records(found.body)
+            host, port = unpack_host(record.store_host)
+            async with RemotingClient(port, host) as dialled:
+                answer = await dialled.call(
+                    Request.VIEW_MESSAGE_BY_ID, offset=record.physical_offset
+                )
+            assert [each.body for each in records(answer.body)] == [body]
 
 
 async def test_both_protocols_reach_the_same_log(tmp_path: Path) -> None:
