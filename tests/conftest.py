@@ -23,7 +23,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from cometmq.broker import lifecycle
 from cometmq.proto.native import SWITCH, is_available
 from cometmq.tests import durations, example_budget
-from cometmq.tests.harness import forked, pace
+from cometmq.tests.harness import forked, jvm, pace
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
@@ -84,6 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forked.install()
+    jvm.install()
     # A broker collects garbage when it starts: of all that a worker has imported, half a second for
     # each of the thousands of brokers that run inside the tests.
     lifecycle._freeze_heap = lambda: None

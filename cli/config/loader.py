@@ -4,12 +4,14 @@ The dataclasses are the only source of name, type, default, unit and help. From 
 `flush_disk_type` this module derives the key `flushDiskType` (or `metadata["key"]`), the variable
 `COMETMQ_FLUSH_DISK_TYPE` and the flag `--flush-disk-type`. Precedence: flag, environment, file,
 default. An unknown key is a warning with the nearest known key, or an error with `strict`; a
-RocketMQ key that is not used here is a notice.
+RocketMQ key that is not used here is a notice, or an error if it protects or replicates.
 """
 
 import dataclasses
 import difflib
+import math
 import os
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -20,7 +22,7 @@ import msgspec
 
 from ..errors import CliError, Exit
 from . import properties
-from .rocketmq_keys import IGNORED
+from .rocketmq_keys import IGNORED, REFUSED
 
 ENVIRONMENT_PREFIX = "COMETMQ_"
 # Variables of the process and the command line; not settings.
@@ -35,6 +37,13 @@ _OTHER_VARIABLES = frozenset(
     )
 )
 _TRUE_FALSE = {"true": True, "false": False}
+_OTHER_SPELLINGS = {
+    **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
+    **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
+}
+# Two words that differ in more are two settings, not a typing error.
+_SIMILARITY_MIN = 0.85
+_COMMENT = re.compile(r"\s+(#|//|!|--)")
 _HIDDEN = "********"
 
 T = TypeVar("T")
@@ -153,6 +162,12 @@ def load(
         values[setting.key] = Value(setting, _typed(setting, text, origin), origin)
     if strict and messages.warnings:
         raise CliError(" ".join(messages.warnings), Exit.USAGE)
+    classic = values.get("remotingListenPort")
+    if messages.classic_port and classic is not None and not classic.value:
+        messages.warnings.append(
+            f"{messages.classic_port}: 'listenPort' is not used, and the port of classic clients is"
+            " off: set remotingListenPort."
+        )
     texts = (tuple(messages.warnings), tuple(messages.notices), tuple(messages.elsewhere))
     return Loaded(_build(values), values, *texts)
 
@@ -161,9 +176,11 @@ class _Messages(msgspec.Struct):
     warnings: list[str] = msgspec.field(default_factory=list)
     notices: list[str] = msgspec.field(default_factory=list)
     elsewhere: list[str] = msgspec.field(default_factory=list)
+    #: Where the file names Apache's port of classic clients; or empty.
+    classic_port: str = ""
 
     def unknown(self, name: str, where: str, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(name, list(known), n=1)
+        near = difflib.get_close_matches(name, list(known), n=1, cutoff=_SIMILARITY_MIN)
         hint = f"; did you mean '{near[0]}'?" if near else "."
         self.warnings.append(f"{where}: unknown setting '{name}'{hint}")
 
@@ -185,8 +202,15 @@ def _from_file(
             if entry.key in values:
                 messages.notices.append(f"{where}: '{entry.key}' is set twice; this value is used.")
             values[entry.key] = Value(setting, _typed(setting, entry.value, where), f"file {where}")
+        elif entry.key in REFUSED:
+            harmless, instead = REFUSED[entry.key]
+            if entry.value.strip().lower() not in harmless:
+                text = f"{where}: {entry.key}={entry.value.strip()} is not supported: {instead}."
+                raise CliError(text, Exit.USAGE)
         elif entry.key in IGNORED:
             messages.notices.append(f"{where}: '{entry.key}' is ignored: {IGNORED[entry.key]}.")
+            if entry.key == "listenPort":
+                messages.classic_port = where
         elif entry.key in foreign:
             messages.elsewhere.append(f"{where}: '{entry.key}' is a setting of another process.")
         else:
@@ -267,7 +291,25 @@ def _number(kind: type, setting: Setting, text: str, where: str, wanted: str) ->
 
 
 def _refused(setting: Setting, text: str, where: str, wanted: str) -> CliError:
-    return CliError(f"{where}: {setting.key} must be {wanted}, but is '{text}'.", Exit.USAGE)
+    hint = _hint(setting, text)
+    text = f"{where}: {setting.key} must be {wanted}, but is '{text}'."
+    return CliError(f"{text} {hint}" if hint else text, Exit.USAGE)
+
+
+def _hint(setting: Setting, text: str) -> str:
+    """Return how a value is written here that other files write differently; or empty."""
+    value, *comment = _COMMENT.split(text, maxsplit=1)
+    if comment and value:
+        return "A comment needs a line of its own."
+    if setting.kind is bool and text.lower() in _OTHER_SPELLINGS:
+        return f"Write {_OTHER_SPELLINGS[text.lower()]}."
+    if setting.kind is not int:
+        return ""
+    factors = [part.strip().rstrip("lL").replace("_", "") for part in text.split("*")]
+    if all(factor.isascii() and factor.isdigit() for factor in factors):
+        return f"Write {math.prod(map(int, factors))}."
+    share = re.fullmatch(r"0?\.\d+", text)
+    return f"Write {round(float(text) * 100)}." if share and setting.unit == "%" else ""
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""RocketMQ configuration keys that are accepted and not used, each with the reason.
+"""RocketMQ configuration keys that are not used here: ignored with the reason, or refused.
 
-A file written for the Apache broker is accepted unchanged: these keys get a notice, not a warning.
-A key of our own dataclasses is never looked up here. Names: RocketMQ 5's broker, store and
+A file written for the Apache broker is accepted: keys that change nothing that a user relies on get
+a notice, not a warning. A key that protects or replicates in Apache's broker, set to a value that
+does so, is refused with what replaces it: a start without it would be less safe than the file says.
+A key of our own dataclasses is never looked up here. Names: RocketMQ 4's and 5's broker, store and
 nameserver configuration.
 """
 
@@ -76,23 +78,16 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "transactionTimeOut",
         "transactionCheckMax",
         "transactionCheckInterval",
-        "rejectTransactionMessage",
         "enablePropertyFilter",
         "enableCalcFilterBitMap",
         "bitMapLengthConsumeQueueExt",
-        "enableDLegerCommitLog",
         "enableControllerMode",
         "enableSlaveActingMaster",
-        "allAckInSyncStateSet",
-        "inSyncReplicas",
         "enableAutoInSyncReplicas",
         "offsetCheckInSlave",
-        "duplicationEnable",
         "traceTopicEnable",
-        "aclEnable",
         "authenticationEnabled",
         "authorizationEnabled",
-        "brokerPermission",
         "brokerIP2",
         "zoneName",
         "zoneMode",
@@ -107,6 +102,30 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "storePathIndex",
         "storeCheckpoint",
         "abortFile",
+    ),
+}
+
+_ACL = (
+    "the ACL of RocketMQ 4 (plain_acl.yml) is not read; set authenticationEnabled=true and "
+    "authorizationEnabled=true, and create users and policies (docs/security.md)"
+)
+_CONTROLLER = "set enableControllerMode=true, with nameservers that run with controller=true"
+_IN_SYNC = "set minInSyncReplicas to the number of replicas that must have a message"
+#: Key -> the values that change nothing here, and what replaces the others.
+REFUSED: dict[str, tuple[frozenset[str], str]] = {
+    "aclEnable": (frozenset(("false",)), _ACL),
+    "migrateAuthFromV1Enabled": (frozenset(("false",)), _ACL),
+    "enableDLegerCommitLog": (frozenset(("false",)), _CONTROLLER),
+    "duplicationEnable": (frozenset(("false",)), _CONTROLLER),
+    "allAckInSyncStateSet": (frozenset(("false",)), _IN_SYNC),
+    "inSyncReplicas": (frozenset(("1",)), _IN_SYNC),
+    "brokerPermission": (
+        frozenset(("6", "7")),
+        "set the permission of each topic (cometmq topic update TOPIC --permission)",
+    ),
+    "rejectTransactionMessage": (
+        frozenset(("false",)),
+        "create topics of another type: only topics of type TRANSACTION take half messages",
     ),
 }
 

@@ -131,7 +131,7 @@ class Process:
         for config in loaded.configs.values():
             _check_open(config)
         for sentence in loaded.warnings:
-            logger.warning("config.unknown %s", sentence)
+            logger.warning("config.not_used %s", sentence)
         # `single` runs both servers, so no setting belongs to another process.
         foreign = loaded.elsewhere if self.name != "single" else ()
         for sentence in (*loaded.notices, *foreign):

@@ -29,6 +29,7 @@ class First:
     broker_ip1: str = field(default="127.0.0.1", metadata={"help": "h", "key": "brokerIP1"})
     enabled: bool = field(default=False, metadata={"help": "h"})
     ratio: float = field(default=0.5, metadata={"help": "h"})
+    share: int = field(default=75, metadata={"help": "h", "unit": "%"})
     colour: Colour = field(default=Colour.RED, metadata={"help": "h"})
     cluster_token: str = field(default="", metadata={"help": "h"})
 
@@ -96,11 +97,37 @@ def test_a_known_key_that_is_not_used_is_a_notice(tmp_path: Path) -> None:
     assert "'listenPort' is ignored" in loaded.notices[0]
 
 
+def test_a_port_of_classic_clients_that_does_not_open_is_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    for more, warned in (("", True), ("remotingListenPort=10911\n", False)):
+        file.write_text(f"listenPort=10911\n{more}")
+        loaded = load(broker_owners(), file=file, environment={}, strict=True)
+        assert any("set remotingListenPort" in text for text in loaded.warnings) is warned
+
+
+def test_a_protecting_key_that_is_off_is_accepted(tmp_path: Path) -> None:
+    text = "aclEnable=false\nenableDLegerCommitLog=false\nbrokerPermission=6\ninSyncReplicas=1\n"
+    assert load_text(tmp_path, text, strict=True).warnings == ()
+
+
+def test_a_setting_is_not_taken_for_another_that_is_only_similar(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, "brokerIP3Name=x\n")
+    assert "did you mean" not in loaded.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("mappedFileSize=1k", "mappedFileSize must be a whole number of bytes, but is '1k'"),
-        ("enabled=yes", "enabled must be true or false"),
+        ("enabled=yes", "enabled must be true or false, but is 'yes'. Write true."),
+        ("mappedFileSize=4194304L", "Write 4194304."),
+        ("mappedFileSize=1024*1024*1024", "Write 1073741824."),
+        ("mappedFileSize=0  #0: master", "A comment needs a line of its own."),
+        ("share=0.85", "Write 85."),
+        ("aclEnable=true", "aclEnable=true is not supported: the ACL of RocketMQ 4"),
+        ("enableDLegerCommitLog=true", "set enableControllerMode=true"),
+        ("inSyncReplicas=2", "set minInSyncReplicas"),
+        ("brokerPermission=4", "set the permission of each topic"),
         ("ratio=much", "ratio must be a number"),
         ("colour=GREEN", "colour must be one of RED, BLUE"),
         ("flushDiskType=sync", "flushDiskType must be one of SYNC_FLUSH, ASYNC_FLUSH"),
@@ -191,5 +218,6 @@ def test_a_file_of_the_apache_broker_is_accepted(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     loaded = load(real_owners()[:4], file=path, environment={}, strict=True)
-    assert loaded.warnings == ()
+    (sentence,) = loaded.warnings
+    assert "set remotingListenPort" in sentence
     assert loaded.values["storePathRootDir"].value == "/data/store"

@@ -9,6 +9,8 @@ import subprocess
 import unittest
 from pathlib import Path
 
+from ..harness.jvm import JAVA
+
 HERE = Path(__file__).parent / "clients"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "clients"
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
@@ -82,7 +84,7 @@ def java() -> list[str]:
     require("mvn", "java", "javac")
     jars = fetched(CACHE / "java-jars", HERE / "java")
     classes = compiled(CACHE / "java-classes", jars, HERE / "java", "Client.java")
-    return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*", "Client"]
+    return [*JAVA, "-cp", f"{classes}:{jars}/*", "Client"]
 
 
 def node() -> list[str]:

@@ -19,6 +19,7 @@ import pytest
 
 from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, wait_until
+from cometmq.tests.harness.jvm import JAVA
 from cometmq.tests.interop.programs import CACHE, HERE, build, compiled, fetched, node, require
 
 pytestmark = pytest.mark.timeout(600)  # the first run fetches and builds
@@ -38,7 +39,7 @@ def java_client(cases: list[Case]) -> list[str]:
     require("mvn", "java", "javac")
     jars = fetched(CACHE / "java-jars", HERE / "java")
     classes = compiled(CACHE / "java-acl-classes", jars, HERE / "java", "Acl.java")
-    program = ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*", "Acl"]
+    program = [*JAVA, "-cp", f"{classes}:{jars}/*", "Acl"]
     return [*program, *(text for case in cases for text in case)]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.tests.harness import jvm
 from cometmq.tests.interop.programs import COPY_GOAL, keep
 
 HERE = Path(__file__).parent
@@ -24,7 +25,7 @@ CACHE = Path(__file__).resolve().parents[3] / ".cache" / "apache-5.5.0"
 FETCH_S = 110.0
 RUN_S = 100.0
 JAVA_OPTIONS = (
-    *("-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=1"),
+    *("-Xmx512m", "-XX:MaxDirectMemorySize=512m", *jvm.OPTIONS),
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",

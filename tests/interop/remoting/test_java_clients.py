@@ -23,6 +23,7 @@ from cometmq.tests.broker.live import (
     running,
     settings,
 )
+from cometmq.tests.harness.jvm import JAVA
 from cometmq.tests.harness.tls_cluster import dev_ca
 from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
 from cometmq.tests.remoting.client import RemotingClient, wait_for_routes
@@ -49,7 +50,7 @@ def java(version: str) -> list[str]:
     jars = fetched(CACHE / f"classic-client-{version}", HERE, f"-Dclient.version={version}")
     programs = [f"{name}.java" for name in (*TOPICS, "Failover", "Nameservers", "Ordered")]
     classes = compiled(CACHE / f"classic-classes-{version}", jars, HERE, *programs)
-    return ["java", "-Xmx256m", "-cp", f"{classes}:{jars}/*"]
+    return [*JAVA, "-cp", f"{classes}:{jars}/*"]
 
 
 async def pop_mode(live: Live) -> None:

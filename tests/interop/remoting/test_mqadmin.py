@@ -25,6 +25,7 @@ from cometmq.remoting.command import Command, reply
 from cometmq.tests.broker.classic_wire import heartbeat, message, port_of
 from cometmq.tests.broker.live import Live, create_group, create_topic, running, settings
 from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_proxy, hidden
+from cometmq.tests.harness.jvm import JAVA
 from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
 from cometmq.tests.interop.remoting.mqadmin_commands import CASES, Case, through_a_proxy
 from cometmq.tests.remoting.client import RemotingClient
@@ -44,8 +45,7 @@ def java() -> list[str]:
     require("mvn", "java", "javac")
     jars = fetched(CACHE / "mqadmin-jars-5.5.0", HERE)
     classes = compiled(CACHE / "mqadmin-classes", jars, HERE, "Mqadmin.java")
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    return ["java", *options, "-cp", f"{classes}:{jars}/*", "Mqadmin"]
+    return [*JAVA, "-cp", f"{classes}:{jars}/*", "Mqadmin"]
 
 
 class Mqadmin:

@@ -11,6 +11,7 @@ import pytest
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.tests.broker.live import create_topic, running, settings
+from cometmq.tests.harness.jvm import JAVA
 from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
 
 HERE = Path(__file__).parent / "spring"
@@ -22,8 +23,7 @@ def java() -> list[str]:
     require("mvn", "java", "javac")
     jars = fetched(CACHE / "spring-jars", HERE)
     classes = compiled(CACHE / "spring-classes", jars, HERE, "Shop.java")
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    return ["java", *options, "-cp", f"{classes}:{jars}/*", "shop.Shop"]
+    return [*JAVA, "-cp", f"{classes}:{jars}/*", "shop.Shop"]
 
 
 @pytest.mark.timeout(600)  # the first run fetches the starter
