@@ -1,6 +1,6 @@
 """Random drills: kills, pauses and disconnections by a seed, then a thousand sends.
 
-Three in every run; `scripts/drill --random 100 --seed 1` runs more.
+Two in every run; `scripts/drill --random 100 --seed 1` runs more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECONDS = 6.0
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("seed", "mode"), [(1, "sync"), (2, "sync"), (3, "async")])
+@pytest.mark.parametrize(("seed", "mode"), [(1, "sync"), (3, "async")])
 def test_random_faults(seed: int, mode: str, tmp_path: Path) -> None:
     result = run_random(tmp_path, seed, mode, seconds=SECONDS)
     settle(result, tmp_path)
