@@ -1,6 +1,7 @@
-"""200,000 generated requests and records have the same bytes on the native and the Python path.
+"""Generated requests and records have the same bytes on the native and the Python path.
 
-`send_cases.py`, `receive_cases.py` and `ack_cases.py` compare ten million by command.
+The gate compares 50,000 of each (`example_budget.py`); `send_cases.py`, `receive_cases.py` and
+`ack_cases.py` compare ten million by command.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import pytest
 
 from cometmq.proto import native
 
+from ..example_budget import scaled
 from . import ack_cases, receive_cases, send_cases
 
-GENERATED = 200_000
+GENERATED = scaled(200_000)
 SEED = 7
 
 pytestmark = pytest.mark.skipif(

@@ -1,6 +1,6 @@
 """The native crate writes and reads the SDK's messages as Python does, and may be missing or old.
 
-`message_cases.py` compares ten million generated messages by command; here 200,000 are compared.
+`message_cases.py` compares ten million generated messages by command; the gate 50,000 (`example_budget.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from cometmq.client import message, outgoing
 from cometmq.client.outgoing import python_request, send_request
 from cometmq.proto import native, v2
 from cometmq.tests.client import message_cases
+from cometmq.tests.example_budget import scaled
 
-GENERATED = 200_000
+GENERATED = scaled(200_000)
 SEED = 7
 
 
