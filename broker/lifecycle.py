@@ -249,10 +249,6 @@ class BrokerLifecycle:
         metrics_port = await self._open_metrics(broker, client)
         set_store_host(broker, self._config.broker_ip1, client_port)
         remoting = await self._open_classic(broker, client.guard)
-        if remoting:
-            ((_, port),) = split_addresses(remoting)
-            advertised = self._config.remoting_advertised(port)
-            set_store_host(broker, *split_addresses(advertised)[0])
         bound = self._bound(client_port, ha_port, metrics_port, client.door.name)
         bound = self.bound = replace(bound, remoting=remoting)
         await self._join(broker, role, bound)
@@ -481,7 +477,11 @@ class BrokerLifecycle:
             guard=guard,
             links=self._links,
         )
-        return await classic.open(self._stack, self._client_port.handover)
+        address = await classic.open(self._stack, self._client_port.handover)
+        ((_, port),) = split_addresses(address)
+        advertised = self._config.remoting_advertised(port)
+        set_store_host(broker, *split_addresses(advertised)[0])
+        return address
 
     async def _join(self, broker: Broker, role: RoleSwitch, bound: Bound) -> None:
         """Register with the nameservers, and again after every change."""

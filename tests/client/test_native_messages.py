@@ -1,6 +1,7 @@
 """The native crate writes and reads the SDK's messages as Python does, and may be missing or old.
 
-`message_cases.py` compares ten million generated messages by command; the gate 50,000 (`example_budget.py`).
+`message_cases.py` compares ten million generated messages by command, the gate 50,000
+(`example_budget.py`).
 """
 
 from __future__ import annotations
