@@ -5,8 +5,8 @@ field comments, function length, folder size, the folders of the wheel, and path
 """
 
 import ast
-import gc
 import fnmatch
+import gc
 import os
 import re
 import subprocess
