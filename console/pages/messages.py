@@ -135,7 +135,9 @@ class MessagePages:
         """Show the form, and what the search of the URL finds."""
         query = request.query_params
         found, error = Found(), ""
-        asked = bool(query.get("topic") or query.get("value"))
+        # A tab leads to an empty form, and keeps the topic.
+        has_text = query.get("by") in ("key", "id", "tag")
+        asked = "value" in query if has_text else bool(query.get("topic") or query.get("value"))
         if asked:
             try:
                 found = self._search.find(query)

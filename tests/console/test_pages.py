@@ -328,9 +328,23 @@ def test_a_search_without_a_topic_tells_what_it_needs(console: Served, way: str,
     assert text in told(console.get(f"/messages?by={way}"))
 
 
+@pytest.mark.parametrize("way", ["time", "key", "id", "tag", "offset"])
+def test_a_tab_of_the_search_shows_its_form(
+    console: Served, shared_cluster: Cluster, way: str
+) -> None:
+    shared_cluster.create_topic("tabs", queues=1)
+    for query in (f"by={way}", f"topic=tabs&by={way}"):
+        assert console.ask("GET", f"/messages?{query}").status == 200
+
+
 @pytest.mark.parametrize(
     "query",
-    ["topic=sought&by=odd", "by=key&value=x", "topic=sought&by=key", "topic=sought&begin=soon"],
+    [
+        "topic=sought&by=odd",
+        "by=key&value=x",
+        "topic=sought&by=key&value=",
+        "topic=sought&begin=soon",
+    ],
 )
 def test_a_bad_search_is_answered_on_the_form(console: Served, query: str) -> None:
     found = console.ask("GET", f"/messages?{query}")
