@@ -18,9 +18,9 @@ EXAMPLES_MIN = 10
 _SETTINGS = "_hypothesis_internal_use_settings"
 
 
-def scaled(stated: int) -> int:
+def scaled(stated: int, least: int = EXAMPLES_MIN) -> int:
     """Return the number of examples to run of `stated`."""
-    return max(round(stated * FACTOR), min(stated, EXAMPLES_MIN))
+    return max(round(stated * FACTOR), min(stated, least))
 
 
 def apply(items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """The native reader of records returns what the Python reader returns, also from damaged stores.
 
 Two equal stores get the same damage and the same reads, one through each reader; repairs included.
-`TEST_EXAMPLES=8000 pytest tests/store/test_native_reads.py` runs longer.
+`TEST_EXAMPLES=20000 pytest tests/store/test_native_reads.py` runs longer.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def damage(kit: Kit, in_log: bool, at: int, byte: int) -> None:
 
 
 @settings(
-    max_examples=12,
+    max_examples=4,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
