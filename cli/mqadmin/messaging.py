@@ -23,7 +23,9 @@ from ..output import keep_form
 F = TypeVar("F", bound=Callable[..., Any])
 _BOOL = click.BOOL
 _DEFAULT_QUEUES = 8
-_NOW = {"now", "-1", "currenttimemillis"}
+_NOW = {"now", "currenttimemillis"}
+# Bit 1 of Apache's permissions marks a template of topics.
+_PERM_ALL = 6
 NAMESERVER = ("-n", "--namesrvAddr")
 CLUSTER = ("-c", "--clusterName")
 BROKER = ("-b", "--brokerAddr")
@@ -72,7 +74,7 @@ def call(command: click.Command, **values: Any) -> Any:
 @_topic
 @click.option("-r", "--readQueueNums", "read", type=click.IntRange(1, 1024), help="Read queues.")
 @click.option("-w", "--writeQueueNums", "write", type=click.IntRange(1, 1024), help="Write queues.")
-@click.option("-p", "--perm", type=click.Choice(["0", "2", "4", "6"]), help="2 W, 4 R, 6 RW.")
+@click.option("-p", "--perm", type=click.Choice(["0", "2", "4", "6", "7"]), help="2 W, 4 R, 6 RW.")
 @click.option("-a", "--attributes", default="", help="+a=b,+c=d,-e")
 @click.option("-o", "--order", expose_value=False, hidden=True)
 @click.option("-u", "--unit", expose_value=False, hidden=True)
@@ -94,7 +96,7 @@ def update_topic(
         name=name,
         read_queues=read,
         write_queues=write,
-        perm=int(perm) if perm else None,
+        perm=int(perm) & _PERM_ALL if perm else None,
         attributes=split(attributes),
         endpoint=endpoint,
         output=output,
@@ -103,11 +105,11 @@ def update_topic(
 
 @click.command("updateTopicPerm")
 @_topic
-@click.option("-p", "--perm", type=click.Choice(["2", "4", "6"]), required=True)
+@click.option("-p", "--perm", type=click.Choice(["2", "4", "6", "7"]), required=True)
 @common
 def update_topic_perm(name: str, perm: str, endpoint: str, output: str) -> None:
     """Change the permission of a topic (`topic alter --perm`)."""
-    call(topics.alter, name=name, perm=int(perm), endpoint=endpoint, output=output)
+    call(topics.alter, name=name, perm=int(perm) & _PERM_ALL, endpoint=endpoint, output=output)
 
 
 @click.command("deleteTopic")
@@ -248,7 +250,8 @@ def skip_accumulated_message(**values: Any) -> None:
 
 def time_of(text: str) -> str:
     """Convert a time of mqadmin to the form of `offset reset`. Raises CliError."""
-    if text.lower() in _NOW:
+    # Apache's broker takes every negative time as the end.
+    if text.lower() in _NOW or (text.startswith("-") and text[1:].isdigit()):
         return "latest"
     if text.isdigit():
         return text

@@ -84,6 +84,11 @@ async def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
             **{"readQueueNums": 3, "topicFilterType": "SINGLE_TAG", "topicName": "new"},
             **{"topicSysFlag": 0, "writeQueueNums": 2},
         }
+        for perm, kept in ((7, 6), (5, 4), (15, 6)):  # bits without a meaning here are dropped
+            answer = await client.call(Admin.UPDATE_AND_CREATE_TOPIC, **{**NEW_TOPIC, "perm": perm})
+            assert answer.code == Reply.SUCCESS, answer
+            config = await documented(client, Admin.GET_TOPIC_CONFIG, topic="new")
+            assert config["perm"] == kept
         for _ in range(2):  # an unknown topic is no error
             answer = await client.call(Admin.DELETE_TOPIC_IN_BROKER, topic="new")
             assert answer.code == Reply.SUCCESS
@@ -246,6 +251,9 @@ async def test_offsets_are_reset_and_copied(tmp_path: Path) -> None:
         assert found["offsetTable"] == {QueueKey("broker-a", 0, TOPIC): 0, key: 2}
         found = await documented(client, code, **fields, timestamp=0, queueId=1, offset=1)
         assert found["offsetTable"] == {key: 1}
+        found = await documented(client, code, **fields, timestamp=-3_600_000, queueId=1)
+        assert found["offsetTable"] == {key: 2}, "a negative time replays nothing"
+        found = await documented(client, code, **fields, timestamp=0, queueId=1, offset=1)
         answer = await client.call(code, **fields, timestamp=0, queueId=1, offset=9)
         assert answer.code == Reply.INVALID_PARAMETER
         assert "holds offsets 0 to 2" in (answer.remark or "")

@@ -387,6 +387,7 @@ def test_mqadmin_names_work_and_are_not_listed(shell: Shell) -> None:
     )
     assert made == "Created topic mq: fifo, 4 queues.\n"
     assert "permission: read" in shell("updateTopicPerm", *where, "-t", "mq", "-p", "4")
+    assert "permission" not in shell("updateTopicPerm", *where, "-t", "mq", "-p", "7")
     assert "mq" in shell("topicList", *where)
     assert "min offset" in shell("topicStatus", *where, "-t", "mq")
     group = shell("updateSubGroup", *where, "-g", "mqg", "-o", "true", "-r", "3", "-s", "true")
@@ -395,7 +396,7 @@ def test_mqadmin_names_work_and_are_not_listed(shell: Shell) -> None:
     assert "mqg" in shell("consumerProgress", *where)
     assert "has no offsets" in shell("consumerProgress", *where, "-g", "mqg", "-t", "mq")
     reset = ("resetOffsetByTime", *where, "-g", "mqg", "-t", "mq", "-s")
-    for moment in ("now", "-1", "0", "2026-01-01#00:00:00:000"):
+    for moment in ("now", "-1", "-3600000", "0", "2026-01-01#00:00:00:000"):
         assert "Reset group mqg" in shell(*reset, moment)
     assert "is not now" in shell(*reset, "noon", code=2)
     assert "Reset group mqg" in shell("skipAccumulatedMessage", *where, "-g", "mqg", "-t", "mq")

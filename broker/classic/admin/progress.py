@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..members import Members
     from .rates import StoreRates
 
-_LATEST = -1
-
 
 class ToolProgress:
     """Handlers for the progress of groups."""
@@ -183,10 +181,10 @@ class ToolProgress:
             request.queue_id = header.queue_id
         if header.offset >= 0:
             request.offset = header.offset
-        elif header.timestamp_ms == _LATEST:
+        elif header.timestamp_ms < 0:  # -1 means the end, and so does a time that is a duration
             request.edge = v1.ResetOffsetsRequest.LATEST
         else:
-            request.timestamp_ms = max(header.timestamp_ms, 0)
+            request.timestamp_ms = header.timestamp_ms
         answer = await self._offset_admin.reset(request, RequestContext())
         table = {
             QueueKey(self._broker_name, each.queue_id, each.topic): each.after

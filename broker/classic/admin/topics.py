@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_QUEUES = 16
 _PERM_DEFAULT = 6
+# Bits of Apache's permissions that mean nothing here: 1 marks a template of topics, 8 is unused.
+_PERM_DROPPED = 1 | 8
 
 
 class ToolTopics:
@@ -83,7 +85,7 @@ class ToolTopics:
                 name=header.topic,
                 read_queues=header.read_queues,
                 write_queues=header.write_queues,
-                perm=header.perm,
+                perm=header.perm & ~_PERM_DROPPED,
                 attributes=attributes,
             )
         )
@@ -157,6 +159,6 @@ def _request(bean: Any) -> v1.CreateTopicRequest:
             name=name_of(bean, "topicName"),
             read_queues=value_of(bean, "readQueueNums", int, _DEFAULT_QUEUES),
             write_queues=value_of(bean, "writeQueueNums", int, _DEFAULT_QUEUES),
-            perm=value_of(bean, "perm", int, _PERM_DEFAULT),
+            perm=value_of(bean, "perm", int, _PERM_DEFAULT) & ~_PERM_DROPPED,
             attributes=attribute_changes(bean),
         )
