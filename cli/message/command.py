@@ -91,6 +91,8 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             raise CliError(f"--property must be NAME=VALUE, but is '{pair}'.", Exit.USAGE)
+        if name in properties:
+            raise CliError(f"--property {name} is given twice: a name has one value.", Exit.USAGE)
         properties[name] = value
     return properties
 

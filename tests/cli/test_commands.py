@@ -48,6 +48,10 @@ def test_help_needs_no_subcommand_and_lists_all(tmp_path: Path) -> None:
         (["topic", "create", "t", "--queues", "0"], 2, "Invalid value"),
         (["topic", "list", "--endpoint", "nowhere"], 2, "must be HOST:PORT"),
         (["message", "send", "t", "b", "--property", "x"], 2, "must be NAME=VALUE"),
+        (
+            ["message", "send", "t", "b", "--property", "a=1", "--property", "a=2"],
+            *(2, "--property a is given twice"),
+        ),
         (["broker", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
         (["up", "--port", "-1"], 2, "Invalid value"),
         (["up", "--single", "--replication", "sync"], 2, "--single runs one replica"),
