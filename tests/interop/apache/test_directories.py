@@ -147,6 +147,7 @@ def check_reopened_by_cometmq(root: Path, options: dict[str, Any], report: dict[
     store.close()
 
 
+@pytest.mark.slow  # 14 s of CPU; a killed store needs more of both brokers
 def test_a_cleanly_stopped_store_is_exchanged_without_loss(tmp_path: Path) -> None:
     root, copy = tmp_path / "store", tmp_path / "copy"
     written = run_writer(root, SIZES, 600)
@@ -192,7 +193,7 @@ def ask_keys(root: Path, work: Path, written: int, more: list[int]) -> dict[str,
     return view
 
 
-@pytest.mark.parametrize("thorough_ms", [50, 60_000])
+@pytest.mark.parametrize("thorough_ms", [50, pytest.param(60_000, marks=pytest.mark.slow)])
 def test_a_killed_store_with_two_index_files_answers_key_queries_equally(
     tmp_path: Path, thorough_ms: int
 ) -> None:

@@ -148,7 +148,7 @@ def written(root: Path, stopped: Path, end: str) -> None:
         oracle.copy_of(root, stopped)
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 def test_timers_are_exchanged_between_cometmq_and_apache(tmp_path: Path, end: str) -> None:
     root = tmp_path / "stopped"
     written(tmp_path / "ours", root, end)
