@@ -57,6 +57,12 @@ public class Modes {
         steps.put("trace", Modes::trace);
         steps.put("compressed", Modes::compressed);
         DefaultMQProducer producer = started(new DefaultMQProducer(mark + "-modes-producers"));
+        // One after another: threads that need a route at once give up after three seconds each.
+        for (String name : steps.keySet()) {
+            if (!name.equals("spaced")) {
+                producer.fetchPublishMessageQueues(mark + "-" + name);
+            }
+        }
         List<Thread> running = new ArrayList<>();
         steps.forEach((name, step) -> {
             Thread thread = new Thread(() -> {
