@@ -230,6 +230,7 @@ def _lite(core: Core, receive: LiteReceive) -> LiteService:
         table=receive.table,
         receive=receive,
     )
+    core.resets.listeners.append(subscribing.moved)
     lite = LiteService(
         runtime=core.runtime,
         store=core.store,

@@ -1521,6 +1521,7 @@ class ResetOffsetsRequest(_message.Message):
     SKIP_RETRIES_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    LITE_TOPICS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     topic: _builtins.str
     queue_id: _builtins.int
@@ -1534,6 +1535,8 @@ class ResetOffsetsRequest(_message.Message):
     """also mark messages in the retry topics as consumed"""
     dry_run: _builtins.bool
     broker: _builtins.str
+    lite_topics: _builtins.str
+    """Of a group of lite topics, on their parent: the lite topics that this glob matches; empty: all."""
     def __init__(
         self,
         *,
@@ -1546,10 +1549,11 @@ class ResetOffsetsRequest(_message.Message):
         skip_retries: _builtins.bool = ...,
         dry_run: _builtins.bool = ...,
         broker: _builtins.str = ...,
+        lite_topics: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "edge", b"edge", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "broker", b"broker", "dry_run", b"dry_run", "edge", b"edge", "group", b"group", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "skip_retries", b"skip_retries", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "broker", b"broker", "dry_run", b"dry_run", "edge", b"edge", "group", b"group", "lite_topics", b"lite_topics", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "skip_retries", b"skip_retries", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
     _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015

@@ -4,17 +4,20 @@ Promises: the answer gives each queue's offset before and after, and with `dry_r
 would get. The next receive starts there; messages in flight are dropped from the pop state, a
 locked FIFO queue is unlocked, and the journal records it (docs/formats/broker-semantics.md, section
 2.5). Retry topics keep their offsets unless `skip_retries` is set: a reset loses no message that
-the request does not name.
+the request does not name. For a group of lite topics, the topic is their parent: every lite topic
+that `lite_topics` matches is a queue of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..lite.names import bound_topic, is_lite_group, parse_queue
 from ..messages.validation import check_group, check_topic
 from ..metadata.tables import Topic
 from ..pop.retry import queue_topics
@@ -79,7 +82,9 @@ class OffsetAdmin:
         self._pump.catch_up()
         slices = Slices(self._clock)
         changes = []
-        for change in chain(self._changes(request, topic), self._skipped_retries(request)):
+        is_lite = is_lite_group(self._metadata, group.name)
+        wanted = self._lite_changes(request) if is_lite else self._changes(request, topic)
+        for change in chain(wanted, self._skipped_retries(request)):
             changes.append(change)
             await slices.pause()
         if not request.dry_run:
@@ -94,17 +99,37 @@ class OffsetAdmin:
                 self._resets.done(group.name, name, moved)
         return v1.ResetOffsetsResponse(code=v2.OK, message="OK", changes=changes)
 
+    def _lite_changes(self, request: v1.ResetOffsetsRequest) -> Iterator[v1.OffsetChange]:
+        """Yield the changes of all lite topics that the request names."""
+        parent = bound_topic(self._metadata.group(request.group))
+        if parent != request.topic:
+            raise _bad(f"group {request.group} consumes the lite topics of {parent}: name {parent}")
+        if request.HasField("queue_id"):
+            raise _bad("a lite topic has one queue: name lite topics instead of a queue")
+        count = 0
+        for name in self._store.lmqs():
+            found, lite = parse_queue(name) or ("", "")
+            if found == parent and fnmatchcase(lite, request.lite_topics or "*"):
+                count += 1
+                yield self._change(request.group, name, 0, self._target(request, name, 0))
+        if not count:
+            pattern = f" that matches {request.lite_topics}" if request.lite_topics else ""
+            raise WireError(v2.TOPIC_NOT_FOUND, f"topic {parent} has no lite topic{pattern}")
+
     def _changes(self, request: v1.ResetOffsetsRequest, topic: Topic) -> Iterator[v1.OffsetChange]:
+        if request.lite_topics:
+            raise _bad(f"group {request.group} does not consume lite topics")
         queue_ids = range(topic.read_queues)
         if request.HasField("queue_id"):
             if request.queue_id not in queue_ids:
                 raise _bad(f"topic {topic.name} has no queue {request.queue_id}")
             queue_ids = range(request.queue_id, request.queue_id + 1)
         for queue_id in queue_ids:
-            yield self._change(request.group, topic.name, queue_id, self._target(request, queue_id))
+            target = self._target(request, topic.name, queue_id)
+            yield self._change(request.group, topic.name, queue_id, target)
 
-    def _target(self, request: v1.ResetOffsetsRequest, queue_id: int) -> int:
-        store, topic = self._store, request.topic
+    def _target(self, request: v1.ResetOffsetsRequest, topic: str, queue_id: int) -> int:
+        store = self._store
         first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         position = request.WhichOneof("position")
         if position == "offset":

@@ -15,7 +15,7 @@ minute are dropped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from .names import (
     bound_topic,
     events_max,
     is_exclusive,
+    is_lite_queue,
     is_parent,
     is_wildcard,
     parse_queue,
@@ -271,6 +272,15 @@ class LiteSubscribe:
                 self._restart(queue, group, min(max(option.offset, first), end))
             elif kind == "tail_n" and position is not None:
                 self._restart(queue, group, max(first, position.offset - max(option.tail_n, 0)))
+
+    def moved(self, group: str, queue: str, _offsets: Mapping[int, int]) -> None:
+        """Deliver from the offset that an operator has set; drop messages in flight and the lock.
+
+        Calls for queues that are not lite topics are ignored.
+        """
+        if is_lite_queue(queue):
+            self._receive.forget_queue(queue, group)
+            self._receive.wake(self._table.ready(queue, _parent_of(queue), group))
 
     def _restart(self, queue: str, group: str, offset: int) -> None:
         """Move the group to `offset`; drop messages in flight and the lock."""

@@ -82,6 +82,12 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
 @click.option(
     "--skip-retries", is_flag=True, help="Also mark messages in the retry topics as consumed."
 )
+@click.option(
+    "--lite-topics",
+    metavar="GLOB",
+    default="",
+    help="With a parent of lite topics as TOPIC: only those that match (default: all).",
+)
 @plan_options
 @broker_option
 @endpoint_option
@@ -96,6 +102,7 @@ def reset(
     shift: int | None = None,
     like: str = "",
     skip_retries: bool,
+    lite_topics: str = "",
     dry_run: bool,
     yes: bool,
     endpoint: str,
@@ -112,18 +119,20 @@ def reset(
     cometmq offset reset billing orders latest
     cometmq offset reset billing orders --shift -100
     cometmq offset reset billing orders --like billing-old
+    cometmq offset reset readers chats earliest --lite-topics "room-*"
     """
     if sum((bool(when), queue_offset is not None, shift is not None, bool(like))) != 1:
         raise CliError(
             "Give the position: TIME, earliest, latest, --offset N, --shift N or --like GROUP.",
             Exit.USAGE,
         )
-    request = v1.ResetOffsetsRequest(group=group, topic=topic)
+    request = v1.ResetOffsetsRequest(group=group, topic=topic, lite_topics=lite_topics)
     if queue is not None:
         request.queue_id = queue
     if shift is not None or like:
-        if skip_retries:
-            raise CliError("--shift and --like do not reset retry topics.", Exit.USAGE)
+        if skip_retries or lite_topics:
+            other = "retry topics" if skip_retries else "lite topics"
+            raise CliError(f"--shift and --like do not reset {other}.", Exit.USAGE)
         targets = (
             partial(moves.like, other=like) if like else partial(moves.shifted, shift=shift or 0)
         )
