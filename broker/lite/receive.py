@@ -184,6 +184,14 @@ class LiteReceive:
         for name in groups:
             self._cores.pop((name, queue), None)
 
+    def rewind(self, queue: str, group: str, offset: int) -> None:
+        """Move a group to an offset that an operator has set; drop messages in flight and the lock.
+
+        The state is not dropped: a new one would take the old lock from the file.
+        """
+        self.state(group, queue)[1].jump(offset)
+        self.settle(group, queue)
+
     def progress(self, queue: str, group: str) -> tuple[int, int] | None:
         """Return the read offset and the messages in flight; None without a state."""
         sub = self._cores.get((group, queue))

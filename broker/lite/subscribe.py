@@ -273,19 +273,16 @@ class LiteSubscribe:
             elif kind == "tail_n" and position is not None:
                 self._restart(queue, group, max(first, position.offset - max(option.tail_n, 0)))
 
-    def moved(self, group: str, queue: str, _offsets: Mapping[int, int]) -> None:
-        """Deliver from the offset that an operator has set; drop messages in flight and the lock.
-
-        Calls for queues that are not lite topics are ignored.
-        """
+    def moved(self, group: str, queue: str, offsets: Mapping[int, int]) -> None:
+        """Deliver from the offset that an operator has set, if the queue is a lite topic."""
         if is_lite_queue(queue):
-            self._receive.forget_queue(queue, group)
+            self._receive.rewind(queue, group, offsets[0])
             self._receive.wake(self._table.ready(queue, _parent_of(queue), group))
 
     def _restart(self, queue: str, group: str, offset: int) -> None:
         """Move the group to `offset`; drop messages in flight and the lock."""
-        self._receive.forget_queue(queue, group)
         self._offsets.commit(queue, group, 0, offset)
+        self._receive.rewind(queue, group, offset)
 
     def _end(self, queue: str) -> int:
         return self._store.next_offset(queue, 0)
