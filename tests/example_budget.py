@@ -35,5 +35,5 @@ def apply(items: list[pytest.Item]) -> None:
             owner, name = getattr(function, "__func__", function), _SETTINGS
         if is_hypothesis_test(function) and owner not in seen:
             seen.add(owner)
-            stated = getattr(owner, name, settings.default)
+            stated: Any = getattr(owner, name, settings.default)
             setattr(owner, name, settings(stated, max_examples=scaled(stated.max_examples)))
