@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 #: Interval of the check for finished segments: damage before the digest is taken shows only in the
 #: checksums of records.
-_SEAL_EVERY_S: Final = 0.05
+_SEAL_EVERY_S: Final = 0.5
 #: Pause before a failed save of a digest is retried.
 _SEAL_RETRY_S: Final = 1.0
 #: Units are checked on the event loop, at this fraction of the rate: a few percent of its time.
