@@ -250,6 +250,11 @@ class Segment:
         """
         return list(data_ranges(self._descriptor, position, self.size))
 
+    def data_end(self, position: int) -> int:
+        """Return the position behind which the file has only holes, at least `position`. Raises
+        OSError."""
+        return max((end for _, end in self._data_ranges(position)), default=position)
+
     def used_end(self, position: int) -> int:
         """Return the position behind the last non-zero byte, at least `position`."""
         for begin, end in reversed(self._data_ranges(position)):

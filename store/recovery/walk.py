@@ -69,12 +69,15 @@ def _walk_segment(
 ) -> bool:
     """Return whether the segment ends with its blank, so that the walk continues in the next
     one."""
+    begin = result.end - segment.start
     with segment.hold() as data:
         records = walk(
             data,
             segment.start,
-            result.end - segment.start,
-            segment.size,
+            begin,
+            # No record begins in a hole. The walk looks ahead, and what it reads of a hole becomes
+            # pages that the next start after a kill would take for data.
+            segment.data_end(begin),
             check_crc=checks.body,
             sealed=checks.sealed,
             record_crc=checks.record,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store.format.disk import data_ranges
 from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.record import encode
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, assert_whole, filled, message
@@ -76,6 +77,22 @@ def test_killing_recovery_itself_is_harmless(kit: Kit) -> None:
         kit.kill()
     kit.open()
     assert_whole(kit, 60)
+
+
+def test_starts_after_kills_do_not_read_the_unwritten_part_of_a_segment(tmp_path: Path) -> None:
+    """What a start reads of a hole is data for the next one: each would take longer."""
+    kit = Kit(tmp_path, mapped_file_size_commit_log=256 << 20)
+    kit.open()
+    for _ in range(4):
+        kit.write_many(20)
+        kit.kill()
+        kit.open()
+    assert len(kit.bodies()) == 80
+    (path,) = kit.segment_paths()
+    with path.open("rb") as file:
+        end = max(end for _, end in data_ranges(file.fileno(), 0, 256 << 20))
+    assert end <= 1 << 20
+    kit.close()
 
 
 # -- a torn tail --------------------------------------------------------------------------------
