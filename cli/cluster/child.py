@@ -23,6 +23,11 @@ MODULES = (
     *("cometmq.cli.server.command", "cometmq.cli.server.process"),
     *("cometmq.broker.server", "cometmq.nameserver.server"),
 )
+#: What they import when they walk a log, and for the first filter.
+LATER_MODULES = (
+    *("cometmq.store.recovery.walk", "cometmq.store.recovery.queue_begins"),
+    *("cometmq.store.index.columns", "cometmq.broker.sql.evaluator", "cometmq.broker.sql.parser"),
+)
 _REPORT_CHUNK = 65_536
 # Bound of stderr.log (output before logging is set up, and crashes).
 _STDERR_BYTES_MAX = 1 << 20

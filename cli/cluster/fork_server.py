@@ -10,6 +10,9 @@ descriptors, signal handlers and standard streams, as a started one has. The for
 command itself (`exec`) where a fork would differ: if the kernel refuses the command line, or if a
 variable has another value that is read before `main`.
 
+Modules that a start does not need are imported once it is idle after the first fork: a process that
+died, whose log is walked at its start, is then back without importing them.
+
 A client sends a request (`Request`, one line of JSON) with the descriptors of the process on the
 control socket, and reads the answer, one line: {"pid": P}, {"error": "..."}, or {"again": true} if
 it must send the request again. The server answers so, and replaces itself (`exec`), when a module's
@@ -26,6 +29,7 @@ import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -44,6 +48,9 @@ DESCRIPTORS_MAX = 16
 _READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "GRPC_", "MALLOC_", "COMETMQ_NATIVE")
 #: The exception: a fork adopts it.
 _ARENAS = "MALLOC_ARENA_MAX"
+#: In front of the modules to import when the server is idle.
+_LATER = "--later"
+_IDLE_S = 2.0
 _CHUNK = 65_536
 
 
@@ -61,12 +68,12 @@ class Request:
     own_group: bool
 
 
-def command_line(control: int, modules: Sequence[str]) -> list[str]:
+def command_line(control: int, modules: Sequence[str], later: Sequence[str]) -> list[str]:
     """Return the command that starts a fork server; it inherits the descriptor `control`."""
-    return [sys.executable, "-P", "-m", MODULE, str(control), *modules]
+    return [sys.executable, "-P", "-m", MODULE, str(control), *modules, _LATER, *later]
 
 
-def serve(control: int, modules: Sequence[str]) -> NoReturn:
+def serve(control: int, modules: Sequence[str], later: Sequence[str]) -> NoReturn:
     """Be a fork server, then end; in a forked process: run its command, then end."""
     _keep_only({2, control})  # errors of the server itself go where its parent's go
     null = os.open(os.devnull, os.O_RDWR)  # 0, the lowest number
@@ -74,8 +81,8 @@ def serve(control: int, modules: Sequence[str]) -> NoReturn:
     os.dup2(null, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the end of the control socket ends it
-    process_image.set_command_line(command_line(control, modules), os.environ)
-    request = _Server(control, modules).run()
+    process_image.set_command_line(command_line(control, modules, later), os.environ)
+    request = _Server(control, modules, later).run()
     if request is None:
         os._exit(0)
     try:
@@ -90,15 +97,24 @@ def serve(control: int, modules: Sequence[str]) -> NoReturn:
 
 
 class _Server:
-    def __init__(self, control: int, modules: Sequence[str]) -> None:
-        for name in modules:
-            importlib.import_module(name)
-        self._command = command_line(control, modules)
+    def __init__(self, control: int, modules: Sequence[str], later: Sequence[str]) -> None:
+        self._command = command_line(control, modules, later)
         self._control = socket.socket(fileno=control)
         self._environment = dict(os.environ)
+        self._later = later
+        self._import(modules)
+
+    def _import(self, modules: Sequence[str]) -> None:
+        for name in modules:
+            importlib.import_module(name)
         self._files = _times(_loaded())
         gc.collect()
         gc.freeze()  # no collection writes to the pages of modules: they stay shared
+
+    def _import_later(self) -> None:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy starts no thread; nothing here multiplies
+        self._import(self._later)
+        self._later = ()
 
     def run(self) -> Request | None:
         """Serve until the end of the control socket: None. In a forked process: its request."""
@@ -126,6 +142,8 @@ class _Server:
                 self._answer(pid=pid)
             for descriptor in received:
                 os.close(descriptor)
+            if self._later and not select.select([self._control], [], [], _IDLE_S)[0]:
+                self._import_later()
 
     def _answer(self, **values: int | str | bool) -> None:
         with suppress(OSError):  # the client has ended
@@ -239,4 +257,5 @@ def _times(files: Collection[str]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), sys.argv[2:])
+    at = sys.argv.index(_LATER)
+    serve(int(sys.argv[1]), sys.argv[2:at], sys.argv[at + 1 :])

@@ -22,8 +22,8 @@ _ATTEMPTS = 3
 class ForkServer:
     """A fork server of this process. Threads may share it."""
 
-    def __init__(self, modules: Sequence[str], *, fork: bool) -> None:
-        """Make a server that imports `modules`.
+    def __init__(self, modules: Sequence[str], later: Sequence[str] = (), *, fork: bool) -> None:
+        """Make a server that imports `modules`, and `later` when it is idle after a fork.
 
         With `fork` it is a fork of this process, which must have one thread; otherwise a command.
         """
@@ -33,9 +33,9 @@ class ForkServer:
             self.pid = os.fork()
             if self.pid == 0:
                 self._control.detach()
-                serve(theirs.detach(), modules)
+                serve(theirs.detach(), modules, later)
         else:
-            command = command_line(theirs.fileno(), modules)
+            command = command_line(theirs.fileno(), modules, later)
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
             self.pid = self._process.pid
         theirs.close()

@@ -16,7 +16,7 @@ import click
 from ..errors import CliError, Exit
 from ..options import output_option
 from ..private_file import PRIVATE_UMASK
-from .child import MODULES, Child
+from .child import LATER_MODULES, MODULES, Child
 from .forking import ForkServer
 from .layout import DataDirectory, socket_path, wait_until_free
 from .plan import Options, Plan, make_plans, plans_of_another_group
@@ -151,7 +151,7 @@ def up(
     directory = DataDirectory(data)
     directory.addresses.unlink(missing_ok=True)
     _clear(ready_file)
-    fork_server = ForkServer(MODULES, fork=True) if can_fork_beside() else None
+    fork_server = ForkServer(MODULES, LATER_MODULES, fork=True) if can_fork_beside() else None
     options = Options(
         *(port, single, replication, flush, controller and not single, auth, groups, replicas),
         int(nameservers) if nameservers else None,

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cometmq.cli.cluster.child import MODULES
+from cometmq.cli.cluster.child import LATER_MODULES, MODULES
 from cometmq.cli.cluster.forking import ForkServer
 from cometmq.cli.cluster.process_image import can_fork_beside
 from cometmq.cli.main import ALIASES, COMMANDS
@@ -55,7 +55,7 @@ def real_starts() -> Iterator[None]:
 def _modules() -> list[str]:
     named = {module for module, _command, _help in (*COMMANDS.values(), *ALIASES.values())}
     chosen = sorted(name for name in named if not name.startswith(_NOT_IMPORTED))
-    return [*MODULES, *(f"cometmq.cli.{name}" for name in chosen), *_MORE]
+    return [*MODULES, *LATER_MODULES, *(f"cometmq.cli.{name}" for name in chosen), *_MORE]
 
 
 def _server() -> ForkServer:
