@@ -51,6 +51,7 @@ _ARENAS = "MALLOC_ARENA_MAX"
 #: In front of the modules to import when the server is idle.
 _LATER = "--later"
 _IDLE_S = 2.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CHUNK = 65_536
 
 
@@ -79,10 +80,12 @@ def serve(control: int, modules: Sequence[str], later: Sequence[str]) -> NoRetur
     null = os.open(os.devnull, os.O_RDWR)  # 0, the lowest number
     os.set_inheritable(null, True)
     os.dup2(null, 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # What a started process inherits: a signal is ignored or has its default action.
+    inherited = {number: _inherited(number) for number in _SIGNALS}
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the end of the control socket ends it
     process_image.set_command_line(command_line(control, modules, later), os.environ)
-    request = _Server(control, modules, later).run()
+    request = _Server(control, modules, later, inherited).run()
     if request is None:
         os._exit(0)
     try:
@@ -97,11 +100,18 @@ def serve(control: int, modules: Sequence[str], later: Sequence[str]) -> NoRetur
 
 
 class _Server:
-    def __init__(self, control: int, modules: Sequence[str], later: Sequence[str]) -> None:
+    def __init__(
+        self,
+        control: int,
+        modules: Sequence[str],
+        later: Sequence[str],
+        inherited: Mapping[signal.Signals, signal.Handlers],
+    ) -> None:
         self._command = command_line(control, modules, later)
         self._control = socket.socket(fileno=control)
         self._environment = dict(os.environ)
         self._later = later
+        self._inherited = inherited
         self._import(modules)
 
     def _import(self, modules: Sequence[str]) -> None:
@@ -127,6 +137,8 @@ class _Server:
                 return None
             if self._files != _times(self._files):
                 self._answer(again=True)
+                for number, action in self._inherited.items():
+                    signal.signal(number, action)
                 os.set_inheritable(self._control.fileno(), True)
                 os.execve(self._command[0], self._command, self._environment)
             request = Request(**json.loads(data))
@@ -137,7 +149,7 @@ class _Server:
             else:
                 if pid == 0:
                     self._control.detach()
-                    _become(request, received, self._environment)
+                    _become(request, received, self._environment, self._inherited)
                     return request
                 self._answer(pid=pid)
             for descriptor in received:
@@ -150,11 +162,21 @@ class _Server:
             self._control.sendall(json.dumps(values).encode() + b"\n")
 
 
-def _become(request: Request, received: Sequence[int], early: Mapping[str, str]) -> None:
+def _inherited(number: signal.Signals) -> signal.Handlers:
+    is_ignored = signal.getsignal(number) is signal.SIG_IGN
+    return signal.SIG_IGN if is_ignored else signal.SIG_DFL
+
+
+def _become(
+    request: Request,
+    received: Sequence[int],
+    early: Mapping[str, str],
+    inherited: Mapping[signal.Signals, signal.Handlers],
+) -> None:
     """Give the forked process what a started one has; execute the command where that differs."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, action in inherited.items():
+        is_interrupt = number is signal.SIGINT and action is signal.SIG_DFL
+        signal.signal(number, signal.default_int_handler if is_interrupt else action)
     if request.own_group:
         os.setpgid(0, 0)
     _place(received, request.descriptors)

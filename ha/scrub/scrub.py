@@ -41,7 +41,10 @@ logger = logging.getLogger(__name__)
 
 #: Interval of the check for finished segments: damage before the digest is taken shows only in the
 #: checksums of records.
-_SEAL_EVERY_S: Final = 0.5
+_SEAL_EVERY_S: Final = 0.05
+#: The interval while the segment has more room than is written in it.
+_SEAL_FAR_S: Final = 0.5
+_FAR_BYTES: Final = 256 << 20
 #: Pause before a failed save of a digest is retried.
 _SEAL_RETRY_S: Final = 1.0
 #: Units are checked on the event loop, at this fraction of the rate: a few percent of its time.
@@ -108,7 +111,8 @@ class Scrub:
             except OSError as error:
                 logger.warning("scrub.digest_not_saved error=%s", error)
                 await asyncio.sleep(_SEAL_RETRY_S)
-            await asyncio.sleep(_SEAL_EVERY_S)
+            room = self._next_roll - self._store.log_end
+            await asyncio.sleep(_SEAL_FAR_S if room > _FAR_BYTES else _SEAL_EVERY_S)
 
     async def _scrub_on(self) -> None:
         interval_s = self._options.interval_s or None
