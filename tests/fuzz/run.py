@@ -90,16 +90,36 @@ def _by_hypothesis(name: str, chosen: argparse.Namespace, folder: Path) -> None:
     inputs = 0
     with TARGETS[name](folder) as check:
         while time.monotonic() < end_s and not 0 < chosen.inputs <= inputs:
-            inputs += _round(check, known, chance.getrandbits(32), end_s, artifact)
+            count = min(chosen.inputs - inputs, _EXAMPLES) if chosen.inputs else _EXAMPLES
+            inputs += _round(check, known, chance.getrandbits(32), end_s, artifact, count)
     print(f"{name}: {inputs} inputs in {time.monotonic() - began_s:.0f} s by hypothesis")
 
 
-def _round(check: Check, known: list[bytes], round_seed: int, end_s: float, artifact: Path) -> int:
+def mutate_seeds(name: str, inputs: int, chosen_seed: int, folder: Path) -> None:
+    """Check about `inputs` mutated seeds in this process; a failing input goes to `folder`.
+
+    Raises what the target raises.
+    """
+    _load(name, instrumented=False)
+    chosen = argparse.Namespace(
+        seconds=_SPARE_S, inputs=inputs, seed=chosen_seed, artifacts=str(folder)
+    )
+    _by_hypothesis(name, chosen, folder)
+
+
+def _round(
+    check: Check,
+    known: list[bytes],
+    round_seed: int,
+    end_s: float,
+    artifact: Path,
+    count: int,
+) -> int:
     runs = 0
 
     @seed(round_seed)
     @settings(
-        max_examples=_EXAMPLES,
+        max_examples=count,
         database=None,
         deadline=None,
         derandomize=False,
