@@ -91,7 +91,7 @@ def _by_hypothesis(name: str, chosen: argparse.Namespace, folder: Path) -> None:
     with TARGETS[name](folder) as check:
         while time.monotonic() < end_s and not 0 < chosen.inputs <= inputs:
             count = min(chosen.inputs - inputs, _EXAMPLES) if chosen.inputs else _EXAMPLES
-            inputs += _round(check, known, chance.getrandbits(32), end_s, artifact, count)
+            inputs += _round(check, known, chance.getrandbits(32), end_s, artifact, count=count)
     print(f"{name}: {inputs} inputs in {time.monotonic() - began_s:.0f} s by hypothesis")
 
 
@@ -113,6 +113,7 @@ def _round(
     round_seed: int,
     end_s: float,
     artifact: Path,
+    *,
     count: int,
 ) -> int:
     runs = 0
