@@ -54,7 +54,7 @@ def follower_dies_min_two(s: Stage) -> None:
     s.more_acks(200)
     follower = s.plant.followers()[0]
     s.plant.kill(follower)
-    s.plant.wait("writes are refused", lambda: s.acks_within(0.5) == 0)
+    s.wait_refused()
     s.check("no acknowledged write in the gap", s.acks_within(1.0) == 0)
     s.plant.start_node(follower)
     s.more_acks(200)

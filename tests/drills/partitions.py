@@ -53,7 +53,7 @@ def _cut_from_followers(s: Stage, *, both: bool) -> None:
         s.plant.wait_in_sync(1)
         s.more_acks(200)
     else:
-        s.plant.wait("writes are refused", lambda: s.acks_within(0.5) == 0)
+        s.wait_refused()
     s.plant.heal()
     s.plant.wait_in_sync(2)
     s.more_acks(200)

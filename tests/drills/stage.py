@@ -76,7 +76,7 @@ class Stage:
         self.scale, self.seed = scale, seed
         self.plant = Plant(folder, setup) if plant is None else plant
         self.histories: list[Path] = []
-        self.ok = history.Counter("ok")
+        self.ok, self.refused = history.Counter("ok"), history.Counter("fail")
         self._loads: list[subprocess.Popen[bytes]] = []
         self._readers: list[subprocess.Popen[bytes]] = []
         self._watching = threading.Event()
@@ -232,6 +232,14 @@ class Stage:
         """Return what the clients' processes printed."""
         files = sorted(self.folder.glob("client-*.txt"))
         return " ".join(path.read_text(errors="replace")[-600:] for path in files)
+
+    def wait_refused(self) -> None:
+        """Wait until another send is refused, and none was acknowledged for half a second."""
+        before = self.refused.poll(self.histories)
+        self.plant.wait(
+            "a write is refused", lambda: self.refused.poll(self.histories) > before, START_S
+        )
+        self.plant.wait("no write is acknowledged", lambda: self.acks_within(0.5) == 0)
 
     def acks_within(self, seconds: float) -> int:
         """Return the number of sends acknowledged within a time."""
