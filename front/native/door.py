@@ -140,6 +140,7 @@ def _options(config: DoorConfig) -> dict[str, int]:
         "header_bytes": config.front_max_metadata_size,
         "streams": config.front_max_concurrent_streams,
         "connections": client_connections(config),
+        "connection_rate": config.front_max_connection_rate,
         "waiting": config.front_max_waiting_calls,
         "idle_ms": config.front_max_connection_idle,
         "keepalive_ms": config.front_keepalive_time,

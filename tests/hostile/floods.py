@@ -62,9 +62,7 @@ async def unfinished_calls_of_many_connections(one: Attacker) -> str:
             b"\x00" + bytes([3]) + b"x-%d" % number + _length(900) + b"y" * 900
             for number in range(4)
         )
-        calls = b"".join(
-            frame(HEADERS, END_HEADERS, stream, block) for stream in range(1, 601, 2)
-        )
+        calls = b"".join(frame(HEADERS, END_HEADERS, stream, block) for stream in range(1, 601, 2))
         for _ in range(ROUNDS):
             raw = await one.raw(one.target.node.ports[name])
             raw.write(calls)
@@ -107,20 +105,19 @@ async def header_blocks_without_an_end(one: Attacker) -> str:
 
 @attack("done")
 async def small_answers_that_are_not_read(one: Attacker) -> str:
-    """Calls with answers of some bytes, on connections that allow the server to send none."""
+    """Calls with answers of some bytes, on connections that read nothing or allow no data."""
     beat = message(v2.HeartbeatRequest().SerializeToString())
     opened = []
-    for _ in range(4):
+    for window in (0, 1 << 30, 0, 1 << 30):
         raw = RawConnection(*await asyncio.open_connection("127.0.0.1", one.target.port))
         opened.append(raw)
-        raw.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)))
-        for first in range(1, 40_001, 400):
+        raw.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, window)))
+        for first in range(1, 1_000 * ROUNDS, 400):
             for stream in range(first, first + 400, 2):
                 raw.start(stream, paths.HEARTBEAT, x_mq_client_id="greedy@1")
                 raw.data(stream, beat)
             if not await _push(raw):
                 break
-            await asyncio.sleep(0.01)
     for raw in opened:
         raw.abort()
     return "done"
