@@ -15,6 +15,8 @@ const OVERHEAD: usize = 1 << 10;
 /// What the stream of a call holds in the library and in its task, as measured.
 const STREAM: usize = 4 << 10;
 
+/// The streams of unfinished requests that a known connection may always have.
+const FEW: usize = 64 * STREAM;
 /// A part of a budget of streams, in bytes: the connection is one of those that use it up.
 const CROWDED: usize = 1 << 20;
 
@@ -117,10 +119,13 @@ impl Held {
     }
 
     /// The stream of a call, as long as its request is unfinished; `None` if the budget does not
-    /// allow it.
-    pub fn request(share: &Arc<Share>) -> Option<Self> {
+    /// allow it. A connection that is `known` may have a few beyond the budget, so that newcomers
+    /// cannot use it up.
+    pub fn request(share: &Arc<Share>, known: bool) -> Option<Self> {
         let held = Self::of(share, STREAM);
-        held.allowed(share.used()).then_some(held)
+        let own = share.used();
+        let few = known && own <= FEW && !share.pool.exceeds(2);
+        (few || held.allowed(own)).then_some(held)
     }
 
     /// The stream of a call from its answer on, until the end of the answer was written or dropped;
@@ -269,10 +274,23 @@ mod tests {
     fn the_streams_of_unfinished_requests_count() {
         let pool = Arc::new(Pool::new(1 << 30));
         let share = share(&pool, 2 * STREAM);
-        let held = [Held::request(&share), Held::request(&share)];
+        let held = [Held::request(&share, false), Held::request(&share, false)];
         assert!(held.iter().all(Option::is_some));
-        assert!(Held::request(&share).is_none());
+        assert!(Held::request(&share, false).is_none());
         assert_eq!(share.used(), 2 * STREAM);
+    }
+
+    #[test]
+    fn newcomers_do_not_use_up_the_streams_of_others() {
+        let pool = Arc::new(Pool::new(4 * STREAM));
+        let (stranger, known) = (share(&pool, 1 << 20), share(&pool, 1 << 20));
+        let mut held = Vec::new();
+        while let Some(one) = Held::request(&stranger, false) {
+            held.push(one);
+        }
+        assert!(held.len() <= 4);
+        assert!(Held::request(&stranger, false).is_none());
+        assert!(Held::request(&known, true).is_some());
     }
 
     #[tokio::test(flavor = "current_thread")]

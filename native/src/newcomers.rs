@@ -24,8 +24,8 @@ const OPEN_S: usize = 5;
 const OPEN_MIN: usize = 16;
 /// Addresses that are told apart; further ones count as one.
 const ADDRESSES_MAX: usize = 10_000;
-/// Newcomers get one part in this many of the thread's time, and at most `CREDIT_MAX` at once. The
-/// library's work for their calls is not measured, so that they really take more.
+/// Newcomers get one part in this many of the thread's time, and at most `CREDIT_MAX` at once. What
+/// one reads at once, and the calls in it, may take more: the others wait longer then.
 const PART: u32 = 5;
 const CREDIT_MAX: Duration = Duration::from_millis(5);
 /// Those that wait are woken a few at a time.
@@ -165,16 +165,22 @@ impl State {
 }
 
 impl Slices {
-    /// Do the work of a newcomer, until `proven`, when there is time for it.
-    pub async fn share<T>(&self, work: impl Future<Output = T>, proven: impl Fn() -> bool) -> T {
+    /// Do the work of a newcomer when there is time for it.
+    pub async fn share<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        let waits = Arc::new(AtomicBool::new(false));
+        let waits = Arc::default();
+        poll_fn(|context| self.poll(work.as_mut(), &waits, context)).await
+    }
+
+    /// Do the work of a call of a newcomer: at once, because it holds memory that is counted then,
+    /// but in the time of newcomers.
+    pub async fn charge<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
         poll_fn(|context| {
-            if proven() {
-                work.as_mut().poll(context)
-            } else {
-                self.poll(work.as_mut(), &waits, context)
-            }
+            let begin = Instant::now();
+            let polled = work.as_mut().poll(context);
+            self.lock().spend(begin.elapsed());
+            polled
         })
         .await
     }
@@ -293,15 +299,14 @@ mod tests {
             std::thread::sleep(hold);
             Poll::Ready(())
         });
-        slices.share(busy, || false).await;
+        slices.charge(busy).await;
         let waits = Arc::default();
         let mut next = pin!(std::future::ready(7));
         let now = poll_fn(|context| Poll::Ready(slices.poll(next.as_mut(), &waits, context))).await;
         assert!(now.is_pending(), "the time is used up");
-        assert_eq!(slices.share(std::future::ready(8), || true).await, 8);
         tokio::select! {
             () = slices.run() => unreachable!("it never ends"),
-            done = slices.share(std::future::ready(9), || false) => assert_eq!(done, 9),
+            done = slices.share(std::future::ready(9)) => assert_eq!(done, 9),
         }
     }
 }

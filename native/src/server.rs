@@ -434,7 +434,7 @@ async fn connection(
     let address = name_of(peer);
     let patience = door.options.handshake;
     let handshake = tls.accept(stream, patience, door.options.remoting);
-    let spoken = door.slices.share(handshake, || false).await;
+    let spoken = door.slices.share(handshake).await;
     match spoken {
         Ok(Spoken::Plain(stream)) => {
             let peer = Peer {

@@ -280,8 +280,7 @@ pub async fn serve<S>(
                 let answer = if connection.is_proven() {
                     answer.await
                 } else {
-                    let proven = || connection.is_proven();
-                    door.slices.share(answer, proven).await
+                    door.slices.charge(answer).await
                 };
                 Ok::<_, Infallible>(answer)
             }
@@ -444,7 +443,7 @@ async fn one_request(
     call: &Arc<Shared>,
     open: impl FnOnce(Option<Bytes>, Option<Held>) -> Open,
 ) -> Response<GrpcBody> {
-    let Some(stream) = Held::request(&active.0.requests) else {
+    let Some(stream) = Held::request(&active.0.requests, active.0.is_proven()) else {
         return status_only(&door.count(Failure::OverBudget), call.end());
     };
     let mut held = Held::new(&active.0.unfinished);

@@ -11,10 +11,10 @@ from cometmq.tests.conftest import NATIVE_DOOR
 from cometmq.tests.harness.cluster import wait_until
 from cometmq.tests.hostile import floods
 from cometmq.tests.hostile.attacker import Attacker, Run
+from cometmq.tests.hostile.run import PEAK_MIB
 from cometmq.tests.hostile.target import Target
 
 pytestmark = pytest.mark.skipif(not NATIVE_DOOR, reason="the native door is not installed")
-GROWTH_MAX_MIB = 150.0
 #: Enough for several times the limit where there is none.
 ROUNDS = 20
 FLOODS: tuple[Run, ...] = (
@@ -49,7 +49,7 @@ async def test_strangers_hold_little_memory(
         await flood(one)
     finally:
         await one.close()
-    assert target.memory.peak_mib() - idle_mib <= GROWTH_MAX_MIB
+    assert target.memory.peak_mib() - idle_mib <= PEAK_MIB
     figures = target.figures()
     wait_until("the neighbour goes on", lambda: target.figures().cycles)
     assert not figures.failures
