@@ -47,8 +47,6 @@ _CALLS_MAX = 128
 _CONNECTIONS_MAX = 128
 #: Time for the request of a call, so that unfinished ones do not use up the port's calls.
 _REQUEST_MS = 10_000
-#: Frames queued on a stream: those of a long copy, of the smallest size of a large one.
-_OUTBOUND_FRAMES = 100
 #: Bytes of unfinished requests: frames of followers hold at most a piece of offsets.
 _UNFINISHED_BYTES = 32 << 20
 
@@ -63,8 +61,6 @@ def port_config(door: DoorConfig) -> DoorConfig:
         front_max_concurrent_calls=_CALLS_MAX,
         front_handshake_timeout=min(door.front_handshake_timeout, int(HELLO_TIMEOUT_S * 1_000)),
         front_request_timeout=min(door.front_request_timeout, _REQUEST_MS),
-        front_outbound_messages=_OUTBOUND_FRAMES,
-        front_outbound_bytes=2 * MAX_FRAME_BYTES,
         front_unfinished_connection_bytes=_UNFINISHED_BYTES,
         front_unfinished_bytes=2 * _UNFINISHED_BYTES,
         # The certificate of clients; nodes have their own.

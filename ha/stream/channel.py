@@ -9,10 +9,6 @@ import grpc
 from ..config import MAX_FRAME_BYTES
 
 
-#: More than a chunk of the default size, in one frame of HTTP/2.
-_HTTP2_FRAME_BYTES = 512 << 10
-
-
 def channel_options(window_bytes: int) -> list[tuple[str, int]]:
     """Return the options for both ends. There is no keepalive: heartbeats detect a dead peer
     sooner."""
@@ -21,8 +17,6 @@ def channel_options(window_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", MAX_FRAME_BYTES),
         # HTTP/2 sends a whole window before the first byte is read: no stall on long links.
         ("grpc.http2.lookahead_bytes", window_bytes),
-        # The leader writes a frame at a time: of 16 KiB by default, at twice the CPU.
-        ("grpc.http2.max_frame_size", _HTTP2_FRAME_BYTES),
         ("grpc.so_reuseport", 0),
         # `stream/follower.py` decides when to reconnect, not the library.
         ("grpc.use_local_subchannel_pool", 1),

@@ -21,13 +21,6 @@ logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
 
 
-#: A frame of at least this size is part of a long copy: the next one follows at once, up to this
-#: many bytes. After a smaller frame the sender waits, so that the next one carries all that came
-#: meanwhile.
-_LARGE_FRAME: Final = 64 << 10
-_UNWRITTEN_MAX: Final = 2 << 20
-
-
 class SessionEndedError(Exception):
     """The stream must end; the text is the reason."""
 
@@ -55,7 +48,6 @@ class IncomingStream:
         self.receiver: Receiver | None = None
         self._serve = serve
         self._outbound = outbound
-        self._unwritten = 0
         self._last = b""
         self._answered: asyncio.Future[None] = loop.create_future()
         self._task: asyncio.Task[None] | None = None
@@ -63,9 +55,9 @@ class IncomingStream:
         self._timer = loop.call_later(HELLO_TIMEOUT_S, outbound.finish, late)
 
     async def write(self, frame: bytes) -> None:
-        """Send a frame; waits until the connection has taken it, or a row of large ones.
+        """Send a frame; returns when the connection has taken it. Raises SessionEndedError.
 
-        Raises SessionEndedError.
+        What is appended meanwhile goes into the next frame.
         """
         if self._outbound.finished:
             raise SessionEndedError("the follower closed the stream")
@@ -75,10 +67,7 @@ class IncomingStream:
         self._last = frame
         if not self._answered.done():
             self._answered.set_result(None)
-        self._unwritten += len(frame)
-        if len(frame) < _LARGE_FRAME or self._unwritten >= _UNWRITTEN_MAX:
-            await self._outbound.drained()
-            self._unwritten = 0
+        await self._outbound.drained()
 
     def receive(self, raw: bytes) -> "asyncio.Future[None] | None":
         """Process a frame. Raises RpcFailure for a first frame that is no hello."""
