@@ -87,7 +87,7 @@ def assemble(
     """Open the store and build every part; `stack` closes them. Raises StoreError, HaError."""
     store = _open_store(store_config, clock, faults, stack)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
-    core = _core(runtime, store_config, ha, store, links)
+    core = _core(runtime, store_config, ha, store, links, door)
     stack.callback(core.durability.close)
     sending = _sending(core)
     consumption = build_consumption(core, sending)
@@ -133,19 +133,20 @@ def set_store_host(broker: Broker, host: str, port: int) -> None:
     broker.meta_log.set_host(packed)
 
 
-def _core(
+def _core(  # noqa: PLR0917 - what the parts of the core are made of
     runtime: Runtime,
     store_config: StoreConfig,
     ha: HaConfig,
     store: MessageStore,
     links: NodeLinks,
+    door: DoorConfig,
 ) -> Core:
     config, clock = runtime.config, runtime.clock
     metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
     cluster = ClusterView(config.broker_name, clock.steady_ns)
     meta_log = MetaLog(metadata, store, clock.wall_ms)
     meta_log.load()
-    replication = _replication(config, store_config, ha, store, clock, links)
+    replication = _replication(config, store_config, ha, store, clock, links, door)
     policy = _durability_policy(store_config, ha)
     leadership = Leadership(config.broker_id, replication, cluster, policy)
     pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
@@ -388,8 +389,9 @@ def _replication(  # noqa: PLR0917 - what a replica is made of
     store: MessageStore,
     clock: Clock,
     links: NodeLinks,
+    door: DoorConfig,
 ) -> Replication:
-    """Build the replication engine. Raises HaError."""
+    """Build the replication engine. Raises HaError, DoorError."""
     return Replication(
         ha,
         Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
@@ -401,4 +403,5 @@ def _replication(  # noqa: PLR0917 - what a replica is made of
         bind_address=config.bind_address,
         nameservers=[host_port(host, port) for host, port in config.namesrv_addresses()],
         links=links,
+        door=door,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 _MIB = 1 << 20
+_ZERO_ALLOWED = ("front_reserved_descriptors", "front_max_connection_rate")
 
 
 def _setting(default: Any, help_text: str, unit: str = "") -> Any:
@@ -58,6 +59,12 @@ class DoorConfig:
         50_000,
         "concurrent connections, one descriptor each; further ones are closed. At most the limit "
         "of descriptors less frontReservedDescriptors",
+    )
+    front_max_connection_rate: int = _setting(
+        100,
+        "native door: new connections of one address in a second; ten times as many may come at "
+        "once, further ones are closed. Of one address five times as many may be open that have "
+        "had no answer yet. Behind a load balancer with one address, set it higher; 0: no limit",
     )
     front_reserved_descriptors: int = _setting(
         0,
@@ -154,7 +161,7 @@ class DoorConfig:
             raise ValueError(f"frontDoor must be auto, grpcio or native, not {self.front_door!r}")
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            least = 0 if name == "front_reserved_descriptors" else 1
+            least = 0 if name in _ZERO_ALLOWED else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{_key(name)} must be at least {least}, not {value}")
         if bool(self.front_tls_certificate) != bool(self.front_tls_key):

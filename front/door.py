@@ -6,7 +6,7 @@ Services do not depend on the door; only the banner and a metric's label show wh
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..proto import native
 from ..proto.node_links import NodeLinks
@@ -54,11 +54,17 @@ def check_certificates(config: DoorConfig, links: NodeLinks) -> None:
 
 
 def choose_door(
-    config: DoorConfig, links: NodeLinks | None = None, handover: Handover | None = None
+    config: DoorConfig,
+    links: NodeLinks | None = None,
+    handover: Handover | None = None,
+    *,
+    nodes: bool = False,
 ) -> DoorMaker:
     """Return a factory for the configured door: `maker(services, clock, faults=None)`.
 
-    With `handover` the door's port takes remoting connections, too, and hands them over.
+    With `handover` the door's port takes remoting connections, too, and hands them over. `nodes`:
+    the port is for nodes only. Callers with TLS need a certificate of `tlsCa`, and the standard
+    services are not there.
     Raises DoorMissingError if the configuration requires the native door and it is not installed,
     and CertificateError for a certificate that no port uses.
     """
@@ -77,7 +83,7 @@ def choose_door(
             "cometmq-native and set frontDoor=auto, or remove frontTlsCertificate"
         )
     if maker is not None:
-        return _bind(maker, config, links, handover)
+        return _bind(maker, config, links, handover, nodes=nodes)
     _check_grpcio(links)
     if config.front_door == "auto":
         logger.info(
@@ -90,7 +96,7 @@ def choose_door(
         return _bind(SplicingDoor, config, links, handover)
     from .grpcio_door import GrpcioDoor
 
-    return _bind(GrpcioDoor, config, links)
+    return _bind(GrpcioDoor, config, links, nodes=nodes)
 
 
 def _check_grpcio(links: NodeLinks) -> None:
@@ -114,8 +120,12 @@ def _bind(
     config: DoorConfig,
     links: NodeLinks,
     handover: Handover | None = None,
+    *,
+    nodes: bool = False,
 ) -> DoorMaker:
-    shared = {} if handover is None else {"handover": handover}
+    shared: dict[str, Any] = {} if handover is None else {"handover": handover}
+    if nodes:
+        shared["nodes"] = True
 
     def make(services: ServiceTable, clock: Clock, faults: FaultTable | None = None) -> Door:
         return maker(services, config, clock, faults, links, **shared)

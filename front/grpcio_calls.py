@@ -108,6 +108,7 @@ class _Door(Protocol):
 
     config: DoorConfig
     tls: bool
+    nodes: bool
     steady_ns: Callable[[], int]
     faults: FaultTable | None
     failures: FailureHandler
@@ -158,6 +159,7 @@ class _Call:
             tuple(picked.items()),
             request_bytes,
             tls=door.tls,
+            peer_certificate=_certificate(call) if door.nodes and door.tls else b"",
             forwarded_for=forwarded or "",
             begin_ns=now_ns,
         )
@@ -189,6 +191,11 @@ class _Call:
             return failure
         status = _STATUS.get(failure.grpc_code, grpc.StatusCode.UNKNOWN)
         await call.abort(status, failure.message[:DETAILS_MAX])
+
+
+def _certificate(call: Any) -> bytes:
+    """Return the verified certificate (PEM) of the caller; empty: it has none."""
+    return next(iter(call.auth_context().get("x509_pem_cert", ())), b"")
 
 
 async def _never() -> None:

@@ -61,8 +61,10 @@ class GrpcioDoor:
         links: NodeLinks,
         *,
         represented: bool = False,
+        nodes: bool = False,
     ) -> None:
-        """`represented`: every connection stands for another peer (`represent`)."""
+        """`represented`: every connection stands for another peer (`represent`); `nodes` as in
+        `door.choose_door`."""
         self.config = config
         self._links = links
         #: The port serves TLS alone.
@@ -73,8 +75,9 @@ class GrpcioDoor:
         self.in_flight_max = config.front_max_concurrent_calls
         #: Open bidirectional streams; a drain ends them.
         self.streams: set[QueuedOutbound] = set()
+        self.nodes = nodes
         self._standard = StandardServices(services)
-        table = {**services, **self._standard.table()}
+        table = dict(services) if nodes else {**services, **self._standard.table()}
         self._calls = {path: (CALLS[method.kind], method) for path, method in table.items()}
         self._request_bytes_max = largest_request(table, config.front_max_receive_message_size)
         self.failures = FailureHandler(clock.steady_ns)
@@ -123,7 +126,7 @@ class GrpcioDoor:
         if not self.tls:
             return int(server.add_insecure_port(address))
         # Clients have no certificate, and grpcio can only require one: nodes have the token.
-        credentials = self._links.server_credentials(require_client=False)
+        credentials = self._links.server_credentials(require_client=self.nodes)
         return int(server.add_secure_port(address, credentials))
 
     async def drain(self, grace_s: float) -> None:

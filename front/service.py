@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ..proto.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
+from ..proto.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
 from ..proto.methods import rpc_methods
 from ..proto.request_limits import SCAN_FROM, RequestLimits
 from .context import RequestContext
@@ -168,6 +168,11 @@ class Session(Protocol):
         After HALF_CLOSED the door sends the queued messages and ends the stream. If a future is
         returned, the door waits for it first and cancels it when the client leaves.
         """
+
+
+def refuse_wire_error(error: WireError) -> Any:
+    """`Method.fail` of a method whose answers carry no status: raises RpcFailure."""
+    raise RpcFailure(INTERNAL, error.message)
 
 
 def taker_of(method: Method) -> Callable[..., Taken | None] | None:

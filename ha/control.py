@@ -1,22 +1,23 @@
 """Control service `cometmq.v1.ReplicaControl` on the replication port: calls of operators and
 peers.
 
-Every call needs the cluster token. Code OK means that the action is complete, or started where the
-message states it. Actions that can lose bytes need `accept_loss`; `dry_run` changes nothing. In
-controller mode calls that would promote or redirect a replica are refused, because only the
-controller decides; the roles of a static group change by exactly these calls (`scripts/promote`).
-See docs/formats/ha.md, sections 6.6 and 6.14.
+Every call needs the identity of a node. Code OK means that the action is complete, or started
+where the message states it. Actions that can lose bytes need `accept_loss`; `dry_run` changes
+nothing. In controller mode calls that would promote or redirect a replica are refused, because only
+the controller decides; the roles of a static group change by exactly these calls
+(`scripts/promote`). See docs/formats/ha.md, sections 6.6 and 6.14.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-import grpc
-from google.protobuf.message import DecodeError, Message
-
+from ..front.admission import Admission
+from ..front.context import RequestContext
+from ..front.service import Kind, Method, refuse_wire_error
 from ..proto import paths, v1, v2
+from ..proto.errors import UNIMPLEMENTED, RpcFailure
 from .core import (
     role_machine as core,
 )
@@ -31,7 +32,6 @@ from .state.state_codec import state_from, state_message
 from .stream import (
     frames,
 )
-from .stream.token import is_admitted
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 _PROMOTE_WAIT_S = 20.0
 _DRAIN_MAX_MS = 60_000
 _POLL_S = 0.01
-#: Time for the request of a call, so that unfinished ones do not use up the port's calls.
-_REQUEST_S = 10.0
+#: Largest request: a group's state, or the places of `record_reads.py`.
+_REQUEST_BYTES = 256 << 10
 
 _MODE = (
     "this group is led by its controller (enableControllerMode=true): use cometmq ha "
@@ -60,70 +60,34 @@ class Control:
         self._roles = roles
         self._hooks = hooks
         self._heartbeat = heartbeat
-        self._unary: dict[str, tuple[Any, Callable[[Any], Awaitable[Message]]]] = {
-            paths.REPLICA_STATUS: (v1.StatusRequest, self._status),
-            paths.FENCE: (v1.FenceRequest, self._fence),
-            paths.STEP_DOWN: (v1.StepDownRequest, self._step_down),
-            paths.PROMOTE: (v1.PromoteRequest, self._promote),
-            paths.FOLLOW: (v1.FollowRequest, self._follow),
-            paths.RESEED: (v1.ReseedRequest, self._reseed),
-            paths.CUT_TAIL: (v1.CutTailRequest, self._cut_tail),
-            paths.REPLAY_TAIL: (v1.ReplayTailRequest, self._replay_tail),
-            paths.READ_PLACES: (v1.ReadPlacesRequest, self._read_places),
-        }
-        self._streams: dict[str, tuple[Any, Callable[[], Any]]] = {
-            paths.GET_DIGESTS: (v1.DigestsRequest, lambda: hooks.get_digests),
-            paths.READ_RANGE: (v1.ReadRangeRequest, lambda: hooks.read_range),
-        }
 
-    def handler(self, method: str) -> Any:
-        """Return the gRPC handler of a path, or None.
-
-        Handlers are registered with streaming requests: gRPC would read a single request before it
-        calls the handler, and wait for it without a limit.
-        """
-        if method in self._unary:
-            kind, act = self._unary[method]
-
-            async def answer(_requests: Any, context: Any) -> bytes:
-                request = await self._request(kind, context)
-                return (await act(request)).SerializeToString()
-
-            return grpc.stream_unary_rpc_method_handler(answer)
-        if method in self._streams:
-            kind, hook = self._streams[method]
-
-            async def stream(_requests: Any, context: Any) -> AsyncIterator[bytes]:
-                request = await self._request(kind, context)
-                produce = hook()
-                if produce is None:
-                    text = "this replica has not started to serve its segments: try again"
-                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
-                async for message in produce(request):
-                    yield message.SerializeToString()
-
-            return grpc.stream_stream_rpc_method_handler(stream)
-        return None
-
-    async def _request(self, kind: Any, context: Any) -> Any:
-        """Admit the caller, then read and parse its request; abort the call otherwise."""
-        metadata, verified = context.invocation_metadata(), context.auth_context()
-        if not is_admitted(self._replica.links, metadata, context.peer(), verified):
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                "clusterToken is missing or wrong; without a token only this machine may call",
+    def methods(self, admit: Admission) -> list[Method]:
+        """Return the rows of the service table."""
+        rows: list[tuple[str, Kind, Any, Callable[..., Any]]] = [
+            (paths.REPLICA_STATUS, Kind.UNARY, v1.StatusRequest, self._status),
+            (paths.FENCE, Kind.UNARY, v1.FenceRequest, self._fence),
+            (paths.STEP_DOWN, Kind.UNARY, v1.StepDownRequest, self._step_down),
+            (paths.PROMOTE, Kind.UNARY, v1.PromoteRequest, self._promote),
+            (paths.FOLLOW, Kind.UNARY, v1.FollowRequest, self._follow),
+            (paths.RESEED, Kind.UNARY, v1.ReseedRequest, self._reseed),
+            (paths.CUT_TAIL, Kind.UNARY, v1.CutTailRequest, self._cut_tail),
+            (paths.REPLAY_TAIL, Kind.UNARY, v1.ReplayTailRequest, self._replay_tail),
+            (paths.READ_PLACES, Kind.UNARY, v1.ReadPlacesRequest, self._read_places),
+            (paths.GET_DIGESTS, Kind.SERVER_STREAM, v1.DigestsRequest, self._get_digests),
+            (paths.READ_RANGE, Kind.SERVER_STREAM, v1.ReadRangeRequest, self._read_range),
+        ]
+        return [
+            Method(
+                path,
+                kind,
+                request.FromString,
+                handler,
+                refuse_wire_error,
+                admit=admit,
+                request_bytes_max=_REQUEST_BYTES,
             )
-        try:
-            async with asyncio.timeout(_REQUEST_S):
-                raw = await context.read()
-        except TimeoutError:
-            text = f"the request was not complete within {_REQUEST_S:g} s"
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-        try:
-            # End of the stream (grpc.aio.EOF): the client sent no whole message.
-            return kind.FromString(raw if isinstance(raw, bytes) else b"\xff")
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be parsed")
+            for path, kind, request, handler in rows
+        ]
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -151,10 +115,10 @@ class Control:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def _status(self, request: v1.StatusRequest) -> v1.ReplicaStatus:
+    async def _status(self, request: v1.StatusRequest, _ctx: RequestContext) -> v1.ReplicaStatus:
         return self.status()
 
-    async def _fence(self, request: v1.FenceRequest) -> v1.ReplicaStatus:
+    async def _fence(self, request: v1.FenceRequest, _ctx: RequestContext) -> v1.ReplicaStatus:
         promised = self._replica.promised_epoch
         if request.epoch < promised:
             return self.status(v2.BAD_REQUEST, f"epoch {promised} was promised already")
@@ -164,7 +128,9 @@ class Control:
         logger.warning("ha.fenced_by_order epoch=%d", request.epoch)
         return self.status(message=f"epochs below {request.epoch} are refused from now on")
 
-    async def _step_down(self, request: v1.StepDownRequest) -> v1.ControlResponse:
+    async def _step_down(
+        self, request: v1.StepDownRequest, _ctx: RequestContext
+    ) -> v1.ControlResponse:
         roles = self._roles
         if roles.role is not Role.LEADER:
             return self._refuse(f"this replica does not lead, it is {roles.role.value}")
@@ -189,7 +155,9 @@ class Control:
             steps.append("follows the leader of the new state")
         return self._answer("this replica no longer leads", *steps)
 
-    async def _promote(self, request: v1.PromoteRequest) -> v1.ControlResponse:
+    async def _promote(
+        self, request: v1.PromoteRequest, _ctx: RequestContext
+    ) -> v1.ControlResponse:
         roles, replica = self._roles, self._replica
         state = state_from(request.state)
         if not roles.is_static:
@@ -218,7 +186,7 @@ class Control:
             return self._answer(f"this replica leads epoch {state.epoch}")
         return self._answer(f"this replica is {roles.role.value}", code=v2.INTERNAL_ERROR)
 
-    async def _follow(self, request: v1.FollowRequest) -> v1.ControlResponse:
+    async def _follow(self, request: v1.FollowRequest, _ctx: RequestContext) -> v1.ControlResponse:
         if not self._roles.is_static:
             return self._refuse(_MODE)
         state = state_from(request.state)
@@ -229,7 +197,7 @@ class Control:
             return self._refuse("a newer state is known here")
         return self._answer(f"this replica follows broker {state.leader.broker_id}")
 
-    async def _reseed(self, request: v1.ReseedRequest) -> v1.ControlResponse:
+    async def _reseed(self, request: v1.ReseedRequest, _ctx: RequestContext) -> v1.ControlResponse:
         roles = self._roles
         if roles.role in (Role.LEADER, Role.PROMOTING):
             return self._refuse("a leader cannot reseed: switch over first")
@@ -248,7 +216,9 @@ class Control:
         roles.reseed("an operator's order")
         return self._answer("reseed started", *steps)
 
-    async def _cut_tail(self, request: v1.CutTailRequest) -> v1.ControlResponse:
+    async def _cut_tail(
+        self, request: v1.CutTailRequest, _ctx: RequestContext
+    ) -> v1.ControlResponse:
         roles, log = self._roles, self._replica.log
         if roles.role in (Role.LEADER, Role.PROMOTING):
             return self._refuse("a leader's log cannot be cut: switch over first")
@@ -275,7 +245,9 @@ class Control:
         )
         return self._answer("cut started", *steps)
 
-    async def _replay_tail(self, request: v1.ReplayTailRequest) -> v1.ControlResponse:
+    async def _replay_tail(
+        self, request: v1.ReplayTailRequest, _ctx: RequestContext
+    ) -> v1.ControlResponse:
         replay = self._hooks.replay_tail
         if replay is None:
             return self._refuse("this replica cannot replay tails")
@@ -283,10 +255,26 @@ class Control:
         done: v1.ControlResponse = await answer if asyncio.iscoroutine(answer) else answer
         return done
 
-    async def _read_places(self, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
+    async def _read_places(
+        self, request: v1.ReadPlacesRequest, _ctx: RequestContext
+    ) -> v1.ReadPlacesResponse:
         read = self._hooks.read_places
         if read is None:
             text = "this replica has not started to serve records: try again"
             return v1.ReadPlacesResponse(code=v2.NOT_IMPLEMENTED, message=text)
         answer: v1.ReadPlacesResponse = await read(request)
         return answer
+
+    def _get_digests(self, request: v1.DigestsRequest, _ctx: RequestContext) -> Any:
+        return _started(self._hooks.get_digests)(request)
+
+    def _read_range(self, request: v1.ReadRangeRequest, _ctx: RequestContext) -> Any:
+        return _started(self._hooks.read_range)(request)
+
+
+def _started(hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return the hook. Raises RpcFailure before the broker has set it."""
+    if hook is None:
+        text = "this replica has not started to serve its segments: try again"
+        raise RpcFailure(UNIMPLEMENTED, text)
+    return hook

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..front.config import DoorConfig
 from ..proto import v1
 from ..proto.node_links import NodeLinks
 from .config import HaConfig
@@ -66,10 +67,11 @@ class Replication(Hooks):
         bind_address: str = "127.0.0.1",
         nameservers: Sequence[str] = (),
         links: NodeLinks | None = None,
+        door: DoorConfig | None = None,
     ) -> None:
         """Open the state files in `directory` (`<store>/ha`).
 
-        Raises WrongReplicaError, DamagedStateError and OSError.
+        Raises WrongReplicaError, DamagedStateError, DoorError and OSError.
         """
         super().__init__()
         self.config = config
@@ -91,7 +93,7 @@ class Replication(Hooks):
         )
         self.roles = RoleDriver(self.replica, self)
         self._control = Control(self.replica, self.roles, self, self.heartbeat)
-        self._server = HaServer(self.replica, self.roles, self._control)
+        self._server = HaServer(self.replica, self.roles, self._control, door or DoorConfig())
         self._link: ControllerLink | None = None
         if config.enable_controller_mode and nameservers:
             self._link = ControllerLink(self.replica, self, nameservers)

@@ -1,21 +1,27 @@
 """Replication port: admission of streams, and the answer to a hello.
 
 Every replica listens, so that a port conflict shows at start, and a follower pointed at another
-follower gets a sentence instead of a refused connection. The port is never shared with another
-process (docs/formats/ha.md, section 6.11).
+follower gets a sentence instead of a refused connection. The port has a front door of its own, for
+nodes only. It is never shared with another process (docs/formats/ha.md, section 6.11).
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NoReturn
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import grpc
-from google.protobuf.message import DecodeError
-
+from ..front.admission import check_node
+from ..front.clock import Clock
+from ..front.config import DoorConfig
+from ..front.context import RequestContext
+from ..front.door import choose_door
+from ..front.errors import AddressError, PortInUseError
+from ..front.service import Kind, Method, Outbound, refuse_wire_error
 from ..proto import paths, v1
 from ..proto.addresses import host_port
-from ..store.format.disk import descriptor_share
-from .config import MAX_FOLLOWERS
+from ..proto.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure
+from .config import MAX_FOLLOWERS, MAX_FRAME_BYTES
 from .core import hello
 from .core.leader_resume import LeaderResume
 from .core.role_machine import FollowersReturned, HigherEpochSeen, Role
@@ -23,108 +29,114 @@ from .errors import HaPortInUseError
 from .role.role_driver import RoleDriver
 from .state.replica import Replica
 from .stream import frames
-from .stream.channel import channel_options, read_to_end
-from .stream.token import is_admitted
+from .stream.incoming import HELLO_TIMEOUT_S, IncomingStream
 
 if TYPE_CHECKING:
     from .control import Control
-    from .stream.dual_port import DualPort
 
 logger = logging.getLogger(__name__)
 
-#: Time for the hello of a new stream, before its slot is released.
-_HELLO_TIMEOUT_S = 5.0
 #: A hello waits for a promotion in progress, in this many polls.
 _PROMOTION_POLLS = 200
 _PROMOTION_POLL_S = 0.01
-#: Limit of concurrent streams: every follower, each with an old stream that is still closing, and
-#: unauthenticated peers.
-_STREAMS_MAX = 64
+#: Limit of concurrent calls: every follower's stream, with an old one that is still closing, its
+#: reads of records and its scrub, and operators.
+_CALLS_MAX = 128
 #: Limit of connections: of every follower its stream, its reads of records and its scrub, each with
 #: an old one that is still closing, and operators.
 _CONNECTIONS_MAX = 128
+#: Time for the request of a call, so that unfinished ones do not use up the port's calls.
+_REQUEST_MS = 10_000
+#: Bytes of unfinished requests: frames of followers hold at most a piece of offsets.
+_UNFINISHED_BYTES = 32 << 20
 
 
-class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    def __init__(self, replica: Replica, roles: RoleDriver, control: "Control") -> None:
+def port_config(door: DoorConfig) -> DoorConfig:
+    """Return the settings of the replication port's door: those of `door` with its own limits."""
+    return replace(
+        door,
+        front_max_receive_message_size=MAX_FRAME_BYTES,
+        front_max_connections=min(door.front_max_connections, _CONNECTIONS_MAX),
+        front_max_concurrent_streams=_CALLS_MAX,
+        front_max_concurrent_calls=_CALLS_MAX,
+        front_handshake_timeout=min(door.front_handshake_timeout, int(HELLO_TIMEOUT_S * 1_000)),
+        front_request_timeout=min(door.front_request_timeout, _REQUEST_MS),
+        front_unfinished_connection_bytes=_UNFINISHED_BYTES,
+        front_unfinished_bytes=2 * _UNFINISHED_BYTES,
+        # The certificate of clients; nodes have their own.
+        front_tls_certificate="",
+        front_tls_key="",
+        front_tls_client_ca="",
+    )
+
+
+class HaServer:
+    def __init__(
+        self, replica: Replica, roles: RoleDriver, control: "Control", door: DoorConfig
+    ) -> None:
+        """Raises DoorMissingError if `door` requires a door that is not installed."""
         self._replica = replica
         self._roles = roles
-        self._control = control
         config = replica.config
         # A follower reconnects at least once within `haReconnectMaxMs`.
         window_ms = 2 * config.ha_reconnect_max_ms + config.controller_lease_ms
         self._resume = LeaderResume(window_ms * 1_000_000)
-        self._server: Any = None
-        self._dual_port: DualPort | None = None
+        # Frames are raw bytes: this module answers a frame that cannot be parsed, not the door.
+        replicate = Method(
+            paths.HA_REPLICATE, Kind.BIDI, bytes, self._open, refuse_wire_error, admit=self._admit
+        )
+        methods = (replicate, *control.methods(self._admit))
+        make = choose_door(port_config(door), replica.links, nodes=True)
+        self._door = make({method.path: method for method in methods}, Clock())
+        self._serving: set[asyncio.Task[Any]] = set()
 
     async def start(self, bind_address: str) -> int:
         """Listen; returns the port. Raises HaPortInUseError."""
-        config = self._replica.config
-        server = grpc.aio.server(
-            options=[
-                *channel_options(config.ha_window_size),
-                (
-                    "grpc.max_allowed_incoming_connections",
-                    min(_CONNECTIONS_MAX, descriptor_share()),
-                ),
-                ("grpc.server_handshake_timeout_ms", int(_HELLO_TIMEOUT_S * 1_000)),
-            ],
-            maximum_concurrent_rpcs=_STREAMS_MAX,
-        )
-        server.add_generic_rpc_handlers((self,))
-        address = host_port(bind_address, config.ha_listen_port)
-        links = self._replica.links
+        port = self._replica.config.ha_listen_port
         try:
-            if links.files is not None and links.tls.tls_mode == "permissive":
-                from .stream.dual_port import DualPort
-
-                self._dual_port = DualPort(server, links)
-                port = await self._dual_port.open(bind_address, config.ha_listen_port)
-            elif links.files is not None:
-                credentials = links.server_credentials(require_client=True)
-                port = server.add_secure_port(address, credentials)
-            else:
-                port = server.add_insecure_port(address)
-        except (RuntimeError, OSError) as error:
+            return await self._door.start(_host(bind_address), port)
+        except (PortInUseError, AddressError) as error:
             raise HaPortInUseError(
-                f"The replication port {address} cannot be bound; another "
+                f"The replication port {host_port(bind_address, port)} cannot be bound; another "
                 "process may use it. Stop that process, or set another haListenPort."
             ) from error
-        await server.start()
-        self._server = server
-        return int(port)
 
     async def stop(self, grace_s: float) -> None:
-        if self._dual_port is not None:
-            self._dual_port.stop_listening()
-        if self._server is not None:
-            await self._server.stop(grace_s)
-            self._server = None
-        if self._dual_port is not None:
-            await self._dual_port.close()
-            self._dual_port = None
+        """Let the streams send their goodbyes within the grace time, and close."""
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=grace_s)
+        await self._door.drain(grace_s)
 
-    def service(self, call: Any) -> Any:
-        if call.method == paths.HA_REPLICATE:
-            # Frames are raw bytes: this module answers a frame that cannot be parsed, not gRPC.
-            return grpc.stream_stream_rpc_method_handler(self._replicate)
-        return self._control.handler(call.method)
+    def _admit(self, ctx: RequestContext) -> None:
+        """Raise RpcFailure unless the caller is a node; the rule for everything on this port."""
+        try:
+            check_node(self._replica.links, ctx)
+        except RpcFailure:
+            self._replica.counts["strangers"] += 1
+            raise
 
-    async def _replicate(self, _requests: Any, context: Any) -> None:
-        replica = self._replica
-        await admit(context, replica)
-        greeting = await _read_hello(context)
+    def _open(self, ctx: RequestContext, outbound: Outbound) -> IncomingStream:
+        return IncomingStream(self._serve, ctx.peer, outbound)
+
+    def _serve(self, stream: IncomingStream, greeting: v1.Hello) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._answer(stream, greeting))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return task
+
+    async def _answer(self, stream: IncomingStream, greeting: v1.Hello) -> None:
+        """Answer a hello, and run the stream of an accepted follower. Raises RpcFailure."""
         try:
             facts = frames.follower_facts(greeting)
         except ValueError as error:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise RpcFailure(INVALID_ARGUMENT, str(error)) from None
         self._on_hello(facts)
         await self._wait_for_promotion()
         verdict = hello.decide(facts, self._facts())
         leader = self._roles.leader
         if isinstance(verdict, hello.Reject) or leader is None:
             assert isinstance(verdict, hello.Reject)
-            await self._refuse(context, greeting, verdict)
+            await self._refuse(stream, greeting, verdict)
             if verdict.code is hello.RejectCode.NEWER_EPOCH_SEEN:
                 self._roles.feed(HigherEpochSeen(max(facts.promised_epoch, facts.last_epoch)))
         elif isinstance(verdict, hello.CutTo):
@@ -134,17 +146,13 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                 verdict.cut,
                 greeting.log_end,
             )
-            await context.write(leader.reply(verdict))
-            # the follower closes the stream to cut
-            await read_to_end(context.read, _HELLO_TIMEOUT_S)
+            await stream.write(leader.reply(verdict))
+            await asyncio.sleep(HELLO_TIMEOUT_S)  # the follower closes the stream to cut
         elif not leader.has_free_slot(greeting.broker_id):
-            await _abort(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"this leader already has {MAX_FOLLOWERS} followers",
-            )
+            text = f"this leader already has {MAX_FOLLOWERS} followers"
+            raise RpcFailure(RESOURCE_EXHAUSTED, text)
         else:
-            await leader.serve(context, greeting, verdict)
+            await leader.serve(stream, greeting, verdict)
 
     def _on_hello(self, facts: hello.FollowerFacts) -> None:
         """Resume a leader that stopped without permission when all followers have returned."""
@@ -163,17 +171,19 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                 return
             await asyncio.sleep(_PROMOTION_POLL_S)
 
-    async def _refuse(self, context: Any, greeting: v1.Hello, verdict: hello.Reject) -> None:
+    async def _refuse(
+        self, stream: IncomingStream, greeting: v1.Hello, verdict: hello.Reject
+    ) -> None:
         replica = self._replica
         logger.warning(
             "ha.follower.refused broker_id=%d peer=%s code=%s detail=%s",
             greeting.broker_id,
-            context.peer(),
+            stream.peer,
             verdict.code.value,
             verdict.sentence,
         )
         replica.counts[f"refused_{verdict.code.value.lower()}"] += 1
-        await context.write(
+        await stream.write(
             frames.reject(
                 replica.epoch,
                 replica.identity.broker_id,
@@ -205,33 +215,12 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         )
 
 
-async def admit(context: Any, replica: Replica) -> None:
-    """Admit a caller, or abort the call; the rule for everything on this port."""
-    metadata, verified = context.invocation_metadata(), context.auth_context()
-    if not is_admitted(replica.links, metadata, context.peer(), verified):
-        replica.counts["strangers"] += 1
-        await _abort(
-            context,
-            grpc.StatusCode.PERMISSION_DENIED,
-            "clusterToken is missing or wrong; without a token only this machine may connect",
-        )
-
-
-async def _read_hello(context: Any) -> v1.Hello:
+def _host(bind_address: str) -> str:
+    """Return the wildcard of IPv6, which takes callers of both protocols, for that of IPv4."""
+    if bind_address != "0.0.0.0" or not socket.has_dualstack_ipv6():
+        return bind_address
     try:
-        async with asyncio.timeout(_HELLO_TIMEOUT_S):
-            raw = await context.read()
-    except TimeoutError:
-        await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no hello")
-    try:
-        frame = v1.FollowerFrame() if raw is grpc.aio.EOF else v1.FollowerFrame.FromString(raw)
-    except DecodeError:
-        frame = v1.FollowerFrame()
-    if frame.WhichOneof("frame") != "hello":
-        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first frame is not a hello")
-    return frame.hello
-
-
-async def _abort(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn:
-    await context.abort(code, sentence)
-    raise AssertionError("abort returned")
+        socket.create_server(("::", 0), family=socket.AF_INET6).close()
+    except OSError:  # IPv6 is switched off
+        return bind_address
+    return "::"

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "proto": frozenset[str](),
     "store": frozenset[str](),
     "ha/core": frozenset[str](),
-    "ha": frozenset({"ha/core", "store", "proto"}),
+    "ha": frozenset({"ha/core", "front", "store", "proto"}),
     "front": frozenset({"proto"}),
     "remoting": frozenset({"front", "proto"}),
     "nameserver": frozenset({"auth", "front", "remoting", "ha", "proto"}),

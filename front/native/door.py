@@ -140,6 +140,7 @@ def _options(config: DoorConfig) -> dict[str, int]:
         "header_bytes": config.front_max_metadata_size,
         "streams": config.front_max_concurrent_streams,
         "connections": client_connections(config),
+        "connection_rate": config.front_max_connection_rate,
         "waiting": config.front_max_waiting_calls,
         "idle_ms": config.front_max_connection_idle,
         "keepalive_ms": config.front_keepalive_time,
@@ -220,8 +221,9 @@ class NativeDoor:
         links: NodeLinks,
         *,
         handover: Handover | None = None,
+        nodes: bool = False,
     ) -> None:
-        """With `handover` remoting connections are handed over. Raises DoorMissingError."""
+        """`handover` and `nodes` as in `door.choose_door`. Raises DoorMissingError."""
         self.config = config
         self._handover = handover
         self.in_flight = 0
@@ -229,7 +231,7 @@ class NativeDoor:
         self._steady_ns = clock.steady_ns
         self._faults = faults
         self._standard = StandardServices(services)
-        table = {**services, **self._standard.table()}
+        table = dict(services) if nodes else {**services, **self._standard.table()}
         self._methods = [(method, _SERVE[method.kind]) for method in table.values()]
         self._takers = [taker_of(method) for method in table.values()]
         self._calls: dict[int, Any] = {}  # open calls, by id
@@ -261,7 +263,7 @@ class NativeDoor:
                 "remotingListenPort is the port of gRPC clients, but the installed cometmq-native "
                 "is too old to share it: update it, or set another remotingListenPort"
             )
-        self._certificate = DoorCertificate(config, links, self._server)
+        self._certificate = DoorCertificate(config, links, self._server, nodes=nodes)
         self._certificate_timer: asyncio.TimerHandle
 
     async def start(self, host: str, port: int) -> int:

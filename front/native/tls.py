@@ -22,7 +22,11 @@ logger = logging.getLogger(__name__)
 class DoorCertificate:
     """Loads the certificate and passes it to `Server.set_tls`."""
 
-    def __init__(self, config: DoorConfig, links: NodeLinks, server: Any) -> None:
+    def __init__(
+        self, config: DoorConfig, links: NodeLinks, server: Any, *, nodes: bool = False
+    ) -> None:
+        """`nodes`: a caller needs the certificate of a node; without files there is no TLS."""
+        self._nodes = nodes
         self._config = config
         self._links = links
         self._server = server
@@ -32,7 +36,7 @@ class DoorCertificate:
     def install(self) -> None:
         """Load the certificate before the door listens. Raises CertificateError."""
         mode = self._links.tls.tls_mode
-        if mode == "disabled":
+        if mode == "disabled" or (self._nodes and self._links.files is None):
             return
         if mode == "enforcing":
             self._server.refuse_plaintext()
@@ -72,4 +76,5 @@ class DoorCertificate:
             self._server.set_tls(current.chain, current.key, current.authorities or None)
         else:
             # Authorities of nodes: clients have no certificate.
-            self._server.set_tls(current.chain, current.key, current.authorities, True)
+            optional = not self._nodes
+            self._server.set_tls(current.chain, current.key, current.authorities, optional)

@@ -7,7 +7,6 @@ the broker's event loop; an invalid frame ends only its own stream.
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from ...proto import v1
 from ..config import MAX_FOLLOWERS
@@ -17,6 +16,7 @@ from ..hooks import Hooks
 from ..members import MemberStatus
 from ..state.replica import Replica
 from . import frames
+from .incoming import IncomingStream
 from .sender import Session
 
 logger = logging.getLogger(__name__)
@@ -208,17 +208,16 @@ class LeaderSide:
         members = self.core.members
         return broker_id in members or len(members) < MAX_FOLLOWERS
 
-    async def serve(self, context: Any, greeting: v1.Hello, verdict: hello.Accept) -> None:
+    async def serve(
+        self, stream: IncomingStream, greeting: v1.Hello, verdict: hello.Accept
+    ) -> None:
         """Run the stream of an accepted follower until it ends."""
-        session = self._open(context, greeting, verdict)
+        session = self._open(stream, greeting, verdict)
         try:
             for kind, (version, payload) in self._meta.items():
                 session.send_meta(kind, version, payload)
-            await context.write(self.reply(verdict))
+            await stream.write(self.reply(verdict))
             await session.run()
-        except Exception:
-            logger.exception("ha.session.failed broker_id=%d", greeting.broker_id)
-            raise
         finally:
             del self._sessions[session.number]
             event = in_sync.SessionClosed(session.number)
@@ -227,10 +226,10 @@ class LeaderSide:
                 "ha.session.closed broker_id=%d reason=%s", greeting.broker_id, session.reason
             )
 
-    def _open(self, context: Any, greeting: v1.Hello, verdict: hello.Accept) -> Session:
+    def _open(self, stream: IncomingStream, greeting: v1.Hello, verdict: hello.Accept) -> Session:
         number, self._next_number = self._next_number, self._next_number + 1
-        session = Session(self, context, number, greeting.broker_id, verdict.start_offset)
-        self._sessions[number] = session
+        session = Session(self, stream, number, greeting.broker_id, verdict.start_offset)
+        stream.receiver = self._sessions[number] = session
         event = in_sync.SessionOpened(
             number,
             greeting.broker_id,
@@ -245,7 +244,7 @@ class LeaderSide:
         logger.info(
             "ha.session.opened broker_id=%d peer=%s start=%d end=%d",
             greeting.broker_id,
-            context.peer(),
+            stream.peer,
             verdict.start_offset,
             self.replica.log.log_end,
         )

@@ -9,9 +9,8 @@ not received are in flight, so that one large message cannot block it.
 import asyncio
 import zlib
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from ...proto import v1
@@ -19,7 +18,7 @@ from ..core.epochs import EpochStart
 from ..core.replicated_log import ReplicatedLog
 from ..state.replica import Replica
 from . import frames
-from .channel import is_stream_end
+from .incoming import IncomingStream, SessionEndedError
 
 #: Larger than any offset.
 _NO_BORDER = 1 << 62
@@ -47,13 +46,8 @@ class SenderContext(Protocol):
     def on_meta(self, kind: int, payload: bytes) -> None: ...
 
 
-class SessionEndedError(Exception):
-    """The stream must end; the text is the reason."""
-
-
 class Session:
     __slots__ = (
-        "_context",
         "_goodbye",
         "_heartbeat_due",
         "_joiner",
@@ -63,7 +57,8 @@ class Session:
         "_owner",
         "_queue",
         "_replica",
-        "_tasks",
+        "_stream",
+        "_task",
         "_wake",
         "broker_id",
         "confirm_sent",
@@ -75,8 +70,14 @@ class Session:
     )
 
     def __init__(
-        self, owner: SenderContext, context: Any, number: int, broker_id: int, start: int
+        self,
+        owner: SenderContext,
+        stream: IncomingStream,
+        number: int,
+        broker_id: int,
+        start: int,
     ) -> None:
+        """Made in the task that calls `run`."""
         self.number = number
         self.broker_id = broker_id
         self.sent_end = start  #: start of the next chunk
@@ -87,7 +88,7 @@ class Session:
         self.reason = "the follower closed the stream"
         self._owner = owner
         self._replica = owner.replica
-        self._context = context
+        self._stream = stream
         self._queue: deque[bytes] = deque()  #: pieces of at most one payload, and one goodbye
         self._meta_next: dict[str, tuple[int, bytes]] = {}
         self._heartbeat_due = True
@@ -96,7 +97,7 @@ class Session:
         self._label_end = -1  #: chunks below it have the epoch `_label`
         self._joiner = frames.MetaJoiner()
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._task = asyncio.current_task()
 
     # --- calls of the leader's side ---------------------------------------------------------------
 
@@ -119,29 +120,20 @@ class Session:
 
     def close(self, reason: str) -> None:
         self.reason = reason
-        for task in self._tasks:
-            task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     # --- the stream -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until one side ends the stream; `reason` has the cause. Other errors are raised."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._send()), loop.create_task(self._receive())]
+        """Send until one side ends the stream; `reason` has the cause. Other errors are raised."""
         try:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, SessionEndedError):
-                self.reason = str(outcome)
-            elif isinstance(outcome, Exception) and not is_stream_end(outcome):
-                raise outcome
+            await self._send()
+        except SessionEndedError as end:
+            self.reason = str(end)
 
     async def _send(self) -> None:
-        write = self._context.write
+        write = self._stream.write
         while True:
             goodbye = self._goodbye
             frame = None if goodbye is not None and goodbye[1] else self._next_frame()
@@ -222,17 +214,14 @@ class Session:
         for piece in frames.meta_pieces(kind, epoch, version, payload, piece_bytes):
             self._queue.append(v1.LeaderFrame(meta=piece).SerializeToString())
 
-    async def _receive(self) -> None:
-        read = self._context.read
-        while True:
-            raw = await read()
-            if raw is grpc.aio.EOF:
-                raise SessionEndedError("the follower closed the stream")
-            try:
-                frame = v1.FollowerFrame.FromString(raw)
-            except DecodeError:
-                raise SessionEndedError("the follower sent an invalid frame") from None
-            self._on_frame(frame)
+    def receive(self, raw: bytes) -> None:
+        """Process a frame of the follower; an invalid one ends the stream."""
+        try:
+            self._on_frame(v1.FollowerFrame.FromString(raw))
+        except DecodeError:
+            self.close("the follower sent an invalid frame")
+        except SessionEndedError as end:
+            self.close(str(end))
 
     def _on_frame(self, frame: v1.FollowerFrame) -> None:
         kind = frame.WhichOneof("frame")

@@ -13,6 +13,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
 
+use crate::budget::Held;
 use crate::call::{Out, Shared};
 use crate::inbox::{Event, Inbox};
 use crate::service::{Active, Connection};
@@ -64,7 +65,7 @@ impl Drop for Ending {
 /// The body that hyper sends.
 pub struct GrpcBody {
     data: Bytes,
-    end: Option<Status>,
+    end: Option<(Status, Held)>,
     live: Option<Arc<Shared>>,
     deadline: Option<Pin<Box<Sleep>>>,
     ending: Option<Ending>,
@@ -110,17 +111,18 @@ impl GrpcBody {
     fn take(&mut self, out: Out) {
         match out {
             Out::Data(data) => self.data = data,
-            Out::Whole(data) => {
+            Out::Whole(data, held) => {
                 self.data = data;
-                self.end = Some(Status::OK);
+                self.end = Some((Status::OK, held));
             }
-            Out::End(status) => self.end = Some(status),
+            Out::End(status, held) => self.end = Some((status, held)),
         }
     }
 
     fn piece(&mut self) -> Frame<Bytes> {
         let piece = self.data.split_to(self.data.len().min(PIECE_BYTES));
         if let (Some(call), Some(ending)) = (&self.live, &self.ending) {
+            ending.connection.prove();
             if call.written(piece.len()) {
                 ending.inbox.push(Event::Drained(call.id));
             }
@@ -128,9 +130,9 @@ impl GrpcBody {
         Frame::data(piece)
     }
 
-    fn trailers(&mut self, status: &Status) -> Frame<Bytes> {
+    fn trailers(&mut self, status: &Status, held: Held) -> Frame<Bytes> {
         let mut trailers = HeaderMap::with_capacity(2);
-        status.write(&mut trailers);
+        status.write(&mut trailers, held);
         self.live = None;
         if let Some(mut ending) = self.ending.take() {
             if status.code == DEADLINE_EXCEEDED {
@@ -155,8 +157,8 @@ impl Body for GrpcBody {
             if !self.data.is_empty() {
                 return Poll::Ready(Some(Ok(self.piece())));
             }
-            if let Some(status) = self.end.take() {
-                return Poll::Ready(Some(Ok(self.trailers(&status))));
+            if let Some((status, held)) = self.end.take() {
+                return Poll::Ready(Some(Ok(self.trailers(&status, held))));
             }
             let Some(call) = &self.live else {
                 return Poll::Ready(None);
@@ -169,7 +171,8 @@ impl Body for GrpcBody {
                     };
                     ready!(deadline.as_mut().poll(context));
                     self.deadline = None;
-                    self.end = Some(Status::new(DEADLINE_EXCEEDED, "the deadline has passed"));
+                    let late = Status::new(DEADLINE_EXCEEDED, "the deadline has passed");
+                    self.end = self.live.as_ref().map(|call| (late, call.end()));
                 }
             }
         }

@@ -10,10 +10,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// What an unfinished request holds besides its bytes: its stream and its task.
+/// What an unfinished request holds besides its bytes, so that many small ones take a share.
 const OVERHEAD: usize = 1 << 10;
-/// Answers below this size are not counted: it would cost more than they hold.
-const COUNTED_MIN: usize = 1 << 10;
+/// What the stream of a call holds in the library and in its task, as measured.
+const STREAM: usize = 4 << 10;
+
+/// The streams of unfinished requests that a known connection may always have.
+const FEW: usize = 64 * STREAM;
+/// A part of a budget of streams, in bytes: the connection is one of those that use it up.
+const CROWDED: usize = 1 << 20;
 
 /// The budget of the process.
 pub struct Pool {
@@ -72,6 +77,12 @@ impl Share {
         }
     }
 
+    /// True if the connection has more than it may, or a part of what is too much in all.
+    pub fn is_exceeded(&self) -> bool {
+        let own = self.used();
+        own > self.limit || (own >= CROWDED && self.pool.exceeds(1))
+    }
+
     /// Bytes in use by the connection.
     pub fn used(&self) -> usize {
         self.own.load(Ordering::Acquire)
@@ -94,7 +105,8 @@ impl Share {
     }
 }
 
-/// The bytes of one request, from its headers until Python takes it.
+/// A part of a budget: the bytes of one request, from its headers until Python takes it, or the
+/// stream of a call.
 pub struct Held {
     share: Arc<Share>,
     bytes: usize,
@@ -103,11 +115,41 @@ pub struct Held {
 impl Held {
     /// A request of which nothing has arrived but its headers.
     pub fn new(share: &Arc<Share>) -> Self {
-        share.add(OVERHEAD);
+        Self::of(share, OVERHEAD)
+    }
+
+    /// The stream of a call, as long as its request is unfinished; `None` if the budget does not
+    /// allow it. A connection that is `known` may have a few beyond the budget, so that newcomers
+    /// cannot use it up.
+    pub fn request(share: &Arc<Share>, known: bool) -> Option<Self> {
+        let held = Self::of(share, STREAM);
+        let own = share.used();
+        let few = known && own <= FEW && !share.pool.exceeds(2);
+        (few || held.allowed(own)).then_some(held)
+    }
+
+    /// The stream of a call from its answer on, until the end of the answer was written or dropped;
+    /// notifies `Share::exceeded` if `is_exceeded`. Many answers may be given at once: the caller
+    /// must wait for the connection to read them.
+    pub fn answer(share: &Arc<Share>) -> Self {
+        let held = Self::of(share, STREAM);
+        if share.is_exceeded() {
+            share.exceeded.notify_one();
+        }
+        held
+    }
+
+    fn of(share: &Arc<Share>, bytes: usize) -> Self {
+        share.add(bytes);
         Self {
             share: Arc::clone(share),
-            bytes: OVERHEAD,
+            bytes,
         }
+    }
+
+    fn allowed(&self, own: usize) -> bool {
+        let alone = own <= self.bytes;
+        (alone || own <= self.share.limit) && !self.share.pool.is_short(own)
     }
 
     /// Set the number of bytes that have arrived; false if the budget does not allow them. One
@@ -122,8 +164,7 @@ impl Held {
             self.share.used()
         };
         self.bytes = bytes;
-        let alone = own <= bytes;
-        (alone || own <= self.share.limit) && !self.share.pool.is_short(own)
+        self.allowed(own)
     }
 }
 
@@ -150,14 +191,11 @@ impl Drop for Unread {
     }
 }
 
-/// Count an answer until its last byte was written to the socket or dropped; notifies
+/// Count the data of an answer until its last byte was written to the socket or dropped; notifies
 /// `Share::exceeded` if the connection has more unread answers than it may. One answer alone may
 /// exceed the budget of its connection.
 pub fn counted(share: &Arc<Share>, data: Bytes) -> Bytes {
     let size = data.len();
-    if size < COUNTED_MIN {
-        return data;
-    }
     let own = share.add(size);
     if (own > share.limit && own > size) || share.pool.exceeds(2) {
         share.exceeded.notify_one();
@@ -214,8 +252,45 @@ mod tests {
         assert_eq!(share.used(), 4_000);
         drop(piece);
         assert_eq!(share.used(), 0);
-        let small = counted(&share, Bytes::from_static(b"small"));
-        assert_eq!((share.used(), &small[..]), (0, &b"small"[..]));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_streams_of_small_answers_count() {
+        let pool = Arc::new(Pool::new(3 * CROWDED));
+        let (greedy, modest) = (share(&pool, 2 * CROWDED), share(&pool, 2 * CROWDED));
+        let mut held: Vec<Held> = (0..2 * CROWDED / STREAM)
+            .map(|_| Held::answer(&greedy))
+            .collect();
+        assert_eq!(greedy.used(), 2 * CROWDED);
+        held.push(Held::answer(&greedy));
+        greedy.exceeded.notified().await; // its own limit
+        held.extend((0..CROWDED / STREAM).map(|_| Held::answer(&modest)));
+        modest.exceeded.notified().await; // that of all, and it has a part in it
+        drop(held);
+        assert_eq!((greedy.used(), pool.used()), (0, 0));
+    }
+
+    #[test]
+    fn the_streams_of_unfinished_requests_count() {
+        let pool = Arc::new(Pool::new(1 << 30));
+        let share = share(&pool, 2 * STREAM);
+        let held = [Held::request(&share, false), Held::request(&share, false)];
+        assert!(held.iter().all(Option::is_some));
+        assert!(Held::request(&share, false).is_none());
+        assert_eq!(share.used(), 2 * STREAM);
+    }
+
+    #[test]
+    fn newcomers_do_not_use_up_the_streams_of_others() {
+        let pool = Arc::new(Pool::new(4 * STREAM));
+        let (stranger, known) = (share(&pool, 1 << 20), share(&pool, 1 << 20));
+        let mut held = Vec::new();
+        while let Some(one) = Held::request(&stranger, false) {
+            held.push(one);
+        }
+        assert!(held.len() <= 4);
+        assert!(Held::request(&stranger, false).is_none());
+        assert!(Held::request(&known, true).is_some());
     }
 
     #[tokio::test(flavor = "current_thread")]

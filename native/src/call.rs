@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::budget::{counted, Share};
+use crate::budget::{counted, Held, Share};
 use crate::durations::Durations;
 use crate::frame;
 use crate::status::{Status, INTERNAL};
 
+/// The data of a whole answer below this size is not counted: its stream counts for more.
+const COUNTED_MIN: usize = 1 << 10;
 /// Largest message: its length has four bytes.
 const MESSAGE_MAX: usize = u32::MAX as usize;
 
@@ -30,9 +32,9 @@ pub enum Out {
     /// Framed messages; more may follow.
     Data(Bytes),
     /// Framed messages, then the end with OK.
-    Whole(Bytes),
+    Whole(Bytes, Held),
     /// The end.
-    End(Status),
+    End(Status, Held),
 }
 
 #[derive(Default)]
@@ -53,6 +55,7 @@ pub struct Shared {
     taken: AtomicBool,
     unseen: Arc<AtomicUsize>,
     unread: Arc<Share>,
+    answers: Arc<Share>,
     /// Messages that the client may send before Python has processed the last ones.
     pub inbound: Semaphore,
     /// Notifies the reader of the client's messages that the call has ended.
@@ -60,14 +63,15 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Create a call; `unseen` counts the calls of its connection that Python has not taken, and
-    /// `unread` the bytes of answers that it has not read.
-    pub fn new(id: u64, unseen: Arc<AtomicUsize>, unread: Arc<Share>) -> Self {
+    /// Create a call; `unseen` counts the calls of its connection that Python has not taken,
+    /// `unread` the bytes of answers that it has not read, and `answers` their streams.
+    pub fn new(id: u64, unseen: Arc<AtomicUsize>, unread: Arc<Share>, answers: Arc<Share>) -> Self {
         unseen.fetch_add(1, Ordering::AcqRel);
         Self {
             id,
             unseen,
             unread,
+            answers,
             waiting: Mutex::default(),
             gone: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
@@ -121,6 +125,11 @@ impl Shared {
     /// Python requests an event for the outcome of the answer.
     pub fn watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
+    }
+
+    /// Count the stream from the answer on.
+    pub fn end(&self) -> Held {
+        Held::answer(&self.answers)
     }
 
     fn put(&self, out: Out) {
@@ -192,6 +201,16 @@ impl Outbox {
     }
 }
 
+/// What Python sends next.
+enum Reply {
+    /// Framed messages; more may follow.
+    Data(Bytes),
+    /// Framed messages, then the end with OK.
+    Whole(Bytes),
+    /// The end.
+    End(Status),
+}
+
 /// Python's half of a call. All methods return at once.
 #[pyclass(frozen, module = "cometmq_native")]
 pub struct Call {
@@ -215,19 +234,27 @@ impl Call {
     }
 
     /// Count what will be sent; None if the client has left.
-    fn counted(&self, mut out: Out) -> Option<Out> {
+    fn counted(&self, reply: Reply) -> Option<Out> {
         if self.shared.gone.load(Ordering::Acquire) {
             return None;
         }
-        if let Out::Data(data) | Out::Whole(data) = &mut out {
-            self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
-            *data = counted(&self.shared.unread, std::mem::take(data));
+        Some(match reply {
+            Reply::Data(data) => Out::Data(self.data(data, 0)),
+            Reply::Whole(data) => Out::Whole(self.data(data, COUNTED_MIN), self.shared.end()),
+            Reply::End(status) => Out::End(status, self.shared.end()),
+        })
+    }
+
+    fn data(&self, data: Bytes, counted_min: usize) -> Bytes {
+        self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
+        if data.len() < counted_min {
+            return data;
         }
-        Some(out)
+        counted(&self.shared.unread, data)
     }
 
     /// All messages and the end; requests an event for their delivery.
-    fn joined(&self, messages: &Bound<'_, PyList>) -> PyResult<Out> {
+    fn joined(&self, messages: &Bound<'_, PyList>) -> PyResult<Reply> {
         let messages: Vec<Bound<'_, PyBytes>> = messages
             .iter()
             .map(|each| Ok(each.cast_into::<PyBytes>()?))
@@ -235,10 +262,10 @@ impl Call {
         let views: Vec<&[u8]> = messages.iter().map(|each| each.as_bytes()).collect();
         let data = framed(&views)?;
         self.shared.watched.store(true, Ordering::Release);
-        Ok(Out::Whole(data))
+        Ok(Reply::Whole(data))
     }
 
-    fn order(&self, out: Out) -> bool {
+    fn order(&self, out: Reply) -> bool {
         let Some(out) = self.counted(out) else {
             return false;
         };
@@ -302,19 +329,19 @@ impl Call {
 
     /// Send one message and the end. Returns False if the client has left.
     fn reply(&self, message: &[u8]) -> PyResult<bool> {
-        Ok(self.order(Out::Whole(framed(&[message])?)))
+        Ok(self.order(Reply::Whole(framed(&[message])?)))
     }
 
     /// Send one message; more may follow. Returns the number of bytes that wait to be written,
     /// including this message, or 0 if the client has left.
     fn send(&self, message: &[u8]) -> PyResult<usize> {
-        let sent = self.order(Out::Data(framed(&[message])?));
+        let sent = self.order(Reply::Data(framed(&[message])?));
         Ok(if sent { self.queued() } else { 0 })
     }
 
     /// End the stream after the sent messages.
     fn finish(&self, code: u16, message: String) -> bool {
-        self.order(Out::End(Status::new(code, message)))
+        self.order(Reply::End(Status::new(code, message)))
     }
 
     /// The number of bytes that wait to be written.
@@ -340,19 +367,19 @@ impl Call {
 }
 
 /// One message and the end; a failure of this call alone if it is no message.
-fn whole(message: &Bound<'_, PyAny>) -> Out {
+fn whole(message: &Bound<'_, PyAny>) -> Reply {
     let framed = match message.cast::<PyBytes>() {
         Ok(bytes) => framed(&[bytes.as_bytes()]),
         Err(error) => Err(error.into()),
     };
     match framed {
-        Ok(data) => Out::Whole(data),
+        Ok(data) => Reply::Whole(data),
         Err(error) => failed(&error),
     }
 }
 
-fn failed(error: &PyErr) -> Out {
-    Out::End(Status::new(INTERNAL, error.to_string()))
+fn failed(error: &PyErr) -> Reply {
+    Reply::End(Status::new(INTERNAL, error.to_string()))
 }
 
 fn framed(messages: &[&[u8]]) -> PyResult<Bytes> {
@@ -377,7 +404,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn orders_behind_a_stop_order_are_carried_out() {
         let unread = Arc::new(Share::new(Arc::new(Pool::new(1)), 1));
-        let call = Arc::new(Shared::new(1, Arc::default(), unread));
+        let call = Arc::new(Shared::new(1, Arc::default(), Arc::clone(&unread), unread));
         let outbox = Outbox::default();
         outbox.stop(7);
         outbox.put(Order::Consumed(Arc::clone(&call)));

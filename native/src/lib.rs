@@ -18,6 +18,7 @@
 //! | `client_receives` | messages of the SDK from responses |
 //! | `durations` | durations of answered calls |
 //! | `inbox` | events for Python, one wake-up for many |
+//! | `newcomers` | connections of strangers: their number and their time |
 //! | `metadata` | the headers that Python requested |
 //! | `frame`, `status` | gRPC's framing and statuses |
 //! | `authority` | clients with several addresses for one target |
@@ -58,6 +59,7 @@ mod log_reader;
 mod log_units;
 mod md5;
 mod metadata;
+mod newcomers;
 mod options;
 mod protobuf;
 mod queue_read;

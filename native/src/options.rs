@@ -22,6 +22,8 @@ pub struct Options {
     pub streams: u32,
     /// Concurrent connections.
     pub connections: usize,
+    /// New connections of one address in a second; 0: no limit.
+    pub connection_rate: usize,
     /// Requests that may wait for Python.
     pub waiting: usize,
     /// A connection without calls is closed after this time.
@@ -76,6 +78,11 @@ impl Options {
             header_bytes: narrow("header_bytes")?,
             streams: narrow("streams")?,
             connections: limit("connections")?,
+            connection_rate: if known("connection_rate")? {
+                limit("connection_rate")?
+            } else {
+                0
+            },
             waiting: limit("waiting")?,
             idle: time("idle_ms")?,
             keepalive: time("keepalive_ms")?,

@@ -18,7 +18,7 @@ use tokio::io::{copy_bidirectional, AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::{watch, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{yield_now, JoinSet};
 use tokio::time::sleep;
 use tokio_rustls::server::TlsStream;
 
@@ -27,9 +27,10 @@ use crate::call::{reply_many, Call, Outbox};
 use crate::durations::Durations;
 use crate::inbox::{Event, Inbox, Open};
 use crate::metadata::Peer;
+use crate::newcomers::{Newcomer, Newcomers, Slices};
 use crate::options::{Counters, Options};
 use crate::requests::Requests;
-use crate::service::{serve, Door, Route, INFLATING_MAX};
+use crate::service::{serve, Door, Route, ALL_STREAMS_BYTES, INFLATING_MAX};
 use crate::tls::{ClientAuthority, Spoken, Tls};
 
 /// Backlog of connections that are not accepted yet.
@@ -96,6 +97,9 @@ impl Server {
                 names,
                 unfinished: Arc::new(Pool::new(options.unfinished.1)),
                 unread: Arc::new(Pool::new(options.unread.1)),
+                requests: Arc::new(Pool::new(ALL_STREAMS_BYTES)),
+                answers: Arc::new(Pool::new(ALL_STREAMS_BYTES)),
+                slices: Slices::default(),
                 inflating: Semaphore::new(INFLATING_MAX),
                 options,
                 counters: Counters::default(),
@@ -202,7 +206,8 @@ impl Server {
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.door.counters.to_python(py)?;
         counters.set_item("unfinished_bytes", self.door.unfinished.used())?;
-        counters.set_item("unread_bytes", self.door.unread.used())?;
+        let unread = self.door.unread.used() + self.door.answers.used();
+        counters.set_item("unread_bytes", unread)?;
         Ok(counters)
     }
 
@@ -369,20 +374,32 @@ async fn run(door: Arc<Door>, listener: std::net::TcpListener, tls: Arc<Tls>, ou
     };
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
+    let newcomers = Arc::new(Newcomers::new(
+        door.options.connection_rate,
+        door.options.connections,
+    ));
+    let slices = Arc::clone(&door);
+    tokio::spawn(async move { slices.slices.run().await });
     let grace_ms = {
         let mut orders = std::pin::pin!(outbox.work());
         loop {
             tokio::select! {
                 grace_ms = &mut orders => break grace_ms,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) if connections.len() < door.options.connections => {
-                        door.counters.accepted.up();
-                        let work = connection(
-                            Arc::clone(&door), Arc::clone(&tls), stream, peer, stopping.clone(),
-                        );
-                        connections.spawn(work);
+                    Ok((stream, peer)) => {
+                        let room = connections.len() < door.options.connections;
+                        match newcomers.admit(peer.ip(), Instant::now()).filter(|_| room) {
+                            None => door.counters.connections_refused.up(),
+                            Some(newcomer) => {
+                                door.counters.accepted.up();
+                                let (door, tls) = (Arc::clone(&door), Arc::clone(&tls));
+                                let stop = stopping.clone();
+                                let work = connection(door, tls, (stream, peer), newcomer, stop);
+                                connections.spawn(work);
+                            }
+                        }
+                        yield_now().await; // what is ready goes before the next one
                     }
-                    Ok(_) => door.counters.connections_refused.up(),
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 },
                 Some(_) = connections.join_next() => {}
@@ -407,8 +424,8 @@ async fn drain(mut connections: JoinSet<()>, grace_ms: u64, outbox: &Outbox) {
 async fn connection(
     door: Arc<Door>,
     tls: Arc<Tls>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    (stream, peer): (TcpStream, SocketAddr),
+    newcomer: Newcomer,
     stop: watch::Receiver<bool>,
 ) {
     door.counters.connections.up();
@@ -416,7 +433,8 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let address = name_of(peer);
     let patience = door.options.handshake;
-    let spoken = tls.accept(stream, patience, door.options.remoting).await;
+    let handshake = tls.accept(stream, patience, door.options.remoting);
+    let spoken = door.slices.share(handshake).await;
     match spoken {
         Ok(Spoken::Plain(stream)) => {
             let peer = Peer {
@@ -424,25 +442,27 @@ async fn connection(
                 tls: false,
                 certificate: None,
             };
-            serve(Arc::clone(&door), stream, peer, stop).await;
+            serve(Arc::clone(&door), stream, peer, newcomer, stop).await;
         }
         Ok(Spoken::Tls(stream)) => {
             door.counters.tls.up();
             let peer = over_tls(address, &stream);
-            serve(Arc::clone(&door), *stream, peer, stop).await;
+            serve(Arc::clone(&door), *stream, peer, newcomer, stop).await;
         }
         Ok(Spoken::TlsRead(stream)) => {
             door.counters.tls.up();
             let peer = over_tls(address, stream.get_ref());
-            serve(Arc::clone(&door), *stream, peer, stop).await;
+            serve(Arc::clone(&door), *stream, peer, newcomer, stop).await;
         }
         Ok(Spoken::Remoting(stream)) => {
-            // A socket that cannot be taken back from tokio is closed.
+            drop(newcomer); // Python has limits of its own
+                            // A socket that cannot be taken back from tokio is closed.
             if let Ok(stream) = stream.into_std() {
                 hand_over(&door, stream.into(), address);
             }
         }
         Ok(Spoken::RemotingTls(stream)) => {
+            drop(newcomer);
             door.counters.tls.up();
             decrypt_for_python(&door, *stream, address).await;
         }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{watch, Notify, Semaphore};
-use tokio::time::{interval, sleep, timeout, timeout_at, Instant, Sleep};
+use tokio::time::{interval, sleep, sleep_until, timeout, timeout_at, Instant, Sleep};
 
 use crate::authority::Tolerant;
 use crate::body::{Ending, GrpcBody};
@@ -31,9 +31,10 @@ use crate::call::{Out, Shared};
 use crate::frame::{self, Deframer, Encoding, Packed};
 use crate::inbox::{Event, Inbox, Open};
 use crate::metadata::{Peer, Remembered};
+use crate::newcomers::{Newcomer, Slices};
 use crate::options::{Counters, Options};
 use crate::status::{
-    Status, DEADLINE_EXCEEDED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED,
+    Status, DEADLINE_EXCEEDED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNKNOWN,
 };
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -46,10 +47,17 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Data of an answer that a connection buffers before the client has read earlier data.
 const SEND_BUFFER: usize = 256 << 10;
 
+/// Memory of the streams of unfinished requests, and of those of unread answers: of one connection,
+/// and of all. Requests that wait for Python have a limit of their own.
+const STREAMS_BYTES: usize = 24 << 20;
+pub const ALL_STREAMS_BYTES: usize = 40 << 20;
+
 /// Share of the queue to Python that one connection may fill.
 const SHARE: usize = 4;
 /// Shortest interval between checks of a connection.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
+/// A connection with too many unread answers has this time, twice, to read `READ_MIN` bytes.
+const UNREAD_PATIENCE: Duration = Duration::from_millis(250);
 /// Bytes that a client with unread answers must read in `Options::stalled`.
 const READ_MIN: u64 = 16 << 10;
 /// While unread answers exceed the budget of the process, a connection is closed when it has at
@@ -86,6 +94,12 @@ pub struct Door {
     pub unfinished: Arc<Pool>,
     /// Bytes of unread answers.
     pub unread: Arc<Pool>,
+    /// Streams of unfinished requests, and of unread answers.
+    pub requests: Arc<Pool>,
+    /// Streams of unread answers.
+    pub answers: Arc<Pool>,
+    /// Time for newcomers.
+    pub slices: Slices,
     /// Messages that may be decompressed at once.
     pub inflating: Semaphore,
     /// Events for Python.
@@ -114,14 +128,43 @@ impl Reading {
         }
     }
 
+    fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Bytes that it has read since then.
+    fn since(&self, overdue: &Option<Overdue>) -> u64 {
+        overdue
+            .as_ref()
+            .map_or(0, |each| self.written() - each.mark)
+    }
+
     /// Return for how long it has read less than `READ_MIN` bytes of `unread` ones.
     fn stalled(&mut self, unread: usize) -> Duration {
-        let written = self.written.load(Ordering::Acquire);
+        let written = self.written();
         if unread == 0 || written - self.mark >= READ_MIN {
             self.mark = written;
             self.since = Instant::now();
         }
         self.since.elapsed()
+    }
+}
+
+/// A connection that has too many unread answers. It has its time twice: the thread may have made
+/// all of them in one turn.
+struct Overdue {
+    mark: u64,
+    at: Instant,
+    again: bool,
+}
+
+impl Overdue {
+    fn new(reading: &Reading) -> Self {
+        Self {
+            mark: reading.written(),
+            at: Instant::now() + UNREAD_PATIENCE,
+            again: false,
+        }
     }
 }
 
@@ -132,6 +175,11 @@ pub struct Connection {
     remembered: Remembered,
     unfinished: Arc<Share>,
     unread: Arc<Share>,
+    requests: Arc<Share>,
+    answers: Arc<Share>,
+    /// An answer was sent; until then, what counts it as a newcomer.
+    proven: AtomicBool,
+    newcomer: Mutex<Option<Newcomer>>,
     wasted: AtomicUsize,
     wasted_max: usize,
     too_much: Notify,
@@ -145,6 +193,22 @@ impl Connection {
         if self.wasted.fetch_add(1, Ordering::AcqRel) == self.wasted_max {
             self.too_much.notify_one();
         }
+    }
+
+    /// Record that an answer is sent.
+    pub fn prove(&self) {
+        if !self.proven.swap(true, Ordering::AcqRel) {
+            let newcomer = self
+                .newcomer
+                .lock()
+                .expect("a thread panicked while it held this lock")
+                .take();
+            drop(newcomer);
+        }
+    }
+
+    fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Acquire)
     }
 
     fn idle(&self) -> Duration {
@@ -181,8 +245,13 @@ impl Drop for Active {
 }
 
 /// Serve HTTP/2 on a connection until it ends, or drain it once `stop` says so.
-pub async fn serve<S>(door: Arc<Door>, stream: S, peer: Peer, mut stop: watch::Receiver<bool>)
-where
+pub async fn serve<S>(
+    door: Arc<Door>,
+    stream: S,
+    peer: Peer,
+    newcomer: Newcomer,
+    mut stop: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let connection = Arc::new(Connection {
@@ -191,6 +260,10 @@ where
         remembered: Remembered::new(peer),
         unfinished: share(&door.unfinished, door.options.unfinished.0),
         unread: share(&door.unread, door.options.unread.0),
+        requests: share(&door.requests, STREAMS_BYTES),
+        answers: share(&door.answers, STREAMS_BYTES),
+        proven: AtomicBool::new(false),
+        newcomer: Mutex::new(Some(newcomer)),
         wasted: AtomicUsize::new(0),
         wasted_max: door.options.resets,
         too_much: Notify::new(),
@@ -202,8 +275,15 @@ where
         service_fn(move |request| {
             let (door, connection) = (Arc::clone(&door), Arc::clone(&connection));
             // The future has 2 KiB and the library moves it several times: a box is cheaper.
-            let answer = Box::pin(answer(door, connection, request));
-            async move { Ok::<_, Infallible>(answer.await) }
+            let answer = Box::pin(answer(Arc::clone(&door), Arc::clone(&connection), request));
+            async move {
+                let answer = if connection.is_proven() {
+                    answer.await
+                } else {
+                    door.slices.charge(answer).await
+                };
+                Ok::<_, Infallible>(answer)
+            }
         })
     };
     let stream = Tolerant::new(stream);
@@ -213,9 +293,18 @@ where
     let (begun, handshake) = (Instant::now(), door.options.handshake);
     let mut tick = interval((idle.min(patience).min(handshake) / 4).max(SHORTEST_TICK));
     let mut closing = false;
+    let mut overdue: Option<Overdue> = None;
+    let waits = Arc::default();
     loop {
+        let progress = poll_fn(|context| {
+            if connection.is_proven() {
+                http.as_mut().poll(context)
+            } else {
+                door.slices.poll(http.as_mut(), &waits, context)
+            }
+        });
         tokio::select! {
-            ended = http.as_mut() => {
+            ended = progress => {
                 if ended.is_err() {
                     door.counters.connections_broken.up();
                 }
@@ -233,15 +322,30 @@ where
                 door.counters.connections_unread.up();
                 return;
             }
+            () = connection.answers.exceeded.notified(), if overdue.is_none() => {
+                overdue = Some(Overdue::new(&reading));
+            }
+            () = sleep_until(overdue.as_ref().map_or(begun, |each| each.at)), if overdue.is_some() => {
+                if !connection.answers.is_exceeded() || reading.since(&overdue) >= READ_MIN {
+                    overdue = None;
+                } else if let Some(each) = overdue.as_mut().filter(|each| !each.again) {
+                    each.again = true;
+                    each.at += UNREAD_PATIENCE;
+                } else {
+                    door.counters.connections_unread.up();
+                    return;
+                }
+            }
             _ = tick.tick() => {
                 connection.wasted.store(0, Ordering::Release);
-                let unread = connection.unread.used();
+                let unread = connection.unread.used() + connection.answers.used();
                 let stalled = reading.stalled(unread);
                 if stalled >= patience {
                     door.counters.connections_stalled.up();
                     return;
                 }
-                if door.unread.exceeds(1) && unread >= CROWDED_BYTES && stalled >= CROWDED_STALL {
+                let crowded = door.unread.exceeds(1) || door.answers.exceeds(1);
+                if crowded && unread >= CROWDED_BYTES && stalled >= CROWDED_STALL {
                     door.counters.connections_unread.up();
                     return;
                 }
@@ -252,6 +356,7 @@ where
                 if closing && connection.idle() >= idle + handshake {
                     return; // not closed within the time after GOAWAY
                 }
+                let idle = if connection.is_proven() { idle } else { idle.min(handshake) };
                 if !closing && connection.idle() >= idle {
                     closing = true;
                     http.as_mut().graceful_shutdown();
@@ -300,8 +405,12 @@ async fn answer(
     let deadline: Deadline = timeout_ns.map(|ns| Box::pin(sleep(Duration::from_nanos(ns))));
     let deframer = Deframer::new(route.message_bytes, encoding);
     let id = door.ids.fetch_add(1, Ordering::Relaxed);
-    let unread = Arc::clone(&connection.unread);
-    let call = Arc::new(Shared::new(id, Arc::clone(&connection.unseen), unread));
+    let call = Arc::new(Shared::new(
+        id,
+        Arc::clone(&connection.unseen),
+        Arc::clone(&connection.unread),
+        Arc::clone(&connection.answers),
+    ));
     let open = |request, held| Open {
         call: Arc::clone(&call),
         method: route.index,
@@ -334,13 +443,17 @@ async fn one_request(
     call: &Arc<Shared>,
     open: impl FnOnce(Option<Bytes>, Option<Held>) -> Open,
 ) -> Response<GrpcBody> {
+    let Some(stream) = Held::request(&active.0.requests, active.0.is_proven()) else {
+        return status_only(&door.count(Failure::OverBudget), call.end());
+    };
     let mut held = Held::new(&active.0.unfinished);
     let read = read_one(door, &mut body, &mut deframer, &mut held);
     let message = match in_time(door, &mut deadline, read).await {
         Some(Ok(message)) => message,
-        Some(Err(failure)) => return status_only(&door.count(failure)),
-        None => return status_only(&late()),
+        Some(Err(failure)) => return status_only(&door.count(failure), call.end()),
+        None => return status_only(&late(), call.end()),
     };
+    drop(stream);
     // Further data is not read: the library then drops it instead of buffering it.
     drop(body);
     door.begin(open(Some(message), Some(held)));
@@ -351,10 +464,10 @@ async fn one_request(
     );
     let first = poll_fn(|context| call.poll_out(context));
     match within(&mut deadline, pin!(first)).await {
-        None => status_only(&late()),
-        Some(Out::End(status)) => {
+        None => status_only(&late(), call.end()),
+        Some(Out::End(status, held)) => {
             ending.delivered();
-            status_only(&status)
+            status_only(&status, held)
         }
         Some(first) => {
             respond(GrpcBody::live(Arc::clone(call), ending, deadline, active).begin(first))
@@ -426,19 +539,24 @@ impl Door {
             let value = value.as_bytes();
             value.starts_with(b"application/grpc") && !value.starts_with(b"application/grpc-web")
         });
+        let answer = || Held::answer(&connection.answers);
         if head.method != Method::POST || !grpc {
             let mut response = Response::new(GrpcBody::empty());
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            let status = Status::new(UNKNOWN, "this port answers gRPC calls only");
+            status.write(response.headers_mut(), answer());
             return Err(Box::new(response));
         }
         let path = head.uri.path();
         let route = self.routes.get(path).copied().ok_or_else(|| {
             let status = Status::new(UNIMPLEMENTED, format!("unknown method {path}"));
-            Box::new(status_only(&status))
+            Box::new(status_only(&status, answer()))
         })?;
         let name = head.headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes);
-        let encoding = frame::encoding(name).map_err(|status| Box::new(status_only(&status)))?;
-        let timeout_ns = self.timeout(&head.headers)?;
+        let encoding =
+            frame::encoding(name).map_err(|status| Box::new(status_only(&status, answer())))?;
+        let timeout_ns =
+            timeout_of(&head.headers).map_err(|status| Box::new(status_only(&status, answer())))?;
         let waiting = self.options.waiting;
         let unseen = connection.unseen.load(Ordering::Acquire);
         if self.inbox.len() >= waiting || unseen >= (waiting / SHARE).max(1) {
@@ -447,22 +565,19 @@ impl Door {
                 RESOURCE_EXHAUSTED,
                 "too many calls at once; try again later",
             );
-            return Err(Box::new(status_only(&status)));
+            return Err(Box::new(status_only(&status, answer())));
         }
         Ok((route, encoding, timeout_ns))
     }
+}
 
-    fn timeout(&self, headers: &HeaderMap) -> Result<Option<u64>, Box<Response<GrpcBody>>> {
-        let Some(value) = headers.get(GRPC_TIMEOUT) else {
-            return Ok(None);
-        };
-        match frame::timeout_ns(value.as_bytes()) {
-            Some(ns) => Ok(Some(ns)),
-            None => {
-                let status = Status::new(INVALID_ARGUMENT, "invalid grpc-timeout");
-                Err(Box::new(status_only(&status)))
-            }
-        }
+fn timeout_of(headers: &HeaderMap) -> Result<Option<u64>, Status> {
+    let Some(value) = headers.get(GRPC_TIMEOUT) else {
+        return Ok(None);
+    };
+    match frame::timeout_ns(value.as_bytes()) {
+        Some(ns) => Ok(Some(ns)),
+        None => Err(Status::new(INVALID_ARGUMENT, "invalid grpc-timeout")),
     }
 }
 
@@ -477,9 +592,9 @@ fn respond(body: GrpcBody) -> Response<GrpcBody> {
 }
 
 /// A headers-only answer.
-fn status_only(status: &Status) -> Response<GrpcBody> {
+fn status_only(status: &Status, held: Held) -> Response<GrpcBody> {
     let mut response = respond(GrpcBody::empty());
-    status.write(response.headers_mut());
+    status.write(response.headers_mut(), held);
     if status.code == UNIMPLEMENTED {
         let known = HeaderValue::from_static("identity,gzip");
         response.headers_mut().insert(GRPC_ACCEPT_ENCODING, known);

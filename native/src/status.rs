@@ -1,6 +1,9 @@
 //! gRPC status codes and how a status looks in headers.
 
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::budget::Held;
 
 /// An unexpected end without a known cause.
 pub const UNKNOWN: u16 = 2;
@@ -56,14 +59,29 @@ impl Status {
         ))
     }
 
-    /// Write the status into trailers, or into the headers of a headers-only answer.
-    pub fn write(&self, headers: &mut HeaderMap) {
-        headers.insert(GRPC_STATUS, HeaderValue::from(self.code));
+    /// Write the status into trailers, or into the headers of a headers-only answer. They are the
+    /// last of the answer: `held` is dropped when they are written to the socket.
+    pub fn write(&self, headers: &mut HeaderMap, held: Held) {
+        let code = Code(self.code.to_string(), held);
+        let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(code))
+            .unwrap_or_else(|_| HeaderValue::from(self.code));
+        // Otherwise the compression table would keep it.
+        value.set_sensitive(true);
+        headers.insert(GRPC_STATUS, value);
         if !self.message.is_empty() {
             if let Ok(value) = HeaderValue::from_str(&percent_encoded(&self.message)) {
                 headers.insert(GRPC_MESSAGE, value);
             }
         }
+    }
+}
+
+/// The text of a code, with what it holds.
+struct Code(String, #[allow(dead_code)] Held);
+
+impl AsRef<[u8]> for Code {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 }
 
@@ -107,21 +125,29 @@ fn percent_decoded(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::budget::{Pool, Share};
     use crate::chance::{rounds, Chance};
+
+    fn held() -> Held {
+        let pool = Arc::new(Pool::new(1 << 20));
+        Held::answer(&Arc::new(Share::new(pool, 1 << 20)))
+    }
 
     #[test]
     fn a_message_survives_the_header() {
         assert_eq!(percent_encoded("50% ü\n"), "50%25 %C3%BC%0A");
         let mut headers = HeaderMap::new();
-        Status::new(8, "too many").write(&mut headers);
+        Status::new(8, "too many").write(&mut headers, held());
         assert_eq!(headers["grpc-status"], "8");
         assert_eq!(headers["grpc-message"], "too many");
         assert_eq!(Status::read(&headers), Some(Status::new(8, "too many")));
         assert_eq!(percent_decoded(b"50%25 %C3%BC%0A 5% %zz"), "50% ü\n 5% %zz");
         headers.clear();
         assert_eq!(Status::read(&headers), None);
-        Status::OK.write(&mut headers);
+        Status::OK.write(&mut headers, held());
         assert_eq!(headers.len(), 1);
     }
 

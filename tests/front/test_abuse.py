@@ -229,8 +229,37 @@ async def test_connections_beyond_the_bound_are_closed_at_once(bench: Any, event
             raw.abort()
 
 
+async def test_an_address_opens_a_number_of_connections_in_a_second(bench: Any) -> None:
+    async with await bench(front_max_connection_rate=3) as b:
+        kept = await RawConnection.open(b.port)
+        opened = 0
+        while not b.door.counters()["connections_refused"] and opened < 200:
+            _, writer = await asyncio.open_connection("127.0.0.1", b.port)
+            writer.transport.abort()
+            opened += 1
+            await kept.echo(2 * opened - 1)  # an established one goes on
+        assert 20 < opened < 200
+        kept.abort()
+
+
+async def test_an_address_has_some_connections_without_an_answer(
+    bench: Any, eventually: Any
+) -> None:
+    async with await bench(front_max_connection_rate=4) as b:
+        idle = [await RawConnection.open(b.port) for _ in range(20)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", b.port)
+        assert await asyncio.wait_for(reader.read(1), 10) == b""
+        writer.close()
+        await idle[0].echo(1)
+        await eventually(lambda: b.door.counters()["connections_refused"] == 1)
+        served = await RawConnection.open(b.port)  # in the place of the one that has an answer
+        await served.echo(1)
+        for raw in (*idle, served):
+            raw.abort()
+
+
 async def test_ten_thousand_connections_opened_and_closed(bench: Any, eventually: Any) -> None:
-    async with await bench() as b:
+    async with await bench(front_max_connection_rate=0) as b:
         descriptors = psutil.Process().num_fds()
         for _ in range(100):
             opened = await asyncio.gather(

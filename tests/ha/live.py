@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
+from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.ha.real_store import RealLog
 
 SEGMENT = 64 * 1024
@@ -39,6 +41,9 @@ class Live:
         group: str = "group",
         segment: int = SEGMENT,
         store: dict[str, Any] | None = None,
+        door: DoorConfig | None = None,
+        bind: str = "127.0.0.1",
+        links: NodeLinks | None = None,
         **settings: Any,
     ) -> None:
         role = "SLAVE" if broker_id else "SYNC_MASTER"
@@ -48,6 +53,7 @@ class Live:
         self.group = group
         self.segment = segment
         self.store_options = store or {}
+        self.door, self.bind, self.links = door, bind, links
         self.nameservers: list[str] = []
         self.confirms = 0
         self.alive_changes: list[bool] = []
@@ -66,6 +72,9 @@ class Live:
             segment_size=self.segment,
             sync_flush=self.log.config.sync_flush,
             nameservers=self.nameservers,
+            bind_address=self.bind,
+            links=self.links,
+            door=self.door,
         )
         loop = asyncio.get_running_loop()
 

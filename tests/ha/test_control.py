@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cometmq.ha import control
+from cometmq.front.config import DoorConfig
 from cometmq.ha.core.group_state import GroupState, Policy
 from cometmq.ha.core.role_machine import Role
 from cometmq.ha.state.state_codec import state_message
@@ -174,12 +174,10 @@ async def test_an_unauthenticated_caller_may_not_control(tmp_path: Path) -> None
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_unfinished_requests_end_and_strangers_do_not_get_to_send_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "_REQUEST_S", 0.3)
+async def test_unfinished_requests_end(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        door = DoorConfig(front_request_timeout=500)
+        leader = await pair.leader(cluster_token="secret", door=door)
         for path in (paths.REPLICA_STATUS, paths.GET_DIGESTS):
             raw = await RawConnection.open(int(leader.address.rpartition(":")[2]))
             raw.start(1, path, x_cometmq_token="wrong")
@@ -189,7 +187,6 @@ async def test_unfinished_requests_end_and_strangers_do_not_get_to_send_one(
             raw.data(3, message(b"", length=100), end=False)
             assert (await raw.until_end(3))[-1].ends
             raw.abort()
-        monkeypatch.setattr(control, "_REQUEST_S", 60.0)  # the good one may be slow
         token = "secret"
         answer = await call(
             leader, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus, token

@@ -122,11 +122,17 @@ class Attack:
     #: Words that the answer may consist of.
     answers: frozenset[str]
     title: str = field(default="")
+    #: The door that bounds it; empty: every door.
+    door: str = ""
 
     @property
     def name(self) -> str:
         """The name of its function."""
         return self.run.__name__
+
+    def concerns(self, door: str) -> bool:
+        """Whether it is an attack on this door."""
+        return self.door in ("", door)
 
     def unexpected(self, answer: str) -> list[str]:
         """Return the words of an answer that the attack must not get."""
@@ -137,12 +143,13 @@ class Attack:
 CATALOGUE: list[Attack] = []
 
 
-def attack(*answers: str) -> Callable[[Run], Run]:
-    """Enter a coroutine function into the catalogue, with the answers it may get."""
+def attack(*answers: str, door: str = "") -> Callable[[Run], Run]:
+    """Enter a coroutine function into the catalogue, with the answers it may get; `door` names the
+    one door that bounds it, if another has no limit of its own for it (docs/security.md)."""
 
     def enter(run: Run) -> Run:
         title = (run.__doc__ or "").strip().split("\n")[0]
-        CATALOGUE.append(Attack(run, frozenset(answers), title))
+        CATALOGUE.append(Attack(run, frozenset(answers), title, door))
         return run
 
     return enter

@@ -2,6 +2,7 @@
 
 from cometmq.tests.hostile import (  # noqa: F401 - their attacks
     connections,
+    floods,
     largest,
     remoting,
     sizes,

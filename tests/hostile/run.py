@@ -26,6 +26,8 @@ from cometmq.tests.hostile.trial import STAYS_MIB, Trial
 from cometmq.tests.hostile.trial import run as run_trial
 
 RATE_SHARE = 0.8
+#: What strangers may hold beyond the memory of an idle process.
+PEAK_MIB = 150.0
 #: Processor time of one turn of the event loop (`--turns`): that of a single request. A flood has
 #: many requests in a turn, from several connections with a budget each.
 TURN_MAX_MS = 50.0
@@ -40,7 +42,7 @@ async def replay(
     try:
         trials = []
         for attack in CATALOGUE:
-            if any(part in attack.name for part in only):
+            if attack.concerns(door) and any(part in attack.name for part in only):
                 trials.append(await run_trial(attack, target))
                 print(f"  {door} {row(trials[-1])}", flush=True)
     finally:
@@ -75,6 +77,8 @@ def judge(trials: list[Trial]) -> list[str]:
             wrong.append(f"{name}: the neighbour failed: {trial.neighbour.failures[0]}")
         if trial.turn_ms > TURN_MAX_MS and "flood" not in name:
             wrong.append(f"{name}: a turn of the event loop took {trial.turn_ms:.0f} ms")
+        if trial.attack.door == "native" and trial.peak_mib > PEAK_MIB:
+            wrong.append(f"{name}: {trial.peak_mib:.0f} MiB at the peak")
         if trial.stays_mib > STAYS_MIB:
             wrong.append(f"{name}: {trial.stays_mib:.0f} MiB stay")
     if total := sum(trial.tracebacks for trial in trials):
