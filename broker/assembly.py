@@ -165,6 +165,7 @@ def _core(
             config.flush_consumer_offset_interval,
             log=store,
             recent=RecentOffsets(store_config.root / "ha" / "offsets-recent"),
+            store_id=lambda: store.id,
         ),
         resets=OffsetResets(),
         durability=durability,

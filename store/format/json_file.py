@@ -58,6 +58,8 @@ _NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 #: The first field of a file of ours: the CRC-32 of the text without it, 8 hexadecimal digits.
 CHECKSUM: Final = "cometmqChecksum"
+#: A field of files of ours: the id of their store (../holdings.py).
+STORE_KEY: Final = "cometmqStore"
 _SEAL: Final = re.compile(rf'\{{(\s*)"{CHECKSUM}":"([0-9a-f]{{8}})"(,?)')
 #: Private characters, one of which marks unquoted keys during parsing.
 _MARKS: Final = range(0xE000, 0xF900)
