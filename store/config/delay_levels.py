@@ -77,7 +77,8 @@ class DelayOffsets:
         self._content = load(self._path, _offsets_of) or {}
         self._version.update(self._content.get("dataVersion") or {})
         self._offsets = _offsets_of(self._content)
-        self._changed = bool(self._content) and self._version.get(STORE_KEY, "") != store_id
+        # The id of a former store would be refused at the next start.
+        self._changed = self._version.get(STORE_KEY, store_id) != store_id
 
     def offset(self, level: int, first: int, end: int) -> int:
         """Return where delivery continues, within the queue's bounds."""
