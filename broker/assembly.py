@@ -169,6 +169,7 @@ def _core(  # noqa: PLR0917 - what the parts of the core are made of
             config.flush_consumer_offset_interval,
             log=store,
             recent=RecentOffsets(store_config.root / "ha" / "offsets-recent"),
+            store_id=lambda: store.id,
         ),
         resets=OffsetResets(),
         durability=durability,

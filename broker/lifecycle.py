@@ -31,11 +31,13 @@ from ..front.metrics.probes import OK, Check, State
 from ..front.metrics.process import LoopWatch
 from ..ha.config import HaConfig
 from ..ha.rejoin import pending
+from ..ha.state.replica_meta import Identity, check_replica
 from ..ha.upkeep import Upkeep
 from ..proto.addresses import bracketed
 from ..proto.node_links import NodeLinks
 from ..proto.setting_keys import entries
 from ..store.config.store_config import StoreConfig
+from ..store.format.disk import NO_SPACE
 from .access.guard import Guard
 from .assembly import assemble, set_store_host
 from .client_port import ClientPort
@@ -136,7 +138,9 @@ class BrokerLifecycle:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
         try:
             return await self._start()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None:
+                error.filename = str(self._store_config.root)
             if self._client_port is not None:
                 await self._client_port.door.drain(0)
             await self._stack.aclose()
@@ -288,11 +292,13 @@ class BrokerLifecycle:
         self._stack.callback(timer.cancel)
 
     async def _run_pending(self) -> None:
-        """Do the work that the last instance left for the closed store.
+        """Do the work that the last instance left for the closed store, if it is this group's.
 
         Raises OSError, StoreError, HaError.
         """
-        root = self._store_config.root
+        root, config = self._store_config.root, self._config
+        identity = Identity(config.broker_cluster_name, config.broker_name, config.broker_id)
+        check_replica(root / "ha", identity)
         if (root / "ha" / pending.PENDING_NAME).exists():
             # Archives tails and truncates files: not on the event loop.
             steps = await asyncio.to_thread(pending.run, root, self._store_config)

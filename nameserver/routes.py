@@ -138,6 +138,9 @@ class RouteTable:
 
     def expire(self, now_ns: int) -> list[Member]:
         """Mark silent replicas as dead, and remove those dead for long; returns the newly dead."""
+        if self._missing and self.ready(now_ns):
+            self._missing.clear()
+            self.version += 1  # nodes learn that no further group is awaited
         dead: list[Member] = []
         for group in list(self._groups.values()):
             for broker_id, member in list(group.members.items()):

@@ -338,7 +338,8 @@ class NameserverServer:
         if request.known_version == version:
             return v1.GetClusterResponse(version=version, unchanged=True)
         groups = [group_route(group) for group in self._table.groups()]
-        return v1.GetClusterResponse(version=version, groups=groups)
+        incomplete = not self._table.ready(self._clock.steady_ns())
+        return v1.GetClusterResponse(version=version, groups=groups, incomplete=incomplete)
 
     def query_route(
         self, request: v2.QueryRouteRequest, ctx: "RequestContext"

@@ -374,9 +374,12 @@ class GetClusterResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     unchanged: _builtins.bool
     """`groups` is omitted"""
+    incomplete: _builtins.bool
+    """groups of the nameserver's last run have not registered yet"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupRoute]: ...
     def __init__(
@@ -385,10 +388,11 @@ class GetClusterResponse(_message.Message):
         version: _builtins.int = ...,
         unchanged: _builtins.bool = ...,
         groups: _abc.Iterable[Global___GroupRoute] | None = ...,
+        incomplete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "incomplete", b"incomplete", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,15 +3,18 @@
     queueEnds     sum over the ends of all consume queues, and the log end, at the last clean stop
     queues        queue ids by topic, without light queues, saved before the checkpoint covers a
                   record of a new queue
+    queueEndTable queue ids, each with its end, by topic, saved before retention deletes a segment
+                  and at a clean stop
     indexTable    checksum of every index file that is not written any more: of full ones, and of
                   the last one after a clean stop
 
 A queue that lost its last units would give their offsets to new messages; a start whose queues do
 not have the noted ends completes them from the log, and a start that lacks a noted queue reads the
-whole log for it. An index file that does not match is deleted
-with all later ones, and rebuilt. Digests of index files come from memory (`index/digest.py`), and
-are saved before the checkpoint covers the file. After Apache's broker has run, the log end differs,
-and its index files have grown: their digests are then taken from the files.
+whole log for it; where retention has deleted the records, the queue goes on at its noted end. An
+index file that does not match is deleted with all later ones, and rebuilt. Digests of index files
+come from memory (`index/digest.py`), and are saved before the checkpoint covers the file. After
+Apache's broker has run, the log end differs, and its index files have grown: their digests are then
+taken from the files.
 """
 
 import os
@@ -28,6 +31,7 @@ from .format.topic_names import is_lmq
 
 DIGESTS_FILE: Final = "storeDigests.json"
 _ENDS, _INDEX, _LOG_END, _NAMES = "queueEnds", "indexTable", "logEnd", "queues"
+_END_TABLE: Final = "queueEndTable"
 
 Queue = tuple[str, int]
 
@@ -46,7 +50,8 @@ class StoreDigests:
         self._path = path
         self._disk = disk
         self._ends: tuple[int, int] | None = None  # log end, sum of the ends
-        self._names: frozenset[Queue] = frozenset()
+        self._names: dict[Queue, int] = {}  # with the noted end, 0 = unknown
+        self._saving = threading.Lock()
         #: By name of an index file: digest, and count, end offset and end time of its header.
         self._index: dict[str, list[Any]] = {}
         self._changed = False
@@ -57,7 +62,11 @@ class StoreDigests:
         self._ends, self._index, self._names = _tables_of(load(self._path, _tables_of) or {})
 
     def save(self) -> None:
-        """Write the file, if anything changed; one thread at a time. Raises OSError."""
+        """Write the file, if anything changed. Raises OSError."""
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
         with self._lock:
             if not self._changed:
                 return
@@ -65,9 +74,13 @@ class StoreDigests:
             if self._ends is not None:
                 content[_LOG_END], content[_ENDS] = self._ends
             names: dict[str, list[int]] = {}
-            for topic, queue_id in sorted(self._names):
+            ends: dict[str, list[int]] = {}
+            for (topic, queue_id), end in sorted(self._names.items()):
                 names.setdefault(topic, []).append(queue_id)
+                if end:
+                    ends.setdefault(topic, []).extend((queue_id, end))
             content[_NAMES] = names
+            content[_END_TABLE] = ends
             self._changed = False
         try:
             persist(self._path, dumps(content), self._disk)
@@ -89,16 +102,31 @@ class StoreDigests:
 
     def note_names(self, queues: Iterable[Queue]) -> None:
         """Note which queues exist."""
-        names = frozenset(queue for queue in queues if not is_lmq(queue[0]))
+        with self._lock:
+            known = self._names
+            names = {queue: known.get(queue, 0) for queue in queues if not is_lmq(queue[0])}
+            if known.keys() != names.keys():
+                self._names = names
+                self._changed = True
+
+    def note_ends(self, ends: Iterable[tuple[str, int, int]]) -> None:
+        """Note the ends of all queues (topic, queue id, end); their records are flushed."""
+        names = {(topic, q): end for topic, q, end in ends if not is_lmq(topic)}
         with self._lock:
             if self._names != names:
                 self._names = names
                 self._changed = True
 
+    def ends_missed(self, ends: Iterable[tuple[str, int, int]]) -> dict[Queue, int]:
+        """Return the noted ends that are above these."""
+        now = {(topic, q): end for topic, q, end in ends}
+        with self._lock:
+            return {queue: end for queue, end in self._names.items() if end > now.get(queue, 0)}
+
     def absent_queues(self, queues: Iterable[Queue]) -> list[Queue]:
         """Return the noted queues that are not among these."""
         with self._lock:
-            return sorted(self._names.difference(queues))
+            return sorted(self._names.keys() - set(queues))
 
     def index_matches(self, path: str, digest: IndexDigest) -> bool:
         """Return whether the file has its noted digest. A digest is noted if there is none, or if
@@ -147,7 +175,7 @@ def _header(path: str) -> IndexHeader:
 
 def _tables_of(
     content: dict[Any, Any],
-) -> tuple[tuple[int, int] | None, dict[str, list[Any]], frozenset[Queue]]:
+) -> tuple[tuple[int, int] | None, dict[str, list[Any]], dict[Queue, int]]:
     ends = None
     if _ENDS in content:
         ends = int(content[_LOG_END]), int(content[_ENDS])
@@ -155,9 +183,12 @@ def _tables_of(
         str(name): [str(digest), int(count), int(offset), int(time_ms)]
         for name, (digest, count, offset, time_ms) in (content.get(_INDEX) or {}).items()
     }
-    names = frozenset(
-        (str(topic), int(queue_id))
+    names = {
+        (str(topic), int(queue_id)): 0
         for topic, numbers in (content.get(_NAMES) or {}).items()
         for queue_id in numbers
-    )
+    }
+    for topic, noted in (content.get(_END_TABLE) or {}).items():
+        pairs = zip(noted[::2], noted[1::2], strict=True)
+        names.update({(str(topic), int(queue_id)): int(end) for queue_id, end in pairs})
     return ends, index, names

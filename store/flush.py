@@ -36,6 +36,8 @@ _PAGE_BYTES: Final = 4096
 #: Pause cause: no disk space for queue files or the checkpoint.
 _FILES: Final = "queue files"
 _NEVER: Final = 1 << 62
+#: A flush can only follow what the transient pool has committed, which nothing announces.
+_COMMIT_WAIT_S: Final = 0.1
 
 
 class LogFlusher:
@@ -58,6 +60,9 @@ class LogFlusher:
         self._on_failed = on_failed
         self._sync = config.sync_flush
         self._condition = threading.Condition()
+        self._moved = (
+            threading.Condition()
+        )  # notified when `flushed` moves and when the thread ends
         self._stopping = False
         self._ended = False
         self._hurry = False
@@ -85,6 +90,15 @@ class LogFlusher:
             self._hurry = True
             self._condition.notify()
 
+    def wait(self, end: int) -> bool:
+        """Flush up to `end` and return True; False if the thread ends before. Never called by the
+        event loop."""
+        with self._moved:
+            while self.flushed < end and not self._ended:
+                self.hasten()
+                self._moved.wait(_COMMIT_WAIT_S)
+        return self.flushed >= end
+
     def stop(self) -> None:
         """Flush the rest, unless a flush failed, and end the thread."""
         with self._condition:
@@ -110,6 +124,8 @@ class LogFlusher:
             with self._condition:
                 self._ended = True
                 self._group.give_up()
+            with self._moved:
+                self._moved.notify_all()
 
     def _run_sync(self) -> None:
         gather_seconds = self._config.sync_flush_gather_max / 1000
@@ -165,6 +181,8 @@ class LogFlusher:
         self.rounds += 1
         self.flushed = end
         self._checkpoint.note_flushed(end, store_timestamp_ms)
+        with self._moved:
+            self._moved.notify_all()
         self._on_flushed(end)
 
 
@@ -183,6 +201,7 @@ class QueueFlusher:
         gate: WriteGate,
         index: IndexService,
         digests: StoreDigests,
+        note_holdings: Callable[[int], None],
     ) -> None:
         self._queues = queues
         self._dispatcher = dispatcher
@@ -193,8 +212,11 @@ class QueueFlusher:
         self._gate = gate
         self._index = index
         self._digests = digests
+        self._note_holdings = note_holdings
         self._noted_changes = -1
         self._flushed = (0, 0)  # last record whose unit is durable: start, store time
+        self._settled = 0  # units of records before it are durable
+        self._flushing = threading.Lock()  # one thread at a time flushes the queues
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-flush-queues", daemon=True)
 
@@ -214,26 +236,46 @@ class QueueFlusher:
         self._note_names()
         self._save()
 
+    def settle(self, end: int) -> None:
+        """Make the units of all records before `end` durable, which must be dispatched and flushed.
+        Any thread but the event loop. Raises OSError."""
+        with self._flushing:
+            if self._settled >= end:
+                return
+            dispatched = self._dispatcher.offset
+            ends = list(self._queues.ends())
+            self._queues.flush(0)
+            self._settled = dispatched
+        if self._log_flusher.wait(dispatched):
+            self._digests.note_ends(ends)
+            with suppress_no_space():  # second to the queues' own files
+                self._digests.save()
+
     def _run(self) -> None:
-        interval = self._config.flush_interval_consume_queue
-        thorough_every = max(self._config.flush_consume_queue_thorough_interval // interval, 1)
-        thorough_bytes = self._config.flush_consume_queue_thorough_bytes
+        config = self._config
+        interval = config.flush_interval_consume_queue
+        thorough_every = max(config.flush_consume_queue_thorough_interval // interval, 1)
+        thorough_bytes = config.flush_consume_queue_thorough_bytes
         tick = 0
         try:
             while not self._stop.wait(interval / 1000):
                 tick += 1
-                last = self._dispatcher.last
+                last, dispatched = self._dispatcher.last, self._dispatcher.offset
                 if not self._write_out():
                     continue
                 try:
-                    if tick % thorough_every == 0 or last[0] - self._flushed[0] >= thorough_bytes:
-                        self._queues.flush_written(0)
-                        self._flushed = last
-                    else:
-                        self._queues.flush_written(self._config.flush_consume_queue_least_pages)
+                    with self._flushing:
+                        behind = last[0] - self._flushed[0]
+                        if tick % thorough_every == 0 or behind >= thorough_bytes:
+                            self._queues.flush_written(0)
+                            self._flushed, self._settled = last, dispatched
+                        else:
+                            self._queues.flush_written(config.flush_consume_queue_least_pages)
                     while self._index.flush(self._log_flusher.flushed, self._checkpoint):
                         self._save()
                     self._save()
+                    with suppress_no_space():  # the next round tries again
+                        self._note_holdings(self._log_flusher.flushed)
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTORS:
                         raise

@@ -29,7 +29,7 @@ from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatched, Dispatcher
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
-from .format.disk import NO_DESCRIPTORS, Disk, shortage
+from .format.disk import NO_DESCRIPTORS, Disk, existing, full_disk, shortage
 from .format.errors import (
     CorruptLogError,
     DiskFullError,
@@ -49,6 +49,7 @@ from .format.results import (
     StoredRecord,
 )
 from .group_commit import FlushRequest
+from .holdings import HoldingsFile
 from .index.service import IndexService
 from .log.commit_log import CommitLog
 from .log.transient_pool import LogCommitter
@@ -57,6 +58,7 @@ from .native_parts import NativeParts
 from .query import MessageQueries
 from .queue.table import QueueTable
 from .reading import QueueReader
+from .recovery import other_engines
 from .retention.service import RetentionService
 from .stats import Meter, StoreStats
 from .store_lock import StoreLock
@@ -121,6 +123,7 @@ class MessageStore:
         self._log_flusher: LogFlusher | None = None
         self._queue_flusher: QueueFlusher | None = None
         self._digests = StoreDigests(config.root / "config" / DIGESTS_FILE, self.disk)
+        self._holdings = HoldingsFile(config, self.disk)
         self.index = IndexService(
             config,
             self.log,
@@ -143,6 +146,7 @@ class MessageStore:
             disk=self.disk,
             gate=self._gate,
             safe_end=self._safe_end,
+            settle=self._settle,
         )
 
     # -- open, start, close -------------------------------------------------------------------
@@ -151,11 +155,13 @@ class MessageStore:
         """Lock, load and recover the directory; reads are possible afterwards.
 
         The queues hold what readers had seen before the stop; `dispatch` continues from there.
-        Raises StoreLockedError, UnsupportedLayoutError, CorruptLogError (nothing was changed) or
-        OSError.
+        Raises StoreLockedError, UnsupportedLayoutError, AbsentPartError, CorruptLogError (nothing
+        was changed) or OSError.
         """
         if self._opened:
             raise StoreClosedError("The store was opened before; create a new MessageStore.")
+        if other := other_engines.found(self.config.root):
+            raise UnsupportedLayoutError(other)
         try:
             self._lock.acquire()
             self._opened = True
@@ -186,6 +192,7 @@ class MessageStore:
 
         clean = self._lock.stopped_cleanly
         self._checkpoint = self._checkpoint_file.load()
+        self._holdings.load()
         log = self.log
         unfinished = [path for path in (log.load(),) if path]
         unfinished += self.queue_table.load(
@@ -202,12 +209,27 @@ class MessageStore:
             disk=self.disk,
             clean=clean,
             digests=self._digests,
+            holdings=self._holdings,
         )
+        recovery.check_present()
+        self._check_room()
         self.index.load()
         self.retention.watermark.load()
         report = recovery.run(unfinished)
         self.index.recover(clean, self._checkpoint)
         return report
+
+    def _check_room(self) -> None:
+        """Raise DiskFullError when a log without a segment cannot get one."""
+        size = self.config.mapped_file_size_commit_log
+        folders = [existing(path) for path in self.log.writable_directories]
+        if self.log.segments or any(self.disk.free_bytes(path) >= size for path in folders):
+            return
+        needs = (
+            f"the first segment of the commit log needs {size} bytes (mappedFileSizeCommitLog; "
+            "a new store may have a smaller one)"
+        )
+        raise DiskFullError(full_disk(folders[0], needs))
 
     def start(self) -> None:
         """Write `abort` and start the flush threads; appends are possible afterwards."""
@@ -216,6 +238,8 @@ class MessageStore:
         self.log.begin_writing()
         self._lock.mark_running()
         self._save_flushed_end()
+        with suppress_no_space():
+            self._holdings.save(self.log, self.log.end)
         if self.log.pool is not None:
             self.log.on_committed = self._committed
             self._committer = LogCommitter.of(self.log, self.config, self._gate.refuse)
@@ -233,6 +257,7 @@ class MessageStore:
             gate=self._gate,
             index=self.index,
             digests=self._digests,
+            note_holdings=lambda flushed: self._holdings.save(self.log, flushed),
         )
         self.index.start()
         self.disk.keep_spares()
@@ -284,8 +309,10 @@ class MessageStore:
             flusher.finish()
             self.log.discard_prepared()
             self._digests.note_queues(self.log.end, sum_of_ends(self.queue_table.ends()))
+            self._digests.note_ends(self.queue_table.ends())
             with suppress_no_space():
                 self._digests.save()
+                self._holdings.finish(self.log, self.flushed_offset)
             self._lock.mark_stopped(is_dispatched=self._dispatcher.offset == self.log.end)
         except OSError as error:
             # `abort` stays: the next start rebuilds from the log what could not be written.
@@ -307,7 +334,35 @@ class MessageStore:
         may lag behind: it is not queried for deleted records.)"""
         return min(self.flushed_offset, self._dispatcher.offset)
 
+    def _settle(self, end: int) -> str:
+        """Make durable what else exists of the records before `end`, for their deletion; return why
+        that is not possible, or "".
+
+        That is the units in their queues, and the log as it is now: records that were made from
+        them, such as a delivered timer or the metadata's snapshot. Called by retention's thread.
+        """
+        log, queues = self._log_flusher, self._queue_flusher
+        if log is None or queues is None:
+            return "the store is not started"
+        if not log.wait(self.log.end):
+            return self._gate.refusal or "the log cannot be flushed"
+        try:
+            queues.settle(end)
+            self._holdings.raise_start(self.log, end)
+        except OSError as error:
+            if shortage(error) is None:
+                self._gate.refuse(f"Flushing the queues failed: {error}.")
+            return str(error)
+        return ""
+
     def _flushed(self, offset: int) -> None:
+        if self._holdings.needs(self.log, offset):  # before an answer relies on the segment
+            try:
+                self._holdings.save(self.log, offset)
+            except OSError as error:
+                if shortage(error) is None:
+                    self._gate.refuse(f"The record of what the store has failed: {error}.")
+                # Otherwise the next flush tries again.
         if self.on_flushed is not None:
             self.on_flushed(offset)
 
@@ -581,6 +636,11 @@ class MessageStore:
     def queues(self) -> Iterable[tuple[str, int]]:
         """Return (topic, queue id) of every queue that holds or held a record."""
         return [key for key, queue in self.queue_table.queues.items() if queue.next_offset]
+
+    @property
+    def id(self) -> str:
+        """A random name of this store; "" before the first start of a new one."""
+        return self._holdings.id
 
     def hide_below(self, topic: str, queue_id: int, offset: int) -> None:
         """Hide the units below `offset` from readers, as if retention had deleted them; until the

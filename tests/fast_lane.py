@@ -21,7 +21,7 @@ FOLDERS = (
 LEFT_OUT = {
     "auth": "comparison decision every_path own_clients owners signature through_nodes tls users",
     "broker": """
-        ack admin_forwarded admin_groups admin_offsets admin_topics
+        absent_things ack admin_forwarded admin_groups admin_offsets admin_topics
         apache_directory both_protocols bounded_requests broadcast classic classic_access
         classic_admin classic_calls classic_hostile classic_native classic_pop classic_replicas
         classic_replies classic_transactions cold_records dedup delay_levels delayed
@@ -68,9 +68,9 @@ LEFT_OUT = {
     "sim": "determinism planted_bugs seeds",
     "store": """
         any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix
-        doctor_repair doctor_store index index_file index_keys kill large layout
+        doctor_repair doctor_store holdings index index_file index_keys kill large layout
         lmq_queues lost_pages model native_index native_reads native_units no_descriptors
-        power_loss queue_building queue_ext queue_recovery recovery
+        other_engines power_loss queue_building queue_ends queue_ext queue_recovery recovery
         scan scan_properties small_disk stateful timer_model timer_store unit_repair
     """,
 }

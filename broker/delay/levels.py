@@ -84,7 +84,7 @@ class DelayLevels:
     def lead(self) -> None:
         """Start to deliver. Raises ConfigFileError."""
         store = self._store
-        self._progress.load()
+        self._progress.load(store.id)
         for queue_id in range(len(self._levels_ms)):
             replicated = self._offsets.get(SCHEDULE_TOPIC, PROGRESS_GROUP, queue_id)
             if replicated is not None and replicated > self._progress.offset(

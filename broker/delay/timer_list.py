@@ -79,8 +79,8 @@ class TimerList:
         end_ms: int,
     ) -> None:
         room, most = _UNITS_MAX, min(request.count, _COUNT_MAX)
-        at_ms = begin_ms
-        while (at_ms := files.wheel.next_used(at_ms, end_ms)) < end_ms:
+        times = files.wheel.used_times(begin_ms, end_ms)
+        for at_ms in times:
             units = list(islice(files.units(at_ms), _UNITS_MAX + 1))
             if len(units) > room and room < _UNITS_MAX:
                 answer.next_begin_ms = at_ms  # the next call has room for this slot
@@ -92,11 +92,9 @@ class TimerList:
             answer.timers.extend(waiting[:most])
             answer.left_out = len(units) > _UNITS_MAX or len(waiting) > most
             room -= len(units)
-            at_ms += files.wheel.precision_ms
             if answer.left_out or len(answer.timers) >= most or room <= 0:
                 break
-        following_ms = files.wheel.next_used(at_ms, end_ms)
-        answer.next_begin_ms = following_ms if following_ms < end_ms else 0
+        answer.next_begin_ms = next(times, 0)
 
     def _waiting(
         self, files: TimerStore, slot_ms: int, units: Sequence[TimerUnit], topic: str
@@ -106,13 +104,22 @@ class TimerList:
         cancelled = files.cancelled_keys(recalls)
         found = []
         for unit in reversed(units):
-            if unit.cancels:
+            if unit.cancels or (topic and not self._may_name(unit, topic)):
                 continue
             one, mark = self._message(unit, slot_ms, files.wheel.precision_ms)
             key = recall_key(one.message_id, mark)
             if topic in ("", one.topic) and not is_cancelled(cancelled, key, one.topic):
                 found.append(one)
         return found
+
+    def _may_name(self, unit: TimerUnit, topic: str) -> bool:
+        """Return whether the record may be a message of the topic: a look at its bytes, which costs
+        a tenth of decoding it."""
+        try:
+            data = self._store.record_at(unit.physical_offset)
+        except (OffsetOutOfRangeError, RecordFormatError):
+            return False
+        return f"{REAL_TOPIC}\x01{topic}".encode() in data
 
     def _message(
         self, unit: TimerUnit, slot_ms: int, precision_ms: int

@@ -29,6 +29,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ...proto import v1
+from ...store.format.json_file import STORE_KEY
 from ..metadata import json_file
 from .entries import Position, encode, gone, offsets_of, tables
 from .recent import Log, RecentOffsets
@@ -63,15 +64,16 @@ class ConsumerOffsets:
         *,
         log: Log | None = None,
         recent: RecentOffsets | None = None,
+        store_id: Callable[[], str] = str,
     ) -> None:
         """`log` is the log on which the offsets rely; `recent` keeps changes since the last
-        write."""
+        write; `store_id` names their store."""
         self._path = path
         self._wall_ms = wall_ms
         self._table: dict[Key, dict[int, Position]] = {}
         self._rest: dict[str, Any] = {}
         self._foreign: dict[str, dict[int, int]] = {}  # keys that CometMQ does not interpret
-        self._version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        self._version: dict[str, Any] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._commits = 0
         self._snapshot: bytes | None = None
         self._saver = json_file.Saver(path, self.render, flush_interval_ms / 1000)
@@ -81,6 +83,7 @@ class ConsumerOffsets:
         self._removal_listeners: list[Callable[[str | None, str | None], None]] = []
         self._log = log
         self._recent = recent
+        self._store_id = store_id
         self._moved: dict[tuple[str, str, int], Position | None] = {}
         self._note_timer: asyncio.TimerHandle | None = None
 
@@ -278,6 +281,8 @@ class ConsumerOffsets:
     def render(self) -> str:
         """Return the text of `consumerOffset.json`."""
         self._version["timestamp"] = self._wall_ms()
+        if store_id := self._store_id():
+            self._version[STORE_KEY] = store_id
         if self._recent is not None:
             self._recent.cover()
         table = {

@@ -146,7 +146,8 @@ class BrokerQueries:
     ) -> Any:
         """Return the response of a group that has the topic; of any group if none has it.
 
-        A new topic may at first exist in its own group's view only.
+        A new topic may at first exist in its own group's view only, and after a restart of the
+        cluster a group that has it may not have registered yet.
         """
         until_ns = self._clock.steady_ns() + _WAIT_NS
         if ctx.deadline_ns is not None:
@@ -159,7 +160,7 @@ class BrokerQueries:
                 if answer is not None and answer.status.code != v2.TOPIC_NOT_FOUND:
                     return answer
                 unknown = answer or unknown
-            if unknown is not None:
+            if unknown is not None and self._owners.complete:
                 return unknown
             self._watch.poll_soon()
             if self._clock.steady_ns() >= until_ns:

@@ -64,6 +64,11 @@ class Owners:
         """Return every group that has a replica, by name."""
         return [group for _, group in sorted(self._view.groups.items()) if group.members]
 
+    @property
+    def complete(self) -> bool:
+        """Whether a topic that no group has does not exist."""
+        return self._view.complete
+
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """Return HOST:PORT of the owner; None: the proxy itself answers."""
         if path in LOCAL:
@@ -102,6 +107,8 @@ class Owners:
             holding = [group for group in groups if group.name == self._learned[topic]]
         if holding:
             return holding[0]
+        if topic and not self._view.complete:
+            return None  # the request waits for the group that has it
         # Not the group whose leader has just gone: any other one answers as well.
         led = [group for group in groups if self._has_leader(group)]
         return next(iter(led or groups), None)

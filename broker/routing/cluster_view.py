@@ -61,11 +61,15 @@ class ClusterView:
         self.watchers: list[Callable[[], None]] = []
         #: This node's client address while it reaches neither leader nor controller.
         self.avoided = ""
+        #: Whether a topic that is nowhere does not exist: False while every nameserver that answers
+        #: has restarted and waits for groups of its last run.
+        self.complete = True
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
         self._own_leader: MemberView | None = None
         self._answers: dict[str, list[GroupView]] = {}
         self._silent: set[str] = set()
+        self._incomplete: set[str] = set()
         self._last_seen_ns: dict[tuple[str, int], int] = {}
         self._members: dict[tuple[str, int], MemberView] = {}
 
@@ -75,9 +79,15 @@ class ClusterView:
         self._own_leader = leader
         self._rebuild()
 
-    def update(self, nameserver: str, groups: Iterable[v1.GroupRoute]) -> None:
-        """Store a nameserver's newest response."""
+    def update(
+        self, nameserver: str, groups: Iterable[v1.GroupRoute], *, incomplete: bool = False
+    ) -> None:
+        """Store a nameserver's newest response; with `incomplete` it awaits further groups."""
         self._answers[nameserver] = [_group_view(group) for group in groups]
+        if incomplete:
+            self._incomplete.add(nameserver)
+        else:
+            self._incomplete.discard(nameserver)
         self._silent.discard(nameserver)
         self._rebuild()
 
@@ -126,6 +136,8 @@ class ClusterView:
         )
 
     def _rebuild(self) -> None:
+        answering = self._answers.keys() - self._silent or self._answers.keys()
+        self.complete = not answering or bool(answering - self._incomplete)
         now_ns = self._steady_ns()
         members: dict[tuple[str, int], MemberView] = {}
         topics: dict[str, dict[str, v1.TopicRoute]] = {self.own_group: {}}

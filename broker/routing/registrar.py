@@ -164,7 +164,8 @@ class _NameserverLink:
         answer = v1.GetClusterResponse.FromString(await self._call(paths.GET_CLUSTER, request))
         self._cluster_version = version if answer.unchanged else answer.version
         if not answer.unchanged:
-            self._own.view.update(self._target, answer.groups)
+            view = self._own.view
+            view.update(self._target, answer.groups, incomplete=answer.incomplete)
 
     async def _call(
         self,

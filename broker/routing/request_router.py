@@ -5,7 +5,9 @@ again) and `unreachable` when the owner does not answer. Rules (docs/formats/ha.
 group is the one that the request names (a queue's broker, a receipt handle), else a group that has
 the topic, this one first (for sends, one in which the topic is writable); its leader owns the
 request. Without a leader a follower serves reads from its own log, and writes are held until a
-leader exists or the deadline is near.
+leader exists or the deadline is near. While the nameservers have restarted and wait for groups of
+their last run, a topic or group that no node knows is one that has not registered again: a write is
+held, other requests are answered "try again".
 """
 
 from __future__ import annotations
@@ -186,6 +188,8 @@ class RequestRouter:
         if path in _LOCAL or path.startswith(paths.TEST):
             return None
         view = self._cluster
+        if not view.complete and request is not None and self._awaits(path, request):
+            return UNKNOWN
         if len(view.groups) > 1 and request is not None:
             other = self._other_group(path, request)
             if other is not None:
@@ -288,6 +292,20 @@ class RequestRouter:
             return None
         others = view.others_with(topic)
         return others[0] if others else None
+
+    def _awaits(self, path: str, request: Any) -> bool:
+        """Whether a write waits for its group, which has not registered again. Raises WireError for
+        another request to such a group."""
+        view = self._cluster
+        name = GROUP_OF[path](request) if path in GROUP_OF else ""
+        topic = TOPIC_OF[path](request) if path in TOPIC_OF and not name else ""
+        known = view.group(name) is not None if name else not topic
+        known = known or self._metadata.topic(topic) is not None
+        if known or topic in view.own().topics or view.others_with(topic):
+            return False
+        if path not in HELD:
+            raise WireError(v2.PROXY_TIMEOUT, "the broker group may not be up yet; try again")
+        return True
 
     def _writable_elsewhere(self, topic: Topic) -> GroupView | None:
         """Return a group that takes messages of a topic while this one does not: it is drained, and

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...proto import v2
-from ...proto.errors import WireError
+from ...proto.errors import UNAVAILABLE, RpcFailure, WireError
 from ...proto.route_queues import check_repeated, encode_assignments, encode_queues
 from ..messages.validation import MIXED, check_group, check_topic, require_client_id
 from ..metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
@@ -89,7 +89,7 @@ class Routes:
             )
             answer.MergeFromString(encode_queues(queue, range(located.queue_count())))
         if not answer.message_queues:
-            raise _unknown(request.topic.name)
+            raise self._unknown(request.topic.name)
         return answer
 
     def query_assignment(
@@ -102,7 +102,7 @@ class Routes:
         check_repeated(request.topic, request.endpoints)
         found = list(self._topic_in_groups(request.topic.name))
         if not found:
-            raise _unknown(request.topic.name)
+            raise self._unknown(request.topic.name)
         group = self._metadata.group(request.group.name)
         orderly = group is not None and group.orderly
         answer = v2.QueryAssignmentResponse(status=v2.Status(code=v2.OK, message="OK"))
@@ -122,6 +122,16 @@ class Routes:
         if not answer.assignments:
             raise WireError(v2.FORBIDDEN, "no readable queue")
         return answer
+
+    def _unknown(self, topic: str) -> WireError | RpcFailure:
+        if not self._cluster.complete:
+            sentence = f"the broker group of topic {topic} may not be up yet; try again"
+            return RpcFailure(UNAVAILABLE, sentence)
+        return WireError(
+            v2.TOPIC_NOT_FOUND,
+            f"No topic route info for the topic: {topic}. Create it with "
+            f"`cometmq topic create {topic}`.",
+        )
 
     def _broker(self, group: GroupView, dialled: v2.Endpoints, ctx: RequestContext) -> v2.Broker:
         if self._stale is not None:
@@ -160,11 +170,3 @@ def _accepted(message_type: int) -> tuple[v2.MessageType.ValueType, ...]:
     if message_type == MIXED:
         return _ALL_TYPES
     return (v2.MessageType.ValueType(message_type or v2.NORMAL),)
-
-
-def _unknown(topic: str) -> WireError:
-    return WireError(
-        v2.TOPIC_NOT_FOUND,
-        f"No topic route info for the topic: {topic}. Create it with "
-        f"`cometmq topic create {topic}`.",
-    )

@@ -9,6 +9,7 @@ import platform
 import resource
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import click
 
@@ -20,6 +21,7 @@ from ..output import show_rows
 from .connect import connect
 from .version import version_of
 
+_SEGMENT_BYTES = 1 << 30  # the default of mappedFileSizeCommitLog
 #: A broker keeps segments, queue files and one socket for each client open.
 _DESCRIPTORS_MIN = 4096
 
@@ -36,18 +38,35 @@ class Finding:
 
 @click.group(invoke_without_command=True)
 @click.option("--endpoint", help="Also check the front door of this node (HOST:PORT).")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    help="Also check that a broker can start on this store directory.",
+)
+@click.option(
+    "--segment",
+    type=int,
+    default=_SEGMENT_BYTES,
+    show_default=True,
+    help="With --store: bytes of a segment (mappedFileSizeCommitLog) of a new store.",
+)
 @output_option
 @click.pass_context
-def doctor(ctx: click.Context, *, endpoint: str | None, output: str) -> int:
+def doctor(
+    ctx: click.Context, *, endpoint: str | None, store: Path | None, segment: int, output: str
+) -> int:
     """Check this machine and the installation; `connect` checks the way to a broker.
 
     \b
     cometmq doctor
+    cometmq doctor --store data/master/store
     cometmq doctor --endpoint 127.0.0.1:8081 -o json
     """
     if ctx.invoked_subcommand is not None:
         return Exit.DONE
     findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
+    if store is not None:
+        findings += _store(store.expanduser(), segment)
     if endpoint:
         findings.append(_serving(endpoint))
     show_rows([asdict(finding) for finding in findings], output, empty="")
@@ -103,6 +122,23 @@ def _locked_memory() -> Finding:
         return Finding("locked memory", f"{found}, not enforced for root")
     advice = "to lock segments in memory, set ulimit -l unlimited"
     return Finding("locked memory", found, "note", advice)
+
+
+def _store(root: Path, segment: int) -> list[Finding]:
+    from ...store.format.disk import Disk, existing, full_disk
+    from ...store.recovery import other_engines
+
+    what = f"store {root}"
+    if other := other_engines.found(root):
+        return [Finding(what, "not a file store", "bad", other)]
+    folder = existing(str(root))
+    free, total = Disk().free_bytes(folder), Disk().space(folder).total
+    has_log = (root / "commitlog").is_dir() and any((root / "commitlog").iterdir())
+    found = f"{free >> 20} of {total >> 20} MiB free"
+    if free >= segment:
+        return [Finding(what, found)]
+    needs = f"the next segment of the commit log needs {segment} bytes (mappedFileSizeCommitLog)"
+    return [Finding(what, found, "note" if has_log else "bad", full_disk(folder, needs))]
 
 
 def _serving(endpoint: str) -> Finding:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from ...store.format.disk import NO_SPACE, full_disk
 from ..errors import CliError, Exit
 
 logger = logging.getLogger(__name__)
@@ -206,6 +207,8 @@ def _sentence(name: str, error: Exception, expected: tuple[type[Exception], ...]
     if isinstance(error, (CliError, ValueError, *expected)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
+        if error.filename and error.errno in NO_SPACE:
+            return f"The {name} cannot run: {full_disk(error.filename, 'its files need some MiB')}"
         if error.filename:
             return f"The {name} cannot run: {error.strerror} ({error.filename})."
         # A full disk found by a write to an open file: only the traceback shows which.

@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...store import holdings
 from ...store.config.store_config import StoreConfig
+from ...store.digests import DIGESTS_FILE
 from ...store.format.checkpoint import CheckpointFile
 from ...store.format.disk import Disk
+from ...store.format.json_file import backup_of
 from ...store.log.commit_log import CommitLog
 from ...store.scan.walk import walk
 from ...store.store_lock import StoreLock
@@ -118,6 +121,7 @@ class _Cut:
             # While the tail is still in the log: a second run finds less of it.
             steps += self._lower_progress(found, tail)
         digests.forget(self._directory, cut_point.at, self._disk)
+        self._forget_ends()
         removed = log.cut(cut_point.at)
         steps.append(f"cut the log at {cut_point.at}, {removed} segments removed, the rest zeroed")
         self._cut_epochs(cut_point.at)
@@ -223,6 +227,16 @@ class _Cut:
         )
         archive.save(self._directory, tail, self._disk)
         return tail
+
+    def _forget_ends(self) -> None:
+        """Remove what the store has noted of its log and of the ends of its queues."""
+        holdings.forget(self._config.root, self._disk)
+        noted = self._config.root / "config" / DIGESTS_FILE
+        for path in (noted, backup_of(noted)):
+            if path.exists():
+                self._disk.unlink(str(path))
+        if noted.parent.exists():
+            self._disk.sync_directory(str(noted.parent))
 
     def _history(self) -> EpochHistory:
         try:

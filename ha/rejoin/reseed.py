@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from ...store import holdings
 from ...store.config.store_config import StoreConfig
 from ...store.format.disk import Disk
 from ..state.replica_meta import META_NAME
@@ -39,6 +40,7 @@ def reseed(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list
     """Carry out a RESEED plan; `directory` is `<store>/ha`. Returns the steps. Raises OSError."""
     root = config.root
     target = root / ASIDE / plan.plan_id
+    holdings.forget(root, disk)
     moved = _move([root / name for name in _DATA], target, disk)
     moved += _move([directory / name for name in _STATE], target / directory.name, disk)
     for folder in dict.fromkeys(config.commit_log_directories + config.read_only_directories):

@@ -94,16 +94,9 @@ def start_replica(
     Raises WrongReplicaError when the directory belongs to another cluster or group.
     """
     slots = SlotFile(directory / META_NAME, durable=True, disk=disk)
-    state = slots.load()
+    state = _checked(slots, directory, identity)
     if state is None:
         state = {"replica_uuid": str(uuid.uuid4()), "incarnation": 0, "promised_epoch": 1}
-    elif (state["cluster"], state["group"]) != (identity.cluster, identity.group):
-        raise WrongReplicaError(
-            f"{directory} belongs to group {state['group']} of cluster {state['cluster']}, "
-            f"but the configuration has group {identity.group} of cluster "
-            f"{identity.cluster}. Point storePathRootDir to this replica's own directory, or "
-            f"delete {directory / META_NAME} if the cluster or group was renamed on purpose."
-        )
     now = boot_id(directory)
     state.update(
         cluster=identity.cluster,
@@ -116,6 +109,24 @@ def start_replica(
     )
     slots.save(state)
     return ReplicaMeta(slots, state)
+
+
+def check_replica(directory: Path, identity: Identity) -> None:
+    """Check that the data in `directory` (`<store>/ha`) is of this cluster and group, before its
+    store is opened. Changes nothing. Raises WrongReplicaError, DamagedStateError."""
+    _checked(SlotFile(directory / META_NAME, durable=True), directory, identity)
+
+
+def _checked(slots: SlotFile, directory: Path, identity: Identity) -> dict[str, Any] | None:
+    state = slots.load()
+    if state and (state["cluster"], state["group"]) != (identity.cluster, identity.group):
+        raise WrongReplicaError(
+            f"{directory} belongs to group {state['group']} of cluster {state['cluster']}, "
+            f"but the configuration has group {identity.group} of cluster "
+            f"{identity.cluster}. Point storePathRootDir to this replica's own directory, or "
+            f"delete {directory / META_NAME} if the cluster or group was renamed on purpose."
+        )
+    return state
 
 
 def _is_suspect(state: dict[str, Any], now: str, *, sync_flush: bool) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..format.disk import Disk
-from ..format.json_file import dumps, load, ordered, persist
+from ..format.json_file import STORE_KEY, dumps, load, ordered, persist
 from ..format.properties import DELAY_LEVELS_MS
 from .catalog import number_table
 
@@ -68,12 +68,17 @@ class DelayOffsets:
         self._version: dict[Any, Any] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._offsets: dict[int, int] = {}
         self._changed = False
+        self._store_id = ""
 
-    def load(self) -> None:
-        """Read the file or its backup; an empty table without both. Raises ConfigFileError."""
+    def load(self, store_id: str = "") -> None:
+        """Read the file or its backup; an empty table without both. `store_id` names the store in
+        the file. Raises ConfigFileError."""
+        self._store_id = store_id
         self._content = load(self._path, _offsets_of) or {}
         self._version.update(self._content.get("dataVersion") or {})
         self._offsets = _offsets_of(self._content)
+        # The id of a former store would be refused at the next start.
+        self._changed = self._version.get(STORE_KEY, store_id) != store_id
 
     def offset(self, level: int, first: int, end: int) -> int:
         """Return where delivery continues, within the queue's bounds."""
@@ -85,6 +90,8 @@ class DelayOffsets:
             self._changed = True
 
     def render(self) -> str:
+        if self._store_id:
+            self._version[STORE_KEY] = self._store_id
         content = {**self._content, "dataVersion": self._version, "offsetTable": self._offsets}
         return dumps(ordered(content))
 

@@ -182,6 +182,11 @@ class StoreConfig:
         "maximum of segments that recovery walks when neither queues nor checkpoint confirm a "
         "newer one; earlier ones are trusted",
     )
+    accept_absent: bool = _setting(
+        False,
+        "ours: start although a part of the store is missing or another store's, and take what is "
+        "there for all of it; offsets continue behind what is missing. For one start",
+    )
     enable_accelerated_recovery: bool = _setting(
         False,
         "after an unclean stop begin at the last record whose queue unit was flushed, not at the "

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ..recovery import other_engines
+
 QUEUE_KINDS: Final = {"consumequeue": 20, "consumequeue_ext": 1, "batchconsumequeue": 46}
 #: Files and folders of the format.
 _FORMAT: Final = frozenset(
@@ -123,10 +125,16 @@ def discover(root: Path, sizes: Sizes | None = None) -> Layout:
     if not root.is_dir():
         raise NoStoreError(f"{root} is not a directory.")
     names = {entry.name: entry for entry in os.scandir(root)}
-    if not names.keys() & _FORMAT and not sizes.log_directories:
+    if (
+        not any(name.startswith("dledger-") for name in names)
+        and not names.keys() & _FORMAT
+        and not sizes.log_directories
+    ):
         raise NoStoreError(
             f"{root} is not a store directory: it has none of commitlog, consumequeue, checkpoint."
         )
+    if other := other_engines.found(root):
+        raise NoStoreError(other)
     strays: list[Path] = []
     log_folders = [Path(name).expanduser() for name in sizes.log_directories]
     log = _file_queue(log_folders or [root / "commitlog"], sizes.segment, strays)

@@ -15,6 +15,7 @@ from ..format.errors import StoreError
 from ..format.index_file import IndexLayout
 from ..format.json_file import seal
 from ..format.json_salvage import readable_part
+from ..holdings import lowered, paths
 from ..timer.wheel import FILE_BYTES as WHEEL_BYTES
 from ..timer.wheel import SLOT, SLOT_BYTES
 from .index_view import common_layout
@@ -59,6 +60,8 @@ class Repair:
                 self._index(now_ms, progress)
             elif step.action is Action.RESET_CHECKPOINT:
                 self._checkpoint()
+            elif step.action is Action.LOWER_HOLDINGS:
+                self._holdings()
             elif step.action is Action.REBUILD_SLOTS:
                 self._slots()
             elif step.action is Action.RESTORE_BACKUP:
@@ -125,6 +128,12 @@ class Repair:
         data = Checkpoint().encode().ljust(FILE_BYTES, b"\0")
         self._write_new(target, data)
         self._journal.replace(target)
+
+    def _holdings(self) -> None:
+        data = lowered(self._layout.root, self._report.verdict.end)
+        for target in paths(self._layout.root):
+            self._write_new(target, data)
+            self._journal.replace(target)
 
     def _write_new(self, target: Path, data: bytes) -> None:
         self._journal.new(target).write_bytes(data)

@@ -32,6 +32,7 @@ class Action(enum.StrEnum):
     REBUILD_QUEUE = "rebuild the queue"
     REBUILD_INDEX = "rebuild the index"
     RESET_CHECKPOINT = "write an empty checkpoint"
+    LOWER_HOLDINGS = "lower the recorded end of the log"
     REBUILD_SLOTS = "write the slots of the timer wheel again"
     RESTORE_BACKUP = "take the backup of the file"
     KEEP_READABLE = "keep what can be read of the file"
@@ -129,6 +130,8 @@ def _log_is_short(layout: Layout, problems: list[Finding], torn: bool) -> bool:
     """Return whether the log's end is missing, and not only derived data wrong. The queues of a
     cleanly stopped store are complete, so they show whether the checkpoint is right."""
     kinds = {one.kind for one in problems}
+    if "holdings_ahead" in kinds:
+        return True
     if not layout.clean:
         return "checkpoint_ahead" in kinds
     return "queue_ahead" in kinds and (torn or "checkpoint_ahead" in kinds)
@@ -138,6 +141,8 @@ def _plan_other(layout: Layout, plan: Plan, one: Finding) -> None:
     if one.kind in _CHECKPOINT_KINDS:
         if not any(step.action is Action.RESET_CHECKPOINT for step in plan.steps):
             plan.steps.append(Step(Action.RESET_CHECKPOINT, one.file, one.what))
+    elif one.kind == "holdings_ahead":
+        plan.steps.append(Step(Action.LOWER_HOLDINGS, one.file, one.what))
     elif one.kind in _WHEEL_KINDS:
         if not any(step.action is Action.REBUILD_SLOTS for step in plan.steps):
             plan.steps.append(Step(Action.REBUILD_SLOTS, one.file, one.what))

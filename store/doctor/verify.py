@@ -14,7 +14,7 @@ from .layout import Layout, QueueFolder
 from .log_walk import LogWalk, SegmentEnd
 from .problems import NOTE, PROBLEM, Findings
 from .verify_batch import BatchCheck
-from .verify_config import CheckpointCheck, check_json, check_offsets
+from .verify_config import CheckpointCheck, check_holdings, check_json, check_offsets
 from .verify_index import IndexCheck
 from .verify_log import LogVerdict, judge_log
 from .verify_queues import QueueCheck
@@ -22,7 +22,7 @@ from .verify_records import RecordCheck
 from .verify_timers import TimerCheck, check_timercheck
 
 #: Progress values, which move while a broker runs.
-_MOVING_KINDS: Final = ("checkpoint", "consumer_offset", "timer")
+_MOVING_KINDS: Final = ("checkpoint", "consumer_offset", "holdings", "timer")
 #: Called with the bytes of log walked so far.
 Progress = Callable[[int], None]
 
@@ -86,6 +86,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> Report:
     index.finish(verdict)
     timers.finish(verdict)
     checkpoint.finish(verdict)
+    check_holdings(layout, verdict, findings)
     check_json(layout, findings)
     check_timercheck(layout, timers.found, queues.end(TIMER_TOPIC, 0), findings)
     check_offsets(layout, queues.ends(), findings)

@@ -13,6 +13,8 @@ import numpy as np
 from ..format.checkpoint import FILE_BYTES, USED_BYTES, Checkpoint
 from ..format.json_file import ConfigSyntaxError, loads, unseal
 from ..format.sealed_fields import SealState
+from ..holdings import FILE_NAME as HOLDINGS
+from ..holdings import load as load_holdings
 from .layout import Layout
 from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings
@@ -103,6 +105,22 @@ class CheckpointCheck:
         if values.logics_physical_offset and queued_ms and known and known != queued_ms:
             what = f"The record at offset {values.logics_physical_offset} is of time {known}, the "
             self._add(8, 16, what + f"queues were flushed up to {queued_ms}.")
+
+
+def check_holdings(layout: Layout, verdict: LogVerdict, findings: Findings) -> None:
+    """Compare the log with the record of what the store has, unless Apache's broker has written
+    the store since."""
+    held = load_holdings(layout.root)
+    checkpoint = layout.checkpoint.read_bytes() if layout.checkpoint is not None else b""
+    if not held or Checkpoint.decode(checkpoint.ljust(FILE_BYTES, b"\0")).is_foreign:
+        return
+    name = f"ha/{HOLDINGS}"
+    if held[0].log_end > verdict.end:
+        what = f"The log was flushed up to {held[0].log_end}, and now ends before that."
+        findings.add(name, 0, 0, what, "holdings_ahead")
+    if layout.log.start > held[0].log_start:
+        what = f"Retention has left the log from {held[0].log_start} on, and it now begins later."
+        findings.add(name, 0, 0, what, "holdings_begin")
 
 
 def _record_starts(values: Checkpoint) -> tuple[int, ...]:

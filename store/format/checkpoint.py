@@ -65,6 +65,11 @@ class Checkpoint(Struct):
         """Start of the last record whose queue unit was flushed; 0 = unknown."""
         return max(self.queued_offset, self.logics_physical_offset)
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether Apache's broker has written it since we did."""
+        return self.physic_msg_timestamp_ms > 0 and self.flushed_end < 0
+
     def note_flushed(self, end: int, store_timestamp_ms: int) -> None:
         """Note that the log was flushed up to `end`, and to records of this time. (A reader on
         another thread may see only one of both; each is valid alone.)"""

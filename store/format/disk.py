@@ -159,8 +159,11 @@ class Disk:
 
     def fallocate(self, descriptor: int, size: int) -> None:
         """Reserve [0, size): a later write into it cannot fail on a full disk."""
-        self._enter("fallocate")
-        os.posix_fallocate(descriptor, 0, size)
+        try:
+            self._enter("fallocate")
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            raise _named(error, descriptor) from None
 
     def free_bytes(self, path: str) -> int:
         """Return what this process may still write to the file system of `path`. Raises OSError."""
@@ -176,9 +179,12 @@ class Disk:
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
         self.counts["pwrite"] += 1
-        if self.fault is not None:
-            self.fault("pwrite")
-        return os.pwrite(descriptor, data, position)
+        try:
+            if self.fault is not None:
+                self.fault("pwrite")
+            return os.pwrite(descriptor, data, position)
+        except OSError as error:
+            raise _named(error, descriptor) from None
 
     def write_log(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
         """`pwrite` into the commit log; a call of its own, so that `fault` can distinguish it."""
@@ -202,6 +208,34 @@ class Disk:
     def replace(self, source: str, target: str) -> None:
         self._enter("replace")
         os.replace(source, target)
+
+
+def _named(error: OSError, descriptor: int) -> OSError:
+    """Return the error of a call on a descriptor, with the path of its file."""
+    if error.filename is None:
+        with suppress(OSError):  # not on macOS
+            error.filename = os.readlink(f"/proc/self/fd/{descriptor}")
+    return error
+
+
+def existing(path: str) -> str:
+    """Return the directory at this path, or the nearest one above it that exists."""
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def full_disk(path: str, needs: str) -> str:
+    """Return the sentence for a start that has no disk space for `path`: how much is free, what is
+    needed (`needs`) and what to do."""
+    directory = existing(path)
+    found = os.statvfs(directory)
+    free, total = (n * found.f_frsize for n in (found.f_bavail, found.f_blocks))
+    return (
+        f"The disk of {directory} has {free} of {total} bytes free, and {needs}. "
+        "Free space on it (other files than the store's), or put the directory on a larger disk."
+    )
 
 
 def data_ranges(descriptor: int, begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,8 @@
     StoreError
         CorruptLogError         bytes that were whole are damaged; restore from a replica
         UnsupportedLayoutError  a file does not fit the configuration; nothing was changed
+        AbsentPartError         a part of the store is missing, or another store's; nothing was
+                                changed
         RecordFormatError       bytes that are not a record
         OffsetOutOfRangeError   an offset outside of the log or a queue
         DiskFullError           no space for the next file; nothing was half written
@@ -33,6 +35,10 @@ class CorruptLogError(StoreError):
 
 class UnsupportedLayoutError(StoreError):
     """A file has a size, name or content that does not fit the configuration."""
+
+
+class AbsentPartError(StoreError):
+    """A part that the store had is missing, or is another store's."""
 
 
 class RecordFormatError(StoreError):

@@ -58,6 +58,8 @@ _NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 #: The first field of a file of ours: the CRC-32 of the text without it, 8 hexadecimal digits.
 CHECKSUM: Final = "cometmqChecksum"
+#: A field of files of ours: the id of their store (../holdings.py).
+STORE_KEY: Final = "cometmqStore"
 _SEAL: Final = re.compile(rf'\{{(\s*)"{CHECKSUM}":"([0-9a-f]{{8}})"(,?)')
 #: Private characters, one of which marks unquoted keys during parsing.
 _MARKS: Final = range(0xE000, 0xF900)
@@ -296,23 +298,22 @@ def load(
 
     `decode` is applied to the content: if it raises, the file counts as unreadable. Such a file is
     renamed to `.broken`, so that the next `persist` does not make it the backup. Raises
-    ConfigFileError when the backup exists and is unreadable too.
+    ConfigFileError, with nothing changed, when the backup exists and is unreadable too.
     """
     found = _read(path, decode)
     if found is not None:
         return found
+    backup = backup_of(path)
+    if backup.exists():
+        found = _read(backup, decode)
+        if found is None:
+            raise ConfigFileError(
+                f"{path} and its backup are both unreadable: restore one of them, or delete the "
+                "backup to start without it."
+            )
+        logger.warning("config_file.backup_used path=%s", path)
     if path.exists():
         os.replace(path, path.with_name(path.name + ".broken"))
-    backup = backup_of(path)
-    if not backup.exists():
-        return None
-    found = _read(backup, decode)
-    if found is None:
-        raise ConfigFileError(
-            f"{path} and its backup are both unreadable: restore one of them, or delete the "
-            "backup to start without it."
-        )
-    logger.warning("config_file.backup_used path=%s", path)
     return found
 
 

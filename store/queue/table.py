@@ -467,13 +467,22 @@ class QueueTable:
         queue.truncate(physical_offset)
         self.exts.truncate(queue)
 
+    def reach(self, topic: str, queue_id: int, number: int) -> None:
+        """Let a queue go on at `number`: the records before are deleted, and their units lost."""
+        queue = self.queue(topic, queue_id)
+        with self._lock:
+            queue.skip_to(number)
+            queue.min_offset = number
+            queue.next_offset = max(queue.next_offset, number)
+            self._waiting.add(queue)
+
     def remove_unfinished(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._files.remove(path)
 
     def ends(self) -> Iterator[tuple[str, int, int]]:
         """Yield topic, queue id and end of every queue that is not empty."""
-        for (topic, queue_id), queue in self.queues.items():
+        for (topic, queue_id), queue in list(self.queues.items()):
             if queue.max_offset:
                 yield topic, queue_id, queue.max_offset
 

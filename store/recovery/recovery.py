@@ -30,6 +30,7 @@ from ..format.errors import CorruptLogError, RecordFormatError, StoreError
 from ..format.queue_unit import FILLER_SIZE
 from ..format.record import BORN_HOST_V6, FIXED_V4, RECORD_BYTES_MIN, STORE_HOST_V6
 from ..format.results import RecoveryReport
+from ..holdings import HoldingsFile
 from ..log.commit_log import CommitLog
 from ..log.segment import Segment
 from ..queue.consume_queue import ConsumeQueue
@@ -81,6 +82,7 @@ class Recovery:
         disk: Disk,
         clean: bool,
         digests: StoreDigests,
+        holdings: HoldingsFile,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -91,14 +93,38 @@ class Recovery:
         self._disk = disk
         self._clean = clean
         self._digests = digests
+        self._holdings = holdings
         body = config.check_crc_on_recover
         self._checks = Checks(body, sealed=body, record=config.force_verify_prop_crc)
         self._done = _Repairs()
+
+    def check_present(self) -> None:
+        """Raise AbsentPartError if a part is missing that the store had, with nothing changed."""
+        if self._checkpoint.is_foreign:
+            self._holdings.ignore()
+        evidence = ""
+        if self._checkpoint.physic_msg_timestamp_ms or self._checkpoint.flushed_end > 0:
+            evidence = "the checkpoint shows that records were flushed"
+        elif self._lost_end():
+            evidence = f"the consume queues hold records up to offset {self._lost_end()}"
+        self._holdings.check_log(self._log, evidence)
+        self._holdings.check_parts(self._log)
+
+    def _lost_end(self) -> int:
+        """Return where a log that is missing ended at least."""
+        queues = self._queues.queues.values()
+        ends = [self._checkpoint.flushed_end, self._holdings.log_end]
+        return max([0, *ends, *(queue.known_end() for queue in queues)])
 
     def run(self, unfinished: list[str]) -> RecoveryReport:
         """Judge, then repair. Raises CorruptLogError with nothing changed, ConfigFileError or
         OSError."""
         log = self._log
+        if not log.segments and (end := self._lost_end()):
+            # The loss was accepted: all of it counts as deleted, and no offset is used twice.
+            for path in log.writable_directories:
+                os.makedirs(path, exist_ok=True)
+            log.add_segment(end + -end % log.segment_bytes)
         known_end, complete_end = self._queue_ends()
         if not log.segments:
             self._digests.load()
@@ -211,6 +237,7 @@ class Recovery:
         # A blank that is taken back was flushed with the end of its segment.
         position = max(found.end, found.blank_end)
         durable = flushed_beyond(self._checkpoint, position, behind_ms)
+        durable = durable or self._holdings.log_end > position
         if self._clean:
             durable = durable or behind >= 0 or found.end < known_end
         missing = False
@@ -227,7 +254,7 @@ class Recovery:
             elif found.end < known_end:
                 reason = f"{found.reason} The consume queues hold records up to offset {known_end}."
             else:
-                end = self._checkpoint.flushed_end
+                end = max(self._checkpoint.flushed_end, self._holdings.log_end)
                 reason = f"{found.reason} The log had been flushed up to offset {end}."
             path = log.segment_at(min(found.end, log.end - 1)).path
             raise CorruptLogError(path, found.end, reason)
@@ -303,6 +330,32 @@ class Recovery:
                     "rebuilt from the log.",
                     *(topic, queue_id),
                 )
+        self._reach_noted_ends()
+
+    def _reach_noted_ends(self) -> None:
+        """Continue queues at their noted ends whose records retention has deleted and whose files
+        were lost."""
+        log, dispatcher, queues = self._log, self._dispatcher, self._queues
+        missed = self._digests.ends_missed(queues.ends())
+        position = dispatcher.offset
+        while missed and position < log.end:  # records that will be dispatched bring their units
+            arrivals, end = dispatcher.parse(position, log.end, 10_000)
+            for arrival in arrivals:
+                missed.pop((arrival.topic, arrival.queue_id), None)
+            if end == position:
+                break
+            position = end
+        for (topic, queue_id), end in missed.items():
+            if topic in queues.batch_topics:
+                continue
+            logger.warning(
+                "queues.end_missing topic=%s queue=%d end=%d: files of the queue are missing, and "
+                "its records are deleted; it goes on at its end.",
+                *(topic, queue_id, end),
+            )
+            queues.reach(topic, queue_id, end)
+        if missed:
+            queues.write_out()
 
     def _rebuild_queues(
         self, begin: int, known_end: int, complete_end: int, kept: "KeptUnits | None"

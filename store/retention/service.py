@@ -4,7 +4,9 @@ The broker's timer calls `step` every `cleanResourceInterval`, and `watch_disk` 
 pauses the store when the disk use is too high, and ends the pause when space is free. Both run on
 the event loop and do not wait; a thread deletes the files, one at a time with a pause between them
 (`deleteCommitLogFilesInterval`), each durably removed before the next, so that a crash never leaves
-a gap between files. A failed deletion is tried again in the next round, before any other.
+a gap between files. Before each, all that the store has made of its records is flushed: the end of
+a queue never goes back. A failed deletion is tried again in the next round, before any
+other.
 
 The time is an argument. It must be the file system's own (a file's age is that of its last write),
 so a test that moves the broker's clock deletes nothing.
@@ -17,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ..config.store_config import StoreConfig
-from ..format.disk import Disk
+from ..format.disk import Disk, existing
 from ..log.commit_log import CommitLog
 from ..log.segment import Segment
 from ..log.write_gate import WriteGate
@@ -64,6 +66,7 @@ class RetentionService:
         disk: Disk,
         gate: WriteGate,
         safe_end: Callable[[], int],
+        settle: Callable[[int], str],
     ) -> None:
         self.rules = Rules.of(config)
         self.watermark = ArchiveWatermark(config.root, disk)
@@ -79,6 +82,7 @@ class RetentionService:
         self._disk = disk
         self._gate = gate
         self._safe_end = safe_end
+        self._settle = settle
         self._stopped = False
         self._held_since: dict[int, int] = {}
         self._deletion: _Deletion | None = None
@@ -123,10 +127,8 @@ class RetentionService:
         self._trim()
 
     def _percent(self, path: str) -> int:
-        while not os.path.isdir(path) and path != os.path.dirname(path):
-            path = os.path.dirname(path)  # not created yet
         try:
-            return used_percent(*self._disk.space(path))
+            return used_percent(*self._disk.space(existing(path)))
         except OSError as error:
             logger.warning("disk.unknown path=%s error=%s", path, error)
             return UNKNOWN
@@ -177,7 +179,7 @@ class RetentionService:
         dropped = [self._drop(verdict) for verdict in verdicts if verdict.delete]
         if dropped:
             pause_s = self._config.delete_commit_log_files_interval / 1000
-            self._deletion = _Deletion(dropped, self._disk, pause_s)
+            self._deletion = _Deletion(dropped, self._disk, pause_s, self._settle)
             self._trim()
         return verdicts
 
@@ -216,10 +218,17 @@ class RetentionService:
 class _Deletion:
     """Deletes the files of dropped segments, oldest first, on a thread."""
 
-    def __init__(self, segments: Sequence[Segment], disk: Disk, pause_s: float) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        disk: Disk,
+        pause_s: float,
+        settle: Callable[[int], str],
+    ) -> None:
         self._segments = list(segments)
         self._disk = disk
         self._pause_s = pause_s
+        self._settle = settle
         self._hurry = threading.Event()
         # The thread unmaps segments without holders, which takes a while; the last reader unmaps
         # the others.
@@ -238,6 +247,9 @@ class _Deletion:
         try:
             while self._segments:
                 segment = self._segments[0]
+                if obstacle := self._settle(segment.end):
+                    logger.warning("segment.not_deleted path=%s error=%s", segment.path, obstacle)
+                    return
                 self._unlink(segment.path)
                 if segment in self._free:
                     segment.close()

@@ -23,7 +23,8 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from heapq import merge
 from typing import Final, NamedTuple
 
 from ..config.store_config import TIMER_SLOTS
@@ -186,16 +187,24 @@ class TimerWheel:
         return not is_of_place or _sum_of(data) != known
 
     def next_used(self, begin_ms: int, end_ms: int) -> int:
-        """Return the first time in the range whose slot is used for it; `end_ms` without one. Reads
-        2048 slots at once."""
+        """Return the first time in the range whose slot is used for it; `end_ms` without one."""
+        return next(self.used_times(begin_ms, end_ms), end_ms)
+
+    def used_times(self, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the times in the range whose slots are used for them, in ascending order. Reads
+        2048 slots at once. Do not put or flush meanwhile."""
         precision = self.precision_ms
         times = range(begin_ms // precision, -(-end_ms // precision))
         above = self._in_flight.keys() | self._changed.keys()
-        found = min((time for time in self._times(above) if time in times), default=times.stop)
+        waiting = sorted(time for time in self._times(above) if time in times)
+        in_file = self._times_in_file(times, above) if self._descriptor >= 0 else ()
+        return (time * precision for time in merge(waiting, in_file))
+
+    def _times_in_file(self, times: range, above: Set[int]) -> Iterator[int]:
         at = times.start
-        while at < found and self._descriptor >= 0:
+        while at < times.stop:
             index = at % self.slots
-            count = min(found - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
+            count = min(times.stop - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
             data = self._read(index * SLOT_BYTES, count * SLOT_BYTES)
             sums = self._sums[index * _SUM_BYTES : (index + count) * _SUM_BYTES]
             if sums != _ZEROS[: len(sums)]:
@@ -206,9 +215,8 @@ class TimerWheel:
                     slot = data[begin : begin + SLOT_BYTES]
                     time = at + begin // SLOT_BYTES
                     if SLOT.unpack(slot)[0] == time or self._is_damaged(place, slot):
-                        return time * precision
+                        yield time
             at += count
-        return min(found * precision, end_ms)
 
     def count(self, begin_ms: int, bounds_ms: Sequence[int]) -> list[int]:
         """Return the number of messages due from `begin_ms` up to each of the bounds, which ascend

@@ -108,9 +108,11 @@ async def running(
 
 
 @asynccontextmanager
-async def nameserver(token: str = "") -> AsyncIterator[str]:
+async def nameserver(token: str = "", **options: Any) -> AsyncIterator[str]:
     """Run a nameserver; yield HOST:PORT."""
-    config = NameserverConfig(bind_address="127.0.0.1", listen_port=0, cluster_token=token)
+    config = NameserverConfig(
+        bind_address="127.0.0.1", listen_port=0, cluster_token=token, **options
+    )
     server = NameserverServer(config)
     address = await server.start()
     try:

@@ -59,6 +59,19 @@ def test_the_view_is_the_union_of_nameservers_with_the_nodes_own_row() -> None:
     assert view.others_with("x") == []
 
 
+def test_a_view_is_incomplete_while_all_nameservers_that_answer_await_groups() -> None:
+    view = ClusterView("a", Time())
+    assert view.complete
+    view.update("ns1", [], incomplete=True)
+    assert not view.complete
+    view.update("ns2", [])
+    assert view.complete
+    view.lost("ns2")
+    assert not view.complete
+    view.update("ns1", [])
+    assert view.complete
+
+
 def test_a_silent_nameserver_is_ignored_while_another_answers() -> None:
     view = ClusterView("a", Time())
     view.update("ns1", [group("b", member(0, 20, leader=True, alive=True))])

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from cometmq.broker.proxy.config import ProxyConfig
 from cometmq.broker.proxy.owners import Owners
@@ -234,6 +235,39 @@ async def test_a_proxy_forwards_bodies_up_to_its_request_limit(tmp_path: Path) -
             async with proxying(namesrv, 24 << 20) as bound, Wire(bound.client) as wire:
                 sent = await wire.send([message("t", bytes(11 << 20), "ID")], 20.0)
                 assert sent.status.code == v2.OK
+
+
+async def test_a_topic_of_a_group_that_has_not_registered_again_is_awaited(tmp_path: Path) -> None:
+    """After a restart of everything only one of two groups is up: its answer is no "no"."""
+    second = settings(tmp_path / "b", broker_name="broker-b")
+    async with running(second) as two, two.client() as wire:
+        assert (await create_topic(wire, "late")).code == v2.OK
+    (tmp_path / "ns").mkdir()
+    (tmp_path / "ns/known-groups").write_text("cometmq known groups 1\n2\nbroker-a\nbroker-b\n")
+    async with (
+        nameserver(namesrv_data_dir=str(tmp_path / "ns"), wait_for_known_groups=600_000) as namesrv,
+        running(settings(tmp_path / "a", namesrv_addr=namesrv)) as one,
+        one.client() as direct,
+        proxying(namesrv) as bound,
+        Wire(bound.client) as proxy,
+    ):
+        await until(lambda: not one.node.cluster.complete)
+        with pytest.raises(grpc.aio.AioRpcError, match="may not be up yet; try again"):
+            await route(direct, "late")
+        asked = [
+            asyncio.create_task(route(proxy, "late", bound.client)),
+            *(
+                asyncio.create_task(wire.send([message("late", b"x", f"ID{number}")]))
+                for number, wire in enumerate((proxy, direct))
+            ),
+        ]
+        config = replace(second.broker, namesrv_addr=namesrv)
+        async with running(replace(second, broker=config)):
+            for answer in asked:
+                assert (await answer).status.code == v2.OK
+            await until(lambda: one.node.cluster.complete)
+            for wire in (proxy, direct):
+                assert (await route(wire, "nowhere")).status.code == v2.TOPIC_NOT_FOUND
 
 
 async def test_an_ordered_sequence_stays_while_a_nameserver_relearns_a_group() -> None:

@@ -24,10 +24,11 @@ CREATE = v1.CreateTopicRequest(broker="b")
 LIST = v1.ListTopicsRequest(broker="b")
 
 
-def router(*members: v1.Member) -> RequestRouter:
+def router(*members: v1.Member, incomplete: bool = False) -> RequestRouter:
     """The router of the leader of group a beside group b."""
     view = ClusterView("a", Time())
-    view.update("ns", [group("a", member(0, 10, leader=True)), group("b", *members)])
+    groups = [group("a", member(0, 10, leader=True)), group("b", *members)]
+    view.update("ns", groups, incomplete=incomplete)
     return RequestRouter(
         leadership=create_autospec(Leadership, instance=True),
         replication=create_autospec(Replication, instance=True),
@@ -69,3 +70,14 @@ def test_all_sends_are_served_by_a_leader_that_is_not_pausing() -> None:
     assert not found.serves_all(paths.SEND_MESSAGE)
     leadership.is_leader, leadership.pausing = False, False
     assert not found.serves_all(paths.SEND_MESSAGE)
+
+
+def test_a_receive_for_a_group_that_is_awaited_is_told_to_try_again() -> None:
+    found = router(member(0, 20, leader=True), incomplete=True)
+    found._metadata.topic.return_value = None  # type: ignore[attr-defined]
+    request = v2.ReceiveMessageRequest()
+    request.message_queue.topic.name = "t"
+    for broker in ("", "c"):
+        request.message_queue.broker.name = broker
+        with pytest.raises(WireError, match="may not be up yet; try again"):
+            locate(found, paths.RECEIVE_MESSAGE, request)

@@ -13,6 +13,7 @@ import pytest
 
 from cometmq.broker.delay import timer_list
 from cometmq.proto import paths, v1, v2
+from cometmq.store.format.record import checked_delivery
 from cometmq.tests.broker.live import Live, create_topic, running, settings, until
 from cometmq.tests.harness.wire import Wire, normal_message
 
@@ -128,3 +129,22 @@ async def test_bounds_that_cannot_be_counted_are_refused(tmp_path: Path, bounds:
         now_ms = live.node.runtime.clock.wall_ms()
         answer = await ask(wire, bounds_ms=[now_ms + bound for bound in bounds])
         assert answer.code == v2.BAD_REQUEST
+
+
+async def test_timers_of_other_topics_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await send_some(live, wire)
+        await create_topic(wire, "Unused", message_type=v2.DELAY)
+        decoded: list[int] = []
+
+        def decode(data: bytes) -> Any:
+            decoded.append(1)
+            return checked_delivery(data)
+
+        monkeypatch.setattr("cometmq.broker.delay.timer_list.checked_delivery", decode)
+        assert await pages(wire, topic="Unused", count=9) == []
+        assert not decoded
+        assert await pages(wire, topic="Other", count=9) == ["M4"]
+        assert len(decoded) == 1

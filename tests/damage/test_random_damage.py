@@ -47,14 +47,14 @@ async def test_the_first_file_of_a_killed_store_is_rebuilt_when_it_is_lost(
     assert any(name.endswith(".begin_missing") for name in verdict.events), verdict
 
 
-async def test_a_lost_file_of_consumer_offsets_is_reported(tmp_path: Path) -> None:
+async def test_a_store_that_has_lost_its_consumer_offsets_is_refused(tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.mkdir()
     await world.build(template, CLEAN)
     injury = Injury("config/consumerOffset.json", "config", "gone")
     verdict = await judge(0, template, tmp_path / "store", CLEAN, injury)
-    assert verdict.verdict == "counted", verdict
-    assert "consumer_offsets.missing" in verdict.events, verdict
+    assert verdict.verdict == "refused", verdict
+    assert "acceptAbsent=true" in verdict.detail, verdict
 
 
 @pytest.mark.timeout(900)

@@ -188,6 +188,17 @@ def test_a_new_process_keeps_the_former_table_until_its_own_arrives() -> None:
     assert len(tables.routes("orders")) == 1
 
 
+def test_the_end_of_the_wait_for_known_groups_is_a_new_version() -> None:
+    tables = table(known_groups=["broker-a"], ready_at_ns=10 * SECOND)
+    version = tables.version
+    tables.expire(9 * SECOND)
+    assert tables.version == version
+    tables.expire(10 * SECOND)
+    assert tables.version == version + 1
+    tables.expire(11 * SECOND)
+    assert tables.version == version + 1
+
+
 def test_unknown_topics_are_not_ready_until_known_groups_register() -> None:
     tables = table(known_groups=["broker-a"], ready_at_ns=10 * SECOND)
     assert not tables.ready(0)

@@ -54,8 +54,9 @@ class Kit:
         self.options: dict[str, Any] = {
             "mapped_file_size_commit_log": SEGMENT,
             "mapped_file_size_consume_queue": QUEUE_FILE,
-            # No checkpoint is saved behind a test's back.
+            # No checkpoint is saved and no log is flushed behind a test's back.
             "flush_interval_consume_queue": 60_000,
+            "flush_interval_commit_log": 60_000,
             **options,
         }
         self.store = self._new()
@@ -85,10 +86,11 @@ class Kit:
         return self.open()
 
     def kill(self) -> None:
-        """Leave everything as a killed process does."""
+        """Leave everything as a killed process does: nothing is flushed at the end."""
         store = self.store
         if store._log_flusher is not None and store._queue_flusher is not None:
             store._queue_flusher.stop()
+            store._log_flusher._flush = lambda: None  # type: ignore[method-assign]
             store._log_flusher.stop()
         store._release()
         store._gate.close()

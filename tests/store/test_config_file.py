@@ -19,6 +19,7 @@ from cometmq.store.format.disk import Disk
 from cometmq.store.format.json_file import (
     ConfigFileError,
     ConfigSyntaxError,
+    backup_of,
     dumps,
     load,
     loads,
@@ -173,6 +174,19 @@ def test_damage_is_reported_at_its_position() -> None:
 
 
 # -- the protocol --------------------------------------------------------------------------------
+
+
+def test_a_refused_file_and_backup_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    for one in (path, backup_of(path)):
+        one.write_text("{")
+    for _ in range(2):
+        with pytest.raises(ConfigFileError, match="both unreadable"):
+            load(path)
+        assert sorted(each.name for each in tmp_path.iterdir()) == [
+            "topics.json",
+            "topics.json.bak",
+        ]
 
 
 def test_the_backup_is_read_when_the_file_is_broken(tmp_path: Path) -> None:

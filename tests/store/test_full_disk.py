@@ -90,10 +90,11 @@ def test_a_follower_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     leader.close()
 
 
-def test_a_store_without_space_for_its_first_segment_refuses_messages(small_disk: Path) -> None:
+def test_a_store_without_space_for_its_first_segment_does_not_start(small_disk: Path) -> None:
     kit = Kit(small_disk / "store", mapped_file_size_commit_log=16 * SEGMENT)
-    kit.open()
-    (result,) = kit.store.append_many([message()])
-    assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-    assert kit.segment_paths() == []
-    kit.close()
+    with pytest.raises(
+        DiskFullError, match=rf"^The disk of {small_disk}\S* has \d+ of 5242880"
+    ) as full:
+        kit.open()
+    assert f"needs {16 * SEGMENT} bytes (mappedFileSizeCommitLog" in str(full.value)
+    assert "larger disk" in str(full.value)

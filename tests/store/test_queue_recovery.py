@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store import holdings
 from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, START_MS, Kit, assert_whole, filled
-from cometmq.tests.store.retention_kit import until
+from cometmq.tests.store.retention_kit import rounds, until
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -89,15 +90,36 @@ def test_a_full_disk_delays_the_note_of_a_queue(
     kit.close()
 
 
-def test_an_expired_queue_is_not_missed(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_queue_without_records_keeps_its_end(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
     kit.write(b"old", topic="OldTopic")
     kit.write_many(120)
     kit.close()
     for path in kit.segment_paths()[:2]:
         path.unlink()
     shutil.rmtree(kit.root / "consumequeue" / "OldTopic")
+    holdings.forget(kit.root, kit.disk)  # retention would have recorded it
     kit.open()
     assert "queues.missing" not in caplog.text
+    assert "queues.end_missing topic=OldTopic queue=0 end=1" in caplog.text
+    assert kit.write(b"new", topic="OldTopic").queue_offset == 1
+    kit.dispatch()
+    assert kit.queue_bodies("OldTopic") == [b"new"]
+    kit.reopen()
+    assert kit.queue_bodies("OldTopic") == [b"new"]
+    kit.close()
+
+
+def test_a_removed_queue_is_not_missed(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    kit.write(b"old", topic="OldTopic")
+    kit.write_many(120)
+    kit.store.flush_soon()
+    until(lambda: kit.store.flushed_offset == kit.store.log_end)
+    rounds(kit.store)
+    assert kit.store.remove_expired_queue("OldTopic", 0)
+    kit.reopen()
+    assert "OldTopic" not in caplog.text
     assert kit.store.max_offset("OldTopic", 0) == 0
     kit.close()
 

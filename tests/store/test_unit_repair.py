@@ -11,6 +11,7 @@ import pytest
 from cometmq.store.format.lmq_queues import with_lmqs
 from cometmq.store.format.properties import java_hash
 from cometmq.store.format.record import decode
+from cometmq.store.holdings import forget
 from cometmq.store.message_store import PutStatus
 from cometmq.store.queue import unit_repair
 from cometmq.tests.store.kit import QUEUE_FILE, START_MS, Kit, message
@@ -353,6 +354,7 @@ def test_the_oldest_offset_is_found_among_damaged_units(tmp_path: Path) -> None:
             kit.close()
             first = kit.root / "commitlog" / f"{0:020d}"
             first.unlink()
+            forget(kit.root, kit.disk)  # retention would have recorded it
             units.save()
             kit.now_ms = START_MS
             kit.open()
