@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ class Recorder:
 
     def _waitpid(self, pid: int, options: int) -> tuple[int, int]:
         ended, status, usage = self._wait4(pid, options)
-        if ended:
+        if ended and not sys.is_finalizing():
             kind, test = self._started.pop(ended, ("fork", self._test))
             self._write(process=kind, test=test, cpu_s=usage.ru_utime + usage.ru_stime)
         return ended, status
