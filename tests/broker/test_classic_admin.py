@@ -207,6 +207,28 @@ async def test_a_value_that_no_field_can_hold_is_an_error(
     assert "Traceback" not in caplog.text
 
 
+async def test_a_group_is_behind_only_on_topics_that_it_reads_with_offsets(
+    tmp_path: Path,
+) -> None:
+    """Like Apache's answer: without topics that it has left, or reads by broadcast."""
+    async with prepared(tmp_path) as (live, client):
+        async with live.client() as wire:
+            await create_topic(wire, "other")
+            await create_group(wire, "all")
+
+        async def topics(group: str) -> set[str]:
+            found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup=group)
+            return {key.topic for key in found["offsetTable"]}
+
+        assert await topics(GROUP) == {TOPIC}
+        await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, other="*"))
+        assert await topics(GROUP) == set()
+        await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 2, **{TOPIC: "*"}))
+        assert await topics(GROUP) == {TOPIC}
+        await client.call(Request.HEART_BEAT, heartbeat("c1", "all", 1, **{TOPIC: "*"}))
+        assert await topics("all") == set()
+
+
 async def test_statistics_of_a_group_have_every_queue(tmp_path: Path) -> None:
     async with prepared(tmp_path) as (live, client):
         found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup=GROUP)

@@ -80,12 +80,14 @@ class ToolProgress:
         self._pump.catch_up()
         named = [each for each in (header.topic, *header.topics.split(";")) if each]
         topics = named or sorted(self._topics(header.group))
+        # What the group has left is not behind, as in Apache's answer.
+        read_now = {each.topic for each in self._members.subscriptions(header.group)}
+        topics = [name for name in topics if not read_now or name in read_now]
         return document(await self._statistics(header.group, topics))
 
     def _topics(self, group: str) -> set[str]:
-        """Return the topics of a group: with offsets, and those that its members read."""
-        found = {topic for topic, name in self._offsets.pairs() if name == group}
-        return found | {each.topic for each in self._members.subscriptions(group)}
+        """Return the topics on which a group has offsets: not those that it reads by broadcast."""
+        return {topic for topic, name in self._offsets.pairs() if name == group}
 
     async def _statistics(self, group: str, topics: Iterable[str]) -> dict[str, Any]:
         slices = Slices(self._clock)
