@@ -39,8 +39,10 @@ def _channel(address: str) -> Any:
 
 def forget(prefix: str) -> None:
     """Close the connections to a stopped cluster."""
-    for address in [address for address in _channels if address.startswith(prefix)]:
-        _channels.pop(address).close()
+    for address in [address for address in list(_channels) if address.startswith(prefix)]:
+        channel = _channels.pop(address, None)
+        if channel is not None:
+            channel.close()
 
 
 def call(
@@ -52,7 +54,14 @@ def call(
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=answer.FromString,
     )
-    return method(request, timeout=within_s, metadata=_METADATA)
+    try:
+        return method(request, timeout=within_s, metadata=_METADATA)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            # The next call connects anew: calls of a channel that has failed once return at once,
+            # and nothing but a waiting call brings its connection forward.
+            forget(address)
+        raise
 
 
 def quietly(
