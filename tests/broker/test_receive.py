@@ -80,15 +80,12 @@ async def test_a_message_wakes_a_held_poll(tmp_path: Path) -> None:
         assert one.node.pop.waiting == 0
 
 
-async def test_an_empty_poll_ends_before_the_deadline(tmp_path: Path) -> None:
+async def test_an_empty_poll_is_answered_at_the_end_of_its_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
-        ctx = one.context(remaining_ms=400)
-        answer = await one.receive("t", "g", ctx)
+        answer = await one.receive("t", "g", one.context(remaining_ms=400))
         assert (answer.code, answer.messages) == (v2.MESSAGE_NOT_FOUND, [])
         assert answer.delivery_time is not None
-        remaining = ctx.remaining_ms(one.node.runtime.clock.steady_ns())
-        assert remaining is not None and remaining > 0
 
 
 async def test_a_client_that_left_receives_nothing(tmp_path: Path) -> None:
