@@ -5,8 +5,10 @@ The random seed is fixed, so that a run of the suite repeats.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,19 @@ from cometmq.tests.fuzz.run import mutate_seeds, names
 INPUTS = 2_000
 SECONDS = 20
 SEED = 1
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """Undo what targets, which mostly have a process of their own, change of logging."""
+    kept = [
+        (logger, logger.level, [*logger.handlers])
+        for logger in map(logging.getLogger, ("cometmq", "asyncio"))
+    ]
+    yield
+    for logger, level, handlers in kept:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.mark.parametrize("name", names())
