@@ -318,7 +318,8 @@ async def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: 
         gate.pause("disk use", "The disk is 91 % full.")
         await leader.append_random(2, 20)
         await until(lambda: leader.replication.in_sync_count == 1)
-        assert leader.replication.confirm == leader.log.log_end, "the leader continues alone"
+        # The leader continues alone.
+        await until(lambda: leader.replication.confirm == leader.log.log_end)
         gate.resume("disk use")
         await assert_equal_logs(leader, follower)
         await until(lambda: leader.replication.in_sync_count == 2)
