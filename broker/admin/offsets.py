@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ..pop.receive import PopService
     from .progress import ConsumerProgress
 
+#: Of one reset: the answer has a row for each, 1 MiB in all.
+LITE_TOPICS_MAX = 10_000
 #: As a timestamp: the end of the queue, as in Apache's tools.
 _LATEST_TIME = -1
 
@@ -111,6 +113,9 @@ class OffsetAdmin:
             found, lite = parse_queue(name) or ("", "")
             if found == parent and fnmatchcase(lite, request.lite_topics or "*"):
                 count += 1
+                if count > LITE_TOPICS_MAX:
+                    text = f"over {LITE_TOPICS_MAX} lite topics: name fewer by a pattern"
+                    raise WireError(v2.TOO_MANY_REQUESTS, text)
                 yield self._change(request.group, name, 0, self._target(request, name, 0))
         if not count:
             pattern = f" that matches {request.lite_topics}" if request.lite_topics else ""

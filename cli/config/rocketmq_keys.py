@@ -2,7 +2,8 @@
 
 A file written for the Apache broker is accepted: keys that change nothing that a user relies on get
 a notice, not a warning. A key that protects or replicates in Apache's broker, set to a value that
-does so, is refused with what replaces it: a start without it would be less safe than the file says.
+does so, is refused: the broker would be less safe than the file says. The error names the
+replacement.
 A key of our own dataclasses is never looked up here. Names: RocketMQ 4's and 5's broker, store and
 nameserver configuration.
 """

@@ -22,7 +22,7 @@ const BURST_S: f64 = 10.0;
 const OPEN_S: usize = 5;
 /// Newcomers of one address that a port with few connections has room for.
 const OPEN_MIN: usize = 16;
-/// Addresses that are told apart; further ones count as one.
+/// Addresses with a count of their own. All further addresses share one count.
 const ADDRESSES_MAX: usize = 10_000;
 /// Newcomers get one part in this many of the thread's time, and at most `CREDIT_MAX` at once. What
 /// one reads at once, and the calls in it, may take more: the others wait longer then.

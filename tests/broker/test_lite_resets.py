@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.admin import offsets
 from cometmq.broker.lite.names import queue_of
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.lite_desk import ADD, PARENT, Lite, lite
@@ -89,3 +90,14 @@ async def test_a_reset_that_would_have_no_effect_is_refused(
         assert answer.code != v2.OK
         assert sentence in answer.message
         assert one.offset("a") == 2
+
+
+async def test_a_reset_of_too_many_lite_topics_is_refused_before_any_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "LITE_TOPICS_MAX", 1)
+    async with lite(tmp_path) as one:
+        await consumed(one, "a", "b")
+        answer = await answered(one, edge=EARLIEST)
+        assert (answer.code, "by a pattern" in answer.message) == (v2.TOO_MANY_REQUESTS, True)
+        assert (one.offset("a"), one.offset("b")) == (2, 2)

@@ -58,8 +58,8 @@ def call(
         return method(request, timeout=within_s, metadata=_METADATA)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            # The next call connects anew: calls of a channel that has failed once return at once,
-            # and nothing but a waiting call brings its connection forward.
+            # The next call opens a new channel. A call on a channel that has failed returns at
+            # once, and gRPC continues to connect only while a call waits.
             forget(address)
         raise
 
