@@ -1,11 +1,9 @@
 """The small parts of the front: clock, context, outbound queue, failures, loop."""
 
 import asyncio
-import errno
 import logging
 import time
 
-import psutil
 import pytest
 
 from cometmq.front.clock import Clock
@@ -13,7 +11,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.failure import FailureHandler
 from cometmq.front.outbound import QueuedOutbound
-from cometmq.front.process import FreedMemory, connections_max, loop_factory
+from cometmq.front.process import connections_max, loop_factory
 from cometmq.front.service import OutboundFull, encode, status_failure
 from cometmq.proto import v1, v2
 from cometmq.proto.errors import RpcFailure, WireError
@@ -174,62 +172,3 @@ def test_the_loop_factory_creates_a_loop() -> None:
 def test_a_setting_below_1_is_refused_with_its_key() -> None:
     with pytest.raises(ValueError, match="frontWriteTimeout must be at least 1, not 0"):
         DoorConfig(front_write_timeout=0)
-
-
-def test_freed_memory_is_checked_again_after_a_lack_of_descriptors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    FreedMemory().give_back()  # of other tests
-    freed = FreedMemory()
-
-    def without_descriptors(_: psutil.Process) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(psutil.Process, "memory_info", without_descriptors)
-        assert not any(freed.grown() for _ in range(20))
-    pieces = bytearray(b"x") * (64 << 20)
-    assert any(freed.grown() for _ in range(20)), len(pieces)
-
-
-def test_freed_memory_is_returned_once_the_process_has_grown() -> None:
-    FreedMemory().give_back()  # of other tests: the pieces below must not fit into it
-    freed = FreedMemory()
-    assert not any(freed.grown() for _ in range(20))
-    # Small pieces, and one behind them: the C library keeps them when they are freed.
-    pieces = [bytearray(1_000) for _ in range(100_000)]
-    last = bytearray(1_000)
-    own = psutil.Process().memory_full_info().uss
-    assert any(freed.grown() for _ in range(20))
-    del pieces
-    freed.give_back()
-    assert psutil.Process().memory_full_info().uss < own - (32 << 20), len(last)
-    assert not any(freed.grown() for _ in range(20))
-
-
-def test_memory_in_use_does_not_delay_the_return_of_what_is_freed_later() -> None:
-    FreedMemory().give_back()  # of other tests
-    freed = FreedMemory()
-    in_use = bytearray(b"x") * (64 << 20)
-    for _ in range(4):  # growth that a return does not undo
-        if any(freed.grown() for _ in range(5)):
-            freed.give_back()
-    pieces = [bytearray(1_000) for _ in range(100_000)]
-    last = bytearray(1_000)
-    del pieces
-    assert any(freed.grown() for _ in range(5)), (len(in_use), len(last))
-
-
-def test_memory_in_use_at_a_return_is_returned_when_it_is_freed_later() -> None:
-    FreedMemory().give_back()  # of other tests
-    freed = FreedMemory()
-    pieces = [bytearray(1_000) for _ in range(100_000)]
-    last = bytearray(1_000)
-    for _ in range(3):
-        assert any(freed.grown() for _ in range(20))
-        freed.give_back()
-    own = psutil.Process().memory_full_info().uss
-    del pieces
-    assert any(freed.grown() for _ in range(20)), len(last)
-    freed.give_back()
-    assert psutil.Process().memory_full_info().uss < own - (32 << 20)
