@@ -142,6 +142,7 @@ class TopicAdmin:
         self._check_name(request.name)
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
+        self._pump.catch_up()  # what was acknowledged waits for its time only once it is dispatched
         in_flight = await self._in_flight(request.name)
         waiting = await self._waiting.count((request.name,))
         if self._metadata.topic(request.name) is None:

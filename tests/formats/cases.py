@@ -14,12 +14,15 @@ Tests open copies only. What one has to know of the manifests:
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import hashlib
 import ipaddress
 import json
 import re
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
@@ -29,6 +32,7 @@ from typing import Any
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Record, decode
 from cometmq.store.message_store import MessageStore
+from cometmq.tests.harness.sparse import copy_tree
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = tuple(sorted(path.name[:-7] for path in GOLDEN.glob("*.tar.gz")))
@@ -67,6 +71,14 @@ def read_back(case: str) -> dict[str, Any]:
 def unpack(case: str, folder: Path) -> Path:
     """The case's directory below `folder`. A timer wheel (37 MiB) comes only where it holds
     timers."""
+    copy_tree(_unpacked(case), folder / case)
+    return folder / case
+
+
+@cache
+def _unpacked(case: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="cometmq-golden-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with tarfile.open(GOLDEN / f"{case}.tar.gz") as archive:
         members = [
             member
@@ -74,7 +86,8 @@ def unpack(case: str, folder: Path) -> Path:
             if case in TIMED or not member.name.endswith("/timerwheel")
         ]
         archive.extractall(folder, members, filter="data")
-    return folder / case
+    copy_tree(folder / case, folder / "with-holes")
+    return folder / "with-holes"
 
 
 def key_of(field: Any) -> str:

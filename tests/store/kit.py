@@ -16,6 +16,7 @@ from cometmq.store.format.disk import Disk
 from cometmq.store.format.record import Message, Record, decode, encode_properties, pack_host
 from cometmq.store.message_store import AppendResult, MessageStore, PutStatus, RecoveryReport
 from cometmq.store.native_parts import NativeParts
+from cometmq.tests.harness.sparse import sparse_bytes
 
 HOST = pack_host("127.0.0.1", 10911)
 SEGMENT = 4096
@@ -163,9 +164,9 @@ class Kit:
             if path.is_file()
         }
 
-    def all_files(self) -> dict[str, bytes]:
+    def all_files(self) -> dict[str, tuple[int, dict[int, bytes]]]:
         return {
-            str(path.relative_to(self.root)): path.read_bytes()
+            str(path.relative_to(self.root)): sparse_bytes(path)
             for path in sorted(self.root.rglob("*"))
             if path.is_file()
         }
