@@ -68,6 +68,11 @@ INDEPENDENT_FILES = (
 )
 
 
+#: The cluster that runs now for `shared_cluster`, if any, and the files whose tests use it.
+_shared: list[Cluster] = []
+_sharing: set[Path] = set()
+
+
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Sends the tests of a file to one worker; tests of `INDEPENDENT_FILES` go to any worker."""
 
@@ -116,10 +121,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the long files first; keep the order of all others."""
+    """Sort the long files first, then those that share a cluster; keep the order of all others."""
     folder = Path(__file__).parent
     first = {folder / name: position for position, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: first.get(item.path, len(first)))
+    _sharing.update(item.path for item in items if "shared_cluster" in item.fixturenames)  # type: ignore[attr-defined]
+    items.sort(key=lambda item: first.get(item.path, len(first) + (item.path not in _sharing)))
     example_budget.apply(items)
 
 
@@ -159,14 +165,26 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def shared_cluster(
-    certificates: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def shared_cluster(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Provide one cluster of nameserver, master and slave for tests that do not change it.
 
     Behind the native door it has its own certificate, which clients can trust.
     """
+    if not _shared:
+        _shared.append(_started_cluster(certificates, tmp_path_factory.mktemp("cluster") / "data"))
+    return _shared[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stop the shared cluster when the next file does not use it: an idle one takes a twentieth of
+    a core."""
+    if _shared and (nextitem is None or nextitem.path not in _sharing):
+        _shared.pop().stop()
+
+
+def _started_cluster(certificates: Path, folder: Path) -> Cluster:
     # Transaction checks are sent within seconds, so that tests need not wait for half a minute.
     env = {
         "COMETMQ_TRANSACTION_TIME_OUT": "1500",
@@ -176,11 +194,12 @@ def shared_cluster(
     if NATIVE_DOOR:
         env["COMETMQ_FRONT_TLS_CERTIFICATE"] = str(certificates / "chain.pem")
         env["COMETMQ_FRONT_TLS_KEY"] = str(certificates / "key.pem")
-    cluster = Cluster(tmp_path_factory.mktemp("cluster") / "data", env=env)
+    cluster = Cluster(folder, env=env)
     try:
-        yield cluster.start()
-    finally:
+        return cluster.start()
+    except BaseException:
         cluster.stop()
+        raise
 
 
 @pytest.fixture

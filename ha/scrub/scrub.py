@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 #: Interval of the check for finished segments: damage before the digest is taken shows only in the
 #: checksums of records.
 _SEAL_EVERY_S: Final = 0.05
-#: The interval while the segment has more room than is written in it.
+#: The interval while the segment has more room than is written in it, or nothing is written.
 _SEAL_FAR_S: Final = 0.5
 _FAR_BYTES: Final = 256 << 20
 #: Pause before a failed save of a digest is retried.
@@ -104,15 +104,17 @@ class Scrub:
         self._tasks = []
 
     async def _seal_on(self) -> None:
+        seen = -1
         while True:
+            before, seen = seen, self._store.log_end
             try:
                 if self._store.log_end >= self._next_roll:
                     await self.seal()
             except OSError as error:
                 logger.warning("scrub.digest_not_saved error=%s", error)
                 await asyncio.sleep(_SEAL_RETRY_S)
-            room = self._next_roll - self._store.log_end
-            await asyncio.sleep(_SEAL_FAR_S if room > _FAR_BYTES else _SEAL_EVERY_S)
+            is_far = seen == before or self._next_roll - seen > _FAR_BYTES
+            await asyncio.sleep(_SEAL_FAR_S if is_far else _SEAL_EVERY_S)
 
     async def _scrub_on(self) -> None:
         interval_s = self._options.interval_s or None

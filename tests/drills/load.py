@@ -24,7 +24,6 @@ from cometmq.proto import v2
 from ..harness.wire import Wire, normal_message, receive_request
 from .history import History
 
-RETRY_S = 0.03
 #: A send without an answer is repeated after it.
 SEND_S = 3.0
 PAD = bytes(range(97, 123)) * 4096
@@ -38,7 +37,7 @@ class Sender:
     def __init__(self, options: argparse.Namespace, history: History, number: int) -> None:
         self._topic, self._history = options.topic, history
         self._group = f"{options.run}s{number}"
-        self._pause_s = options.pause
+        self._pause_s, self._retry_s = options.pause, options.retry
         self._size = options.size
         self._number = number
         self._run = sum(ord(letter) << 8 * at for at, letter in enumerate(options.run[:4]))
@@ -74,7 +73,7 @@ class Sender:
                     return
                 event = "fail" if code in REFUSED else "unknown"
                 self._history.write(event, identity, why=f"{code} {answer.status.message}"[:200])
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
 
 
 class Reader:
@@ -82,6 +81,7 @@ class Reader:
 
     def __init__(self, options: argparse.Namespace, history: History) -> None:
         self._topic, self._group, self._history = options.topic, options.group, history
+        self._retry_s = options.retry
 
     async def work(self, wire: Wire, stopping: asyncio.Event) -> None:
         """Receive until `stopping`."""
@@ -92,12 +92,12 @@ class Reader:
                 _, messages = await wire.receive(request, 5.0)
             except grpc.aio.AioRpcError as error:
                 self._history.write("silent", "", why=error.code().name)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
                 continue
             for message in messages:
                 self._history.write("got", message.body.split(b"|")[0].decode())
             if not messages:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
                 continue
             with suppress(grpc.aio.AioRpcError):
                 answer = await wire.ack(self._topic, self._group, messages, 5.0)
@@ -115,6 +115,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--run", default="a", help="tells the identities of several loads apart")
     parser.add_argument("--senders", type=int, default=12)
     parser.add_argument("--pause", type=float, default=0.0, help="of a sender between messages")
+    parser.add_argument("--retry", type=float, default=0.03, help="pause after a failed call")
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--readers", type=int, default=0)
     parser.add_argument("--group", default="")

@@ -38,8 +38,11 @@ DRAIN_IDLE_S = 13.0
 READ_HERE_BYTES = 2 << 20
 
 
-#: Of the sends between two steps of a drill, in the shortest one: tens of every sender's remain.
+#: Of the sends between two steps of a drill, and of their rate, in the shortest one: tens of every
+#: sender's remain.
 LEAST_SHARE = 0.25
+#: Of a client after a failed send, at full length.
+RETRY_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,9 @@ class Workload:
     readers: int = 2
     official: int = 2  # threads of the official client; 0: without it
     official_reads: bool = False
-    pause_s: float = 0.02  # of a raw sender between messages
+    pause_s: float = 0.02  # of a raw sender between messages, at full length
     size: int = 200
-    official_pause_s: float = 0.0  # of a thread of the official client
+    official_pause_s: float = 0.005  # of a thread of the official client, at full length
 
 
 class Stage:
@@ -132,8 +135,9 @@ class Stage:
                 self._client(
                     f"raw-{run}",
                     *("-m", "cometmq.tests.drills.load", "--run", run),
-                    *("--senders", str(workload.senders), "--pause", str(workload.pause_s)),
-                    *("--size", str(workload.size)),
+                    *("--senders", str(workload.senders), "--size", str(workload.size)),
+                    *("--pause", str(workload.pause_s / self.share)),
+                    *("--retry", str(RETRY_S / self.share)),
                 )
             )
         if workload.official:
@@ -143,7 +147,7 @@ class Stage:
                 self._client(
                     f"official-{run}",
                     *(script, "--run", run, "--senders", str(workload.official), *more),
-                    *("--pause", str(workload.official_pause_s)),
+                    *("--pause", str(workload.official_pause_s / self.share)),
                 )
             )
         if workload.readers:
@@ -204,6 +208,11 @@ class Stage:
         self._loads.append(self._client(f"sdk-{run}", *module, *words))
 
     @property
+    def share(self) -> float:
+        """The share of the full load."""
+        return max(self.scale, LEAST_SHARE)
+
+    @property
     def endpoints(self) -> str:
         """Return the endpoints for the clients."""
         return self.plant.endpoints
@@ -219,8 +228,7 @@ class Stage:
 
     def more_acks(self, count: int, seconds: float = START_S) -> int:
         """Wait for a number of further acknowledged sends: at full length `count`."""
-        share = max(self.scale, LEAST_SHARE)
-        return self.wait_acks(self.acks() + round(count * share), seconds)
+        return self.wait_acks(self.acks() + round(count * self.share), seconds)
 
     def _enough(self, count: int) -> bool:
         for process in self._loads:

@@ -58,7 +58,8 @@ async def gzip_bomb(one: Attacker) -> str:
 @attack(*TOO_LARGE)
 async def many_properties_of_a_message(one: Attacker) -> str:
     """1,000,000 user properties in one message."""
-    users = b"".join([sub(2, sub(1, b"%d" % n) + sub(2, b"v")) for n in range(1_000_000)])
+    begin, end = sub(2, sub(1, b"0000000") + sub(2, b"v")).split(b"0000000")
+    users = b"".join([b"%s%07d%s" % (begin, n, end) for n in range(1_000_000)])
     return await one.outcome(paths.SEND_MESSAGE, _message(users=users))
 
 
