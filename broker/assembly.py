@@ -142,7 +142,12 @@ def _core(  # noqa: PLR0917 - what the parts of the core are made of
     door: DoorConfig,
 ) -> Core:
     config, clock = runtime.config, runtime.clock
-    metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
+    metadata = Metadata(
+        config.auto_create_subscription_group,
+        config.max_topics,
+        config.max_groups,
+        clock.steady_ns,
+    )
     cluster = ClusterView(config.broker_name, clock.steady_ns)
     meta_log = MetaLog(metadata, store, clock.wall_ms)
     meta_log.load()

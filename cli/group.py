@@ -142,6 +142,12 @@ def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: A
     is_flag=True,
     help="Delete the group even if it has pending retries or dead letters.",
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Delete the group even if it has connected clients. It stays deleted for ten minutes, or "
+    "until it is created again.",
+)
 @broker_option
 @endpoint_option
 @output_option
@@ -152,6 +158,7 @@ def delete(
     dry_run: bool,
     yes: bool,
     accept_loss: bool,
+    force: bool,
     endpoint: str,
     output: str,
 ) -> None:
@@ -161,7 +168,9 @@ def delete(
     cometmq group delete billing --dry-run
     """
     delete_group(
-        v1.DeleteGroupRequest(name=name, keep_offsets=keep_offsets, accept_loss=accept_loss),
+        v1.DeleteGroupRequest(
+            name=name, keep_offsets=keep_offsets, accept_loss=accept_loss, force=force
+        ),
         endpoint,
         output,
         dry_run=dry_run,
@@ -187,6 +196,12 @@ def delete_group(
             "offsets_on": distinct(topic for _, plan in plans for topic in plan.offsets),
             "clients": max(plan.clients for _, plan in plans),
         }
+        clients = distinct(client for _, plan in plans for client in plan.client_ids)
+        if clients and not request.force and not dry_run:
+            raise CliError(
+                f"Group {name} has {document['clients']} connected clients: {', '.join(clients)}. "
+                "Stop them, or use --force."
+            )
         if messages and not request.accept_loss and not dry_run:
             raise CliError(
                 f"Group {name} has {messages} pending retries and dead letters. "

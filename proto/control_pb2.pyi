@@ -340,6 +340,7 @@ class MetaChange(_message.Message):
     QUOTA_DELETE_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     KEEP_OFFSETS_FIELD_NUMBER: _builtins.int
+    STAYS_DELETED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     topic_delete: _builtins.str
     group_delete: _builtins.str
@@ -350,6 +351,8 @@ class MetaChange(_message.Message):
     """new topics of the broker group are read-only"""
     keep_offsets: _builtins.bool
     """of a group_delete: a later group of this name keeps the offsets"""
+    stays_deleted_ms: _builtins.int
+    """Of a group_delete: how long clients do not create the group again; from the record's store time."""
     @_builtins.property
     def topic_upsert(self) -> Global___TopicConfig: ...
     @_builtins.property
@@ -372,10 +375,11 @@ class MetaChange(_message.Message):
         quota_delete: _builtins.str = ...,
         drained: _builtins.bool = ...,
         keep_offsets: _builtins.bool = ...,
+        stays_deleted_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "drained", b"drained", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "drained", b"drained", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "drained", b"drained", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "quota_delete", b"quota_delete", "quota_upsert", b"quota_upsert", "stays_deleted_ms", b"stays_deleted_ms", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "user_delete", b"user_delete", "user_upsert", b"user_upsert", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["topic_upsert", "topic_delete", "group_upsert", "group_delete", "user_upsert", "user_delete", "quota_upsert", "quota_delete", "drained"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
@@ -885,12 +889,15 @@ class DeleteGroupRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     keep_offsets: _builtins.bool
     dry_run: _builtins.bool
     accept_loss: _builtins.bool
     """required while its retry or dead-letter topics hold messages"""
     broker: _builtins.str
+    force: _builtins.bool
+    """Required while clients are connected: the group stays deleted for a time, although they call."""
     def __init__(
         self,
         *,
@@ -899,10 +906,11 @@ class DeleteGroupRequest(_message.Message):
         dry_run: _builtins.bool = ...,
         accept_loss: _builtins.bool = ...,
         broker: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "broker", b"broker", "dry_run", b"dry_run", "keep_offsets", b"keep_offsets", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "broker", b"broker", "dry_run", b"dry_run", "force", b"force", "keep_offsets", b"keep_offsets", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -919,6 +927,7 @@ class DeleteGroupResponse(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
+    CLIENT_IDS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     messages: _builtins.int
@@ -934,6 +943,10 @@ class DeleteGroupResponse(_message.Message):
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """topics on which the group loses its offsets"""
 
+    @_builtins.property
+    def client_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of some of them"""
+
     def __init__(
         self,
         *,
@@ -944,10 +957,11 @@ class DeleteGroupResponse(_message.Message):
         offsets: _abc.Iterable[_builtins.str] | None = ...,
         in_flight: _builtins.int = ...,
         clients: _builtins.int = ...,
+        client_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "in_flight", b"in_flight", "message", b"message", "messages", b"messages", "offsets", b"offsets", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_ids", b"client_ids", "clients", b"clients", "code", b"code", "in_flight", b"in_flight", "message", b"message", "messages", b"messages", "offsets", b"offsets", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 1_000
 #: Clients listed for one group; the progress has their number.
 CLIENTS_MAX = 1_000
+#: Time for the clients of a deleted group to be stopped.
+STAYS_DELETED_MS = 600_000
+#: Clients that a refusal names.
+_NAMED_CLIENTS = 10
 _RETRY_QUEUES_MAX = 1_024
 _DELAYS_MAX = 100
 _MULTIPLIER_MAX = 100
@@ -105,7 +109,9 @@ class GroupAdmin:
     ) -> v1.DeleteGroupResponse:
         """Delete a group, its retry and dead-letter topics and its offsets.
 
-        The group's own record is written last, so that an interrupted deletion can be repeated.
+        While clients are connected it must be forced, and the calls of clients do not create the
+        group again for `STAYS_DELETED_MS`. The group's own record is written last, so that an
+        interrupted deletion can be repeated.
         """
         check_group(request.name)
         rows = await self._progress.group_queues(request.name, rows_max=sys.maxsize)
@@ -114,9 +120,8 @@ class GroupAdmin:
             raise _unknown(request.name)
         topics = topics_of_group(self._metadata, request.name)
         waiting = await self._waiting.count(topics)
-        progress = self._progress.group_progress(
-            request.name, rows, len(self._progress.members_of(request.name))
-        )
+        members = self._progress.members_of(request.name)
+        progress = self._progress.group_progress(request.name, rows, len(members))
         answer = v1.DeleteGroupResponse(
             code=v2.OK,
             message="OK",
@@ -125,9 +130,16 @@ class GroupAdmin:
             offsets=[] if request.keep_offsets else sorted({row.topic for row in rows}),
             in_flight=sum(row.in_flight for row in rows),
             clients=progress.clients,
+            client_ids=sorted({member.client_id for member in members})[:_NAMED_CLIENTS],
         )
         if request.dry_run:
             return answer
+        if answer.clients and not request.force:
+            raise WireError(
+                v2.FORBIDDEN,
+                f"consumer group {request.name} has {answer.clients} connected clients "
+                f"({', '.join(answer.client_ids)}): stop them, or force the deletion",
+            )
         if answer.messages and not request.accept_loss:
             raise WireError(
                 v2.FORBIDDEN,
@@ -139,7 +151,8 @@ class GroupAdmin:
             self._removal.rewind_to_unacknowledged(group)
         for name in topics:
             self._meta_log.delete_topic(name)
-        end = self._meta_log.delete_group(request.name, request.keep_offsets)
+        stays_ms = STAYS_DELETED_MS if members else 0
+        end = self._meta_log.delete_group(request.name, request.keep_offsets, stays_ms)
         return await self._changes.when_durable(end, answer)
 
     async def list_all(

@@ -131,10 +131,15 @@ class MetaLog:
         self._remove_topic(name)
         return end
 
-    def delete_group(self, name: str, keep_offsets: bool) -> int:
-        """Append and apply the deletion of a group; return the log offset after it."""
-        end = self._write(v1.MetaChange(group_delete=name, keep_offsets=keep_offsets))
+    def delete_group(self, name: str, keep_offsets: bool, stays_deleted_ms: int = 0) -> int:
+        """Append and apply the deletion of a group; return the log offset after it. Clients do not
+        create the group again for `stays_deleted_ms`."""
+        change = v1.MetaChange(
+            group_delete=name, keep_offsets=keep_offsets, stays_deleted_ms=stays_deleted_ms
+        )
+        end = self._write(change)
         self._remove_group(name, keep_offsets)
+        self._metadata.refuse_group(name, stays_deleted_ms)
         return end
 
     def write_user(self, user: User) -> int:
@@ -310,13 +315,13 @@ class MetaLog:
     def _apply(self, record: Record) -> None:
         tag = record.properties_dict.get(_TAG)
         if tag == _TAG_META:
-            self._apply_change(v1.MetaChange.FromString(record.body))
+            self._apply_change(v1.MetaChange.FromString(record.body), record.store_timestamp_ms)
         elif tag == _TAG_SNAPSHOT:
             parts = self._assembly.add(v1.MetaSnapshot.FromString(record.body))
             if parts is not None:
                 self._apply_snapshot(parts)
 
-    def _apply_change(self, change: v1.MetaChange) -> None:
+    def _apply_change(self, change: v1.MetaChange, stored_ms: int) -> None:
         kind = change.WhichOneof("change")
         if change.version <= self.version:
             if kind == "topic_upsert" and change.topic_upsert.first_offsets:
@@ -333,6 +338,8 @@ class MetaLog:
             self._remove_topic(change.topic_delete)
         elif kind == "group_delete":
             self._remove_group(change.group_delete, change.keep_offsets)
+            passed_ms = max(0, self._wall_ms() - stored_ms)
+            self._metadata.refuse_group(change.group_delete, change.stays_deleted_ms - passed_ms)
         elif kind == "user_upsert":
             self._metadata.put_user(user_of(change.user_upsert))
         elif kind == "user_delete":

@@ -9,6 +9,7 @@ kept and written back. The log is primary (`log.py`); `config/topics.json` and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ TYPE_NAMES: Mapping[str, int] = {
 _NAME_OF_TYPE = {number: name for name, number in TYPE_NAMES.items()}
 _TYPE_ATTRIBUTE = "message.type"
 
+#: Of deleted groups that had clients; the oldest is forgotten first.
+_REFUSED_GROUPS_MAX = 1_000
 _RETRY_TOPIC_PREFIX = "%RETRY%"
 _MAX_ATTEMPTS = 17
 # Fields of a group's `extra` that log records carry; absent means default.
@@ -150,7 +153,13 @@ def _exponential(policy: Mapping[str, Any]) -> tuple[int, ...]:
 class Metadata:
     """The tables as of the log end (leader) or the dispatched log (follower)."""
 
-    def __init__(self, auto_create_group: bool, max_topics: int, max_groups: int) -> None:
+    def __init__(
+        self,
+        auto_create_group: bool,
+        max_topics: int,
+        max_groups: int,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.users: dict[str, User] = {}
@@ -162,6 +171,9 @@ class Metadata:
         self.version = 0
         #: Increases with every change of a user; caches of decisions compare it.
         self.users_version = 0
+        #: Deleted groups that clients do not create again, with the end in steady time.
+        self._refused: dict[str, int] = {}
+        self._steady_ns = steady_ns
         self._record_group: Callable[[Group], bool] | None = None
         self._change_listener: Callable[[], None] | None = None
         self._auto_create_group = auto_create_group
@@ -211,6 +223,11 @@ class Metadata:
             raise WireError(
                 v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group does not exist: create {name} first"
             )
+        if self._refused.get(name, 0) > self._steady_ns():
+            raise WireError(
+                v2.CONSUMER_GROUP_NOT_FOUND,
+                f"consumer group {name} was deleted while it had clients: create it first",
+            )
         group = Group(name)
         if self._record_group is not None:
             self.check_group_limit(name)
@@ -244,6 +261,7 @@ class Metadata:
         known = self.groups.get(group.name)
         if known is not None:
             group.inherit(known)
+        self._refused.pop(group.name, None)
         self.groups[group.name] = group
         self._changed(routes=False)
 
@@ -257,6 +275,15 @@ class Metadata:
         """Remove a group if it exists."""
         if self.groups.pop(name, None) is not None:
             self._changed(routes=False)
+
+    def refuse_group(self, name: str, duration_ms: int) -> None:
+        """Do not let clients create a deleted group for some time, unless it is created before."""
+        if duration_ms <= 0:
+            return
+        self._refused.pop(name, None)
+        if len(self._refused) >= _REFUSED_GROUPS_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[name] = self._steady_ns() + duration_ms * 1_000_000
 
     def put_user(self, user: User) -> None:
         """Create or replace a user."""

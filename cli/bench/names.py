@@ -75,7 +75,7 @@ def _create(groups: BrokerGroups, names: Names, workload: Workload) -> None:
 def _delete(groups: BrokerGroups, names: Names) -> None:
     """Delete both; what remains is named on stderr."""
     topic = v1.DeleteTopicRequest(name=names.topic, accept_loss=True)
-    group = v1.DeleteGroupRequest(name=names.group, accept_loss=True)
+    group = v1.DeleteGroupRequest(name=names.group, accept_loss=True, force=True)
     left = (
         ("topic", names.topic, groups.each(paths.DELETE_TOPIC, topic, v1.DeleteTopicResponse)),
         ("group", names.group, groups.each(paths.DELETE_GROUP, group, v1.DeleteGroupResponse)),

@@ -27,6 +27,7 @@ class Wanted:
     prune: bool = False
     #: Delete topics and groups even if they hold messages.
     accept_loss: bool = False
+    force: bool = False
 
 
 def changes(
@@ -63,7 +64,7 @@ def _changes(
     kept = {each.name for each in definitions}
     for name, config in present.items() if wanted.prune else ():
         if name not in kept and not (kind is USERS and config.is_super):
-            calls = (_deletion(kind, name, accept_loss=wanted.accept_loss),)
+            calls = (_deletion(kind, name, wanted),)
             yield Difference(broker, kind.name, name, "delete", "", calls)
 
 
@@ -85,12 +86,12 @@ def _creation(kind: Kind, definition: Definition, config: Any) -> Iterator[Call]
             yield paths.PUT_POLICY, put, v1.UserResponse
 
 
-def _deletion(kind: Kind, name: str, *, accept_loss: bool) -> Call:
+def _deletion(kind: Kind, name: str, wanted: Wanted) -> Call:
     if kind.title == "topics":
-        topic = v1.DeleteTopicRequest(name=name, accept_loss=accept_loss)
+        topic = v1.DeleteTopicRequest(name=name, accept_loss=wanted.accept_loss)
         return paths.DELETE_TOPIC, topic, v1.DeleteTopicResponse
     if kind.title == "groups":
-        group = v1.DeleteGroupRequest(name=name, accept_loss=accept_loss)
+        group = v1.DeleteGroupRequest(name=name, accept_loss=wanted.accept_loss, force=wanted.force)
         return paths.DELETE_GROUP, group, v1.DeleteGroupResponse
     if kind is USERS:
         return paths.DELETE_USER, v1.DeleteUserRequest(name=name), v1.UserResponse

@@ -80,6 +80,11 @@ def exported(groups: BrokerGroups) -> dict[str, Any]:
     is_flag=True,
     help="With --prune: delete topics and groups even if they hold messages.",
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --prune: delete groups even if they have connected clients.",
+)
 @plan_options
 @broker_option
 @endpoint_option
@@ -89,6 +94,7 @@ def apply(
     file: Path,
     prune: bool,
     accept_loss: bool,
+    force: bool,
     dry_run: bool,
     yes: bool,
     endpoint: str,
@@ -105,7 +111,9 @@ def apply(
     """
     if accept_loss and not prune:
         raise CliError("--accept-loss needs --prune.", Exit.USAGE)
-    wanted = Wanted(read_definitions(file), prune, accept_loss)
+    if force and not prune:
+        raise CliError("--force needs --prune.", Exit.USAGE)
+    wanted = Wanted(read_definitions(file), prune, accept_loss, force)
     with broker_groups(endpoint) as groups:
         found, unread = changes(groups, wanted)
         for name, error in unread:

@@ -98,7 +98,7 @@ def clean_up(way: Way) -> None:
     if not way.made:
         return
     with Connection(way.endpoint) as connection:
-        group = v1.DeleteGroupRequest(name=_GROUP, accept_loss=True)
+        group = v1.DeleteGroupRequest(name=_GROUP, accept_loss=True, force=True)
         topic = v1.DeleteTopicRequest(name=way.topic, accept_loss=True)
         connection.call(paths.DELETE_GROUP, group, v1.DeleteGroupResponse)
         connection.call(paths.DELETE_TOPIC, topic, v1.DeleteTopicResponse)

@@ -6,6 +6,7 @@ The lag counts messages that are not consumed yet, with those in flight and in r
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +26,8 @@ from .named import Section, searched
 _ATTEMPTS_MAX = 1_000
 _SORTS = ("name", "lag", "dead letters")
 _SECTION = Section(
-    *("group", "/groups", paths.DELETE_GROUP, v1.DeleteGroupRequest, v1.DeleteGroupResponse),
+    *("group", "/groups", paths.DELETE_GROUP, partial(v1.DeleteGroupRequest, force=True)),
+    v1.DeleteGroupResponse,
     {
         "created": "The group is created.",
         "unchanged": "The group existed with these settings.",
@@ -297,7 +299,8 @@ def _losses(plans: Sequence[v1.DeleteGroupResponse]) -> list[str]:
         f"Topics that are deleted: {', '.join(topics) or 'none'}.",
         f"Pending retries and dead letters that are lost: {sum(p.messages for p in plans):,}.",
         f"Offsets that are lost on: {', '.join(offsets) or 'no topic'}.",
-        f"Connected clients: {max(plan.clients for plan in plans)}.",
+        f"Connected clients, for which the group stays deleted for ten minutes: "
+        f"{max(plan.clients for plan in plans)}.",
     ]
 
 

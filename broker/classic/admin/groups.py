@@ -93,7 +93,10 @@ class ToolGroups:
         header = read(GroupName, command.fields)
         if self._metadata.group(header.group) is not None:
             request = v1.DeleteGroupRequest(
-                name=header.group, keep_offsets=not header.clean_offset, accept_loss=True
+                name=header.group,
+                keep_offsets=not header.clean_offset,
+                accept_loss=True,
+                force=True,
             )
             await self._groups.delete(request, RequestContext())
         return reply(Reply.SUCCESS)
