@@ -9,7 +9,6 @@ kept and written back. The log is primary (`log.py`); `config/topics.json` and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +157,7 @@ class Metadata:
         auto_create_group: bool,
         max_topics: int,
         max_groups: int,
-        steady_ns: Callable[[], int] = time.monotonic_ns,
+        steady_ns: Callable[[], int],
     ) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}

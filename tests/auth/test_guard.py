@@ -14,6 +14,7 @@ from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.metadata.tables import Metadata
+from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.errors import WireError
@@ -30,7 +31,7 @@ class World:
     def __init__(self, *, authorize: bool = True, clock_skew_ms: int = 0) -> None:
         self.now_ms = TIME_MS
         self.refused: Counter[str] = Counter()
-        self.metadata = Metadata(True, 10, 10)
+        self.metadata = Metadata(True, 10, 10, Clock().steady_ns)
         self.guard = Guard(
             metadata=self.metadata,
             keys=KEYS,

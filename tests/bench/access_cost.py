@@ -22,6 +22,7 @@ from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.access.quotas import Quotas
 from cometmq.broker.metadata.tables import Metadata
+from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.proto import paths, v2
 from cometmq.tests.bench.rows import Row, show
@@ -37,7 +38,7 @@ Check = Callable[[v2.SendMessageRequest, RequestContext], None]
 def world() -> tuple[Guard, Quotas, Metadata]:
     """Return a guard and quotas with one user that may send to one topic."""
     keys = KeySource("", _KEY, Path("unused"))
-    metadata = Metadata(True, 10, 10)
+    metadata = Metadata(True, 10, 10, Clock().steady_ns)
     policy = Policy(ResourcePattern.parse("Topic:orders"), parse_actions("Pub"), True)
     metadata.put_user(User("service", keys.key.seal("service", "secret-key"), policies=(policy,)))
     guard = Guard(

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cometmq.broker.metadata.log import MetaLog
 from cometmq.broker.metadata.tables import Group, Metadata, Topic
+from cometmq.front.clock import Clock
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message
 from cometmq.store.format.results import PutStatus
@@ -52,7 +53,7 @@ class Tables(RuleBasedStateMachine):
         )
         self.store = MessageStore(config, self._wall_ms)
         self.store.open()
-        self.metadata = Metadata(True, 1_000, 1_000)
+        self.metadata = Metadata(True, 1_000, 1_000, Clock().steady_ns)
         self.log = MetaLog(self.metadata, self.store, self._wall_ms)
         self.log.load()
         self.store.on_new_segment = self.log.snapshot

@@ -28,6 +28,7 @@ from cometmq.broker.metadata.tables import (
     topic_to_json,
     type_attribute,
 )
+from cometmq.front.clock import Clock
 from cometmq.proto import v1, v2
 from cometmq.proto.errors import WireError
 
@@ -140,7 +141,9 @@ def test_the_default_backoff_is_the_delay_levels() -> None:
 
 def test_groups_are_created_only_if_enabled() -> None:
     written: list[str] = []
-    tables = Metadata(auto_create_group=True, max_topics=10, max_groups=1)
+    tables = Metadata(
+        auto_create_group=True, max_topics=10, max_groups=1, steady_ns=Clock().steady_ns
+    )
     assert tables.ensure_group("g").max_attempts == 17
     assert tables.group("g") is None, "a follower never writes"
 
@@ -155,14 +158,18 @@ def test_groups_are_created_only_if_enabled() -> None:
     with pytest.raises(WireError) as refused:
         tables.ensure_group("one too many")
     assert refused.value.code == v2.FORBIDDEN
-    strict = Metadata(auto_create_group=False, max_topics=10, max_groups=10)
+    strict = Metadata(
+        auto_create_group=False, max_topics=10, max_groups=10, steady_ns=Clock().steady_ns
+    )
     with pytest.raises(WireError) as missing:
         strict.ensure_group("g")
     assert missing.value.code == v2.CONSUMER_GROUP_NOT_FOUND
 
 
 def test_the_version_increases_with_every_topic_change() -> None:
-    tables = Metadata(auto_create_group=True, max_topics=1, max_groups=1)
+    tables = Metadata(
+        auto_create_group=True, max_topics=1, max_groups=1, steady_ns=Clock().steady_ns
+    )
     tables.put_topic(Topic("t", 1, 1))
     tables.put_group(Group("g"))
     assert tables.version == 1

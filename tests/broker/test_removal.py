@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from cometmq.broker.admin.removal import retry_topics_of_topic, topics_of_group
 from cometmq.broker.metadata.tables import Group, Metadata, Topic
 from cometmq.broker.pop.retry import queue_topics
+from cometmq.front.clock import Clock
 
 NAMES = st.sampled_from(["a", "b", "a_b", "b_a", "a_b_c", "c"])
 
 
 def tables(topics: list[str], groups: list[str]) -> Metadata:
-    metadata = Metadata(True, 1_000, 1_000)
+    metadata = Metadata(True, 1_000, 1_000, Clock().steady_ns)
     for topic in topics:
         metadata.put_topic(Topic(topic, 1, 1))
     for group in groups:
