@@ -44,6 +44,7 @@ from ..delay.delayed import SENT_BUCKETS
 from ..delay.recall_handle import RecallHandle
 from ..messages.stored_properties import in_bucket_order
 from ..messages.validation import check_group, check_topic
+from ..metadata.tables import TEMPLATE_TOPIC
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
@@ -251,13 +252,11 @@ class ClassicSends:
             if batch:
                 raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
             return self._retry_topic(header)
-        topic = self._sender.topic_to_send(name) if self._may_be_sent(name) else None
-        if topic is None:
+        if self._metadata.topic(name) is not None:
+            return self._sender.topic_to_send(name)
+        if not self._config.auto_create_topic_enable or header.default_topic != TEMPLATE_TOPIC:
             raise RemotingError(Reply.TOPIC_NOT_EXIST, no_topic(name))
-        return topic
-
-    def _may_be_sent(self, name: str) -> bool:
-        return self._metadata.topic(name) is not None or self._config.auto_create_topic_enable
+        return self._sender.topic_to_send(name, max(1, header.default_topic_queues))
 
     def _retry_topic(self, header: SendMessage) -> Topic:
         """Return the retry topic of a group, or its dead-letter topic after the last attempt."""

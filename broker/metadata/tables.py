@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
+#: Classic producers without a route for a topic take that of this one; no message is in it.
+TEMPLATE_TOPIC = "TBW102"
+_PERM_INHERIT = 1
 
 TYPE_NAMES: Mapping[str, int] = {
     "NORMAL": v2.NORMAL,
@@ -327,6 +330,11 @@ class Metadata:
             self.version += 1
         if self._change_listener is not None:
             self._change_listener()
+
+
+def template_topic(queues: int) -> Topic:
+    """Return the template of automatically created topics."""
+    return Topic(TEMPLATE_TOPIC, queues, queues, PERM_DEFAULT | _PERM_INHERIT)
 
 
 def topic_from_json(name: str, bean: Mapping[str, Any]) -> Topic:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ...proto import v1
+from ..metadata.tables import template_topic
 from .cluster_view import MemberView
 from .registrar import Registrant, Registrar
 
@@ -92,6 +93,9 @@ class Membership:
             self._registration,
             self._metadata,
             self._cluster,
+            template_topic(self._config.default_topic_queue_nums)
+            if self._config.auto_create_topic_enable
+            else None,
         )
         registrar = Registrar(self._config.namesrv_addresses(), registrant)
         self._registrar = registrar

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import grpc
@@ -24,7 +24,7 @@ from ...proto.addresses import host_port
 
 if TYPE_CHECKING:
     from ...proto.node_links import NodeLinks
-    from ..metadata.tables import Metadata
+    from ..metadata.tables import Metadata, Topic
     from .cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class Registrant(Struct, frozen=True):
     describe: Callable[[], v1.RegisterRequest]
     metadata: Metadata
     view: ClusterView
+    #: Registered beside those of `metadata`.
+    template: Topic | None
 
 
 class Registrar:
@@ -148,7 +150,7 @@ class _NameserverLink:
                     perm=topic.perm,
                     message_type=topic.message_type,
                 )
-                for topic in self._own.metadata.topics.values()
+                for topic in self._topics()
             )
         answer = v1.RegisterResponse.FromString(await self._call(paths.REGISTER, request))
         if answer.cluster_version != self._cluster_version:
@@ -158,6 +160,11 @@ class _NameserverLink:
         self._need_full = answer.need_full
         self.answered.set()
         return 0.0 if answer.need_full and not full else self._own.period_ms / 1000
+
+    def _topics(self) -> Iterator[Topic]:
+        yield from self._own.metadata.topics.values()
+        if self._own.template is not None:
+            yield self._own.template
 
     async def _fetch(self, version: int) -> None:
         request = v1.GetClusterRequest(known_version=self._cluster_version)

@@ -272,12 +272,12 @@ class Sender:
         request gets its answer. Raises WireError."""
         self._queue.add(request, ctx, request)
 
-    def topic_to_send(self, name: str) -> Topic:
+    def topic_to_send(self, name: str, template_queues: int = 0) -> Topic:
         """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
 
-        `name` is a legal topic name.
+        `name` is a legal topic name; `template_queues`: see `AutoTopics.topic_or_new`.
         """
-        return writable_topic(self._auto_topics.topic_or_new(name), name)
+        return writable_topic(self._auto_topics.topic_or_new(name, template_queues), name)
 
     @property
     def waiting(self) -> int:

@@ -180,7 +180,9 @@ async def test_properties_of_the_broker_are_not_taken_from_clients(tmp_path: Pat
 async def test_topics_are_created_by_a_send_if_that_is_allowed(tmp_path: Path) -> None:
     async with classic(tmp_path, auto_create_topic_enable=True) as (live, client):
         assert (await client.post(message(b=TOPIC + "2"))).code == Reply.SUCCESS
-        assert TOPIC + "2" in live.node.metadata.topics
+        assert live.node.metadata.topics[TOPIC + "2"].write_queues == 4, "as the client wants"
+        answer = await client.post(message(b=TOPIC + "3", c="other"))
+        assert answer.code == Reply.TOPIC_NOT_EXIST, "no template"
 
 
 async def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:

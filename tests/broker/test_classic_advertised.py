@@ -128,3 +128,32 @@ async def test_a_follower_passes_on_to_the_leader_s_own_address(tmp_path: Path) 
                     route = await client.call(Request.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC)
                     if json.loads(route.body)["brokerDatas"][0]["brokerAddrs"] == named:
                         break
+
+
+async def test_brokers_that_create_topics_are_the_route_of_the_template(tmp_path: Path) -> None:
+    """As a classic producer without a route does: each broker group creates the topic."""
+    async with classic_nameserver() as (address, port), RemotingClient(port) as names:
+        chosen = [
+            settings(
+                tmp_path / name,
+                namesrv_addr=address,
+                remoting_listen_port=-1,
+                broker_name=name,
+                auto_create_topic_enable=name != "c",
+            )
+            for name in "abc"
+        ]
+        async with running(chosen[0]) as a, running(chosen[1]) as b, running(chosen[2]):
+            asked = {"topic": "new"}
+            answer = await names.call(Request.GET_ROUTEINFO_BY_TOPIC, **asked)
+            assert answer.code == Reply.TOPIC_NOT_EXIST
+            await wait_for_routes(port, ["TBW102"])
+            route = await names.call(Request.GET_ROUTEINFO_BY_TOPIC, topic="TBW102")
+            queues = json.loads(route.body)["queueDatas"]
+            assert {each["brokerName"]: each["perm"] for each in queues} == {"a": 7, "b": 7}
+            for live in (a, b):
+                async with RemotingClient(port_of(live)) as client:
+                    answer = await client.post(message(b="new", d=3, e=2))
+                assert answer.code == Reply.SUCCESS
+                assert live.node.metadata.topics["new"].write_queues == 3
+            await wait_for_routes(port, ["new"])

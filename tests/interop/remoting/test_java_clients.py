@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
-from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.metadata.tables import TEMPLATE_TOPIC, Topic
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto.tls_config import TlsConfig
@@ -40,6 +40,8 @@ TOPICS = {
     ),
     "Pop": ("pop",),
 }
+#: Its topics are created by its sends (`autoCreateTopicEnable`).
+CREATES = "Classic"
 #: Pop came with 5.x.
 RUNS = [(version, program) for version in ("5.5.0", "4.9.8") for program in TOPICS][:-1]
 
@@ -93,6 +95,7 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
         # 4.9.8 sends its first heartbeat half a minute after its first message.
         transaction_check_max=100,
         recall_message_enable=True,
+        auto_create_topic_enable=program == CREATES,
     )
     home = tmp_path / "home"
     home.mkdir()
@@ -101,7 +104,9 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
             async with live.client() as wire:
                 # The last one in the namespace of its clients.
                 topics = [*(f"java-{kind}" for kind in TOPICS[program]), "space%java-spaced"]
-                for topic in topics:
+                if program == CREATES:
+                    topics = [TEMPLATE_TOPIC]
+                for topic in topics if program != CREATES else ():
                     await create_topic(wire, topic, queues=4)
                 await create_group(wire, "java-popped")
             await pop_mode(live)
