@@ -58,6 +58,9 @@ def settings(directory: Path, **broker: Any) -> Settings:
         StoreConfig(
             store_path_root_dir=str(directory),
             mapped_file_size_commit_log=SEGMENT,
+            # A stop reads the slots of the index: of the default size for 10 ms.
+            max_hash_slot_num=10_000,
+            max_index_num=40_000,
             # Nor does a stall or a slow disk refuse a send.
             os_page_cache_busy_time_out_mills=60_000,
             sync_flush_timeout=60_000,

@@ -25,8 +25,8 @@ def test_each_row_has_a_name_of_its_own() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "stop-leader",
         "vanished",
+        pytest.param("stop-leader", marks=pytest.mark.slow),
         # Slow lane: on a busy machine a client may stay silent until the link is back.
         pytest.param("one-way", marks=pytest.mark.slow),
     ],

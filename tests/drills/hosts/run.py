@@ -91,7 +91,7 @@ def run_row(row: Row, rounds: int, folder: Path, programs: Programs) -> tuple[Re
     verdict = Verdict(row.name, row.title, "sync")
     result = Result(row.name, row.title, row.goal_ms)
     plant = HostPlant(folder, setup, Lab(folder))
-    with Stage(folder, setup, verdict, plant=plant) as stage:
+    with Stage(folder, setup, verdict, scale=1.0, plant=plant) as stage:
         try:
             stage.open()
             stage.read()
