@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..messages.validation import MIXED, check_topic
+from ..messages.validation import MIXED, check_classic_topic
 from ..metadata.codec import topic_message
 from ..metadata.tables import (
     PERM_DEFAULT,
@@ -218,7 +218,7 @@ class TopicAdmin:
         )
 
     def _check_name(self, name: str) -> None:
-        check_topic(name)
+        check_classic_topic(name)
         if name in self._own_names:
             raise WireError(v2.ILLEGAL_TOPIC, f"{name} is a system topic")
 

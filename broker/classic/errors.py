@@ -10,7 +10,7 @@ from ...proto import v2
 from ...proto.errors import WireError
 from ...remoting.codes import Reply
 from ...remoting.connection import RemotingError
-from ..messages.validation import check_group, check_topic
+from ..messages.validation import check_classic_topic, check_group
 
 if TYPE_CHECKING:
     from ...remoting.connection import Connection
@@ -68,7 +68,7 @@ def context_of(peer: Connection, client_id: str, request_bytes: int = 0) -> Requ
 
 def known_topic(metadata: Metadata, name: str) -> Topic:
     """Return the topic. Raises WireError, RemotingError."""
-    check_topic(name)
+    check_classic_topic(name)
     topic = metadata.topic(name)
     if topic is None:
         raise RemotingError(Reply.TOPIC_NOT_EXIST, no_topic(name))

@@ -15,9 +15,12 @@ from ...remoting.headers import QueryMessage, ViewMessage
 from ...store.format.errors import StoreError
 from ...store.format.record import Record, decode
 from ...store.query import TIME_MAX_MS, KeyQuery
+from ..messages.validation import OPEN_TOPICS, SEARCHED_TOPICS
 from ..metadata.tables import is_system_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
 
@@ -41,8 +44,8 @@ class ClassicQueries:
         """Answer QUERY_MESSAGE."""
         header = command.header(QueryMessage)
         self._pump.catch_up()
-        if is_system_topic(header.topic):
-            return reply(Reply.QUERY_NOT_FOUND, "system topics are not searched")
+        if is_system_topic(header.topic) and header.topic not in SEARCHED_TOPICS:
+            return reply(Reply.QUERY_NOT_FOUND, f"{header.topic} is not searched")
         asked = KeyQuery(
             header.topic,
             header.key,
@@ -76,7 +79,7 @@ class ClassicQueries:
     def view(self, command: Command, _: Connection) -> Command:
         """Answer VIEW_MESSAGE_BY_ID."""
         offset = command.header(ViewMessage).offset
-        if clients_record(self._store, offset) is None:
+        if shown_record(self._store, offset) is None:
             remark = f"can not find message by the offset, {offset}"
             return reply(Reply.SYSTEM_ERROR, remark)
         return reply(Reply.SUCCESS, body=self._store.record_at(offset))
@@ -84,10 +87,18 @@ class ClassicQueries:
 
 def clients_record(store: MessageStore, offset: int) -> Record | None:
     """Return the client's message that begins at a position of the log, or None."""
+    return _record(store, offset, OPEN_TOPICS)
+
+
+def shown_record(store: MessageStore, offset: int) -> Record | None:
+    """Return the message that begins at a position of the log, also one that waits, or None."""
+    return _record(store, offset, SEARCHED_TOPICS)
+
+
+def _record(store: MessageStore, offset: int, system_topics: Container[str]) -> Record | None:
     try:
         record = decode(store.record_at(offset))
     except (StoreError, ValueError, OSError):
         return None
-    if record.physical_offset != offset or is_system_topic(record.topic):
-        return None
-    return record
+    is_hidden = is_system_topic(record.topic) and record.topic not in system_topics
+    return None if record.physical_offset != offset or is_hidden else record

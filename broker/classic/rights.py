@@ -45,10 +45,11 @@ from .bodies import (
     sent_header,
 )
 from .pop import asked_topic
-from .queries import clients_record
+from .queries import clients_record, shown_record
 
 if TYPE_CHECKING:
     from ...remoting.command import Command
+    from ...store.format.record import Record
     from ...store.message_store import MessageStore
     from ..access.rights import Need, Needs
     from ..transactions.service import Transactions
@@ -67,11 +68,11 @@ def rights(
     topic of what it names by position. They raise HeaderError, RemotingError, WireError."""
 
     def view(command: Command) -> Needs:
-        return (_of_record(store, command.header(ViewMessage).offset),)
+        return (_of_record(shown_record, store, command.header(ViewMessage).offset),)
 
     def send_back(command: Command) -> Needs:
         header = command.header(SendBack)
-        return _group(header.group), _of_record(store, header.offset)
+        return _group(header.group), _of_record(clients_record, store, header.offset)
 
     def end(command: Command) -> Needs:
         header = command.header(EndTransaction)
@@ -100,8 +101,10 @@ def _send_to(topic: str) -> Need:
     return TOPIC, topic, _SUB if is_retry_topic(topic) else _PUB
 
 
-def _of_record(store: MessageStore, offset: int) -> Need:
-    record = clients_record(store, offset)
+def _of_record(
+    read: Callable[[MessageStore, int], Record | None], store: MessageStore, offset: int
+) -> Need:
+    record = read(store, offset)
     if record is None:
         raise RemotingError(Reply.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     return _read(record.topic)

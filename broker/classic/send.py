@@ -43,7 +43,7 @@ from ...store.timer.rules import (
 from ..delay.delayed import SENT_BUCKETS
 from ..delay.recall_handle import RecallHandle
 from ..messages.stored_properties import in_bucket_order
-from ..messages.validation import check_group, check_topic
+from ..messages.validation import check_classic_topic, check_group
 from ..metadata.tables import TEMPLATE_TOPIC
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
@@ -247,7 +247,7 @@ class ClassicSends:
     def _topic(self, header: SendMessage, batch: bool) -> Topic:
         """Return the topic that the message goes to. Raises WireError, RemotingError."""
         name = header.topic
-        check_topic(name)
+        check_classic_topic(name)
         if is_retry_topic(name):
             if batch:
                 raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")

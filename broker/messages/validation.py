@@ -47,6 +47,12 @@ SYSTEM_TOPICS = _names(
     """
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+#: System topics that classic clients write and read: message traces, Apache's benchmark.
+OPEN_TOPICS = _names("RMQ_SYS_TRACE_TOPIC BenchmarkTest")
+#: System topics whose messages tools look up: those, and messages that wait.
+SEARCHED_TOPICS = OPEN_TOPICS | _names(
+    "RMQ_SYS_TRANS_HALF_TOPIC SCHEDULE_TOPIC_XXXX rmq_sys_wheel_timer"
+)
 SYSTEM_GROUPS = _names(
     """
     DEFAULT_CONSUMER DEFAULT_PRODUCER TOOLS_CONSUMER SCHEDULE_CONSUMER FILTERSRV_CONSUMER
@@ -111,6 +117,12 @@ def check_topic(name: str) -> None:
     problem = _TOPIC_TOO_LONG if len(name) > MAX_TOPIC_LENGTH else _topic_problem(name)
     if problem:
         raise WireError(v2.ILLEGAL_TOPIC, problem)
+
+
+def check_classic_topic(name: str) -> None:
+    """Raise ILLEGAL_TOPIC unless classic clients and tools may use the name."""
+    if name not in OPEN_TOPICS:
+        check_topic(name)
 
 
 def check_group(name: str) -> None:

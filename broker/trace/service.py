@@ -10,6 +10,7 @@ are dropped and counted.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
@@ -70,8 +71,10 @@ class TraceService:
         self._appender = appender
 
     def lead(self) -> None:
-        """Start to collect records."""
+        """Start to collect records, and offer the topic to clients that trace themselves."""
         self._leads = True
+        with suppress(WireError):  # the log accepts nothing now: the next flush creates it
+            self._system_topics.ensure(TRACE_TOPIC)
 
     def follow(self) -> None:
         """Stop to collect records, and drop the collected ones: the log is the new leader's."""
@@ -81,8 +84,8 @@ class TraceService:
         self._batch = TraceBatch()
 
     def sent(self, ready: Prepared, results: list[AppendResult]) -> None:
-        """Trace the stored messages of a request."""
-        if not self._leads:
+        """Trace the stored messages of a request, but not those that are traces."""
+        if not self._leads or ready.topic == TRACE_TOPIC:
             return
         for message, result in zip(ready.messages, results, strict=True):
             if result.status is PutStatus.PUT_OK:
