@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..lite.names import BOUND_TOPIC, WILDCARD
+from ..lite.names import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
@@ -97,12 +97,37 @@ class GroupAdmin:
             return answer
         metadata.check_group_limit(group.name)
         self._changes.check_writable()
+        if known is not None:
+            self._check_waiting(known, group)
         if request.dry_run:
             return answer
         write = partial(self._meta_log.write_group, group)
         if is_new:
             return self._changes.create(write, answer, what="consumer_group", system=False)
         return self._changes.when_durable(write(), answer)
+
+    def _check_waiting(self, before: Group, after: Group) -> None:
+        """Raise FORBIDDEN if messages wait where the group would no longer look."""
+        becomes_ordered = after.orderly and not before.orderly
+        binds_other = bound_topic(before) not in ("", bound_topic(after))
+        if not becomes_ordered and not binds_other:
+            return
+        retries = waiting = 0
+        for _, row in self._progress.all_group_queues((before.name,)):
+            retries += row.lag if row.retry else 0
+            waiting += row.lag if is_lite_queue(row.topic) else 0
+        if becomes_ordered and retries:
+            raise WireError(
+                v2.FORBIDDEN,
+                f"{retries} messages of group {before.name} wait for a retry, which an ordered "
+                "group does not read: consume them first",
+            )
+        if binds_other and waiting:
+            raise WireError(
+                v2.FORBIDDEN,
+                f"{waiting} messages wait for group {before.name} on lite topics of "
+                f"{bound_topic(before)}: consume them first",
+            )
 
     async def delete(
         self, request: v1.DeleteGroupRequest, ctx: RequestContext

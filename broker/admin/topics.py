@@ -240,6 +240,8 @@ class TopicAdmin:
             return Topic(request.name, read, write, perm, kind, attributes)
         if read < known.read_queues and not request.accept_loss:
             self._check_unread(known, read)
+        if v2.LITE in (kind, known.message_type) and kind != known.message_type:
+            self._check_no_messages(known)
         return replace(
             known,
             read_queues=read,
@@ -286,6 +288,17 @@ class TopicAdmin:
         if known is None or kind != known.message_type:
             attributes[MESSAGE_TYPE] = type_name(kind)
         return kind, attributes
+
+    def _check_no_messages(self, topic: Topic) -> None:
+        """Refuse a type whose consumers read other queues, while the topic holds messages."""
+        self._pump.catch_up()
+        held = self._progress.held_messages(topic.name)
+        if held:
+            raise WireError(
+                v2.FORBIDDEN,
+                f"topic {topic.name} holds {held} messages, and consumers of lite topics read "
+                "other queues: create another topic",
+            )
 
     def _check_unread(self, topic: Topic, read_queues: int) -> None:
         """Refuse to remove read queues with messages that a group has not consumed."""

@@ -104,6 +104,26 @@ async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
         assert (await delete(wire, "TOOLS_CONSUMER")).code == v2.ILLEGAL_CONSUMER_GROUP
 
 
+async def test_a_group_becomes_ordered_only_when_no_message_waits_for_a_retry(
+    tmp_path: Path,
+) -> None:
+    """A FIFO group reads no retry topic: the message would wait where nobody looks."""
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _consumed_in_part(one)
+        refused = await create_group(wire, "g", orderly=True)
+        assert refused.code == v2.FORBIDDEN
+        assert "1 messages of group g wait for a retry" in refused.message
+        assert not one.node.metadata.groups["g"].orderly
+        one.advance(60_001)
+        got = await one.receive("t", "g")
+        assert b"b" in got.bodies
+        one.ack("t", "g", *got.handles)
+        while (await describe(wire, "g")).progress.retries:
+            got = await one.receive("t", "g")
+            one.ack("t", "g", *got.handles)
+        assert (await create_group(wire, "g", orderly=True)).altered
+
+
 async def test_describe_counts_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _consumed_in_part(one)

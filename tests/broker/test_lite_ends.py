@@ -9,6 +9,7 @@ from cometmq.broker.lite.names import queue_of
 from cometmq.broker.lite.service import PROTECTED_MS, REFRESH_MAX_NS
 from cometmq.proto import v2
 from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, held, lite
+from cometmq.tests.broker.live import create_group, create_topic
 
 
 async def test_subscriptions_expire_without_a_refresh(tmp_path: Path) -> None:
@@ -108,3 +109,28 @@ async def test_offsets_of_expired_lite_topics_are_removed_a_day_later(
         assert (one.offset("a"), one.offset("never")) == (None, 0)
         await one.send("never", b"at last")
         assert (await one.receive()).bodies == [b"at last"]
+
+
+async def test_a_group_leaves_its_parent_only_when_nothing_waits_there(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one, one.one.live.client() as wire:
+        one.parent("other")
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"1", b"2")
+        assert (await one.receive(batch=1)).bodies == [b"1"]
+        refused = await create_group(wire, "g", attributes=["+lite.bind.topic=other"])
+        assert (refused.code, "wait for group g" in refused.message) == (v2.FORBIDDEN, True)
+        assert (await create_group(wire, "g", attributes=["+lite.sub.wildcard=true"])).altered
+
+
+async def test_a_topic_with_messages_keeps_its_kind_of_queues(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one, one.one.live.client() as wire:
+        for name, kind in (("normal", v2.NORMAL), (PARENT, v2.LITE)):
+            other = v2.LITE if kind == v2.NORMAL else v2.NORMAL
+            await create_topic(wire, name, message_type=kind)
+            assert (await create_topic(wire, name, message_type=other)).altered
+            assert (await create_topic(wire, name, message_type=kind)).altered
+        await one.send("a", b"1")
+        await one.one.sent("normal", b"1")
+        for name, kind in (("normal", v2.LITE), (PARENT, v2.NORMAL)):
+            refused = await create_topic(wire, name, message_type=kind)
+            assert (refused.code, "holds 1 messages" in refused.message) == (v2.FORBIDDEN, True)
