@@ -164,7 +164,9 @@ def bench(
     # One loop for all runs: gRPC does not survive the end of its event loop.
     import asyncio
 
-    with _interruption() as interruption, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    from ...front.process import loop_factory
+
+    with _interruption() as interruption, asyncio.Runner(loop_factory=loop_factory()) as runner:
         for name in chosen:
             document = _run(runner, name, settings, target, interruption)
             if document is None:
@@ -275,14 +277,6 @@ def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        return uvloop.new_event_loop
-    return None
 
 
 def _load(workload: "Workload", settings: Mapping[str, Any]) -> Any:

@@ -87,12 +87,9 @@ def run_server(
 
     `reload` is called on SIGHUP; None keeps its usual effect, the end of the process.
     """
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    with contextlib.suppress(ImportError):
-        import uvloop
+    from ...front.process import loop_factory
 
-        loop_factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(server, supervision, grace_s, reload))
 
 
