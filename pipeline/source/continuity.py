@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from .log import BrokerLog, Log, QueueName
-from .loss import queue_text, report_loss
+from .loss import queue_text, report_loss, warn_of_loss
 from .marks import Mark
 from .offsets import Checkpoint, Queue
 
@@ -79,7 +79,10 @@ def report_gaps(gaps: list[Gap], *, fail_on_loss: bool) -> None:
         more = f" There are {len(losses) - _SHOWN} more losses." if len(losses) > _SHOWN else ""
         report_loss(" ".join(losses[:_SHOWN]) + more, fail_on_loss=True)
     for gap in gaps:
-        report_loss(gap.text, fail_on_loss=False)
+        if gap.is_loss:
+            report_loss(gap.text, fail_on_loss=False)
+        else:
+            warn_of_loss(gap.text)
 
 
 def missing_brokers(known: Checkpoint, logs: Mapping[str, BrokerLog]) -> list[str]:

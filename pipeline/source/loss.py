@@ -22,4 +22,9 @@ def report_loss(text: str, *, fail_on_loss: bool) -> None:
         raise DataLossError(
             f"{text} Set failOnDataLoss=false to continue with the existing messages."
         )
-    logger.warning("pipeline.data_loss %s Reading goes on without them (failOnDataLoss).", text)
+    warn_of_loss(f"{text} Reading goes on (failOnDataLoss=false).")
+
+
+def warn_of_loss(text: str) -> None:
+    """Log a warning."""
+    logger.warning("pipeline.data_loss %s", text)

@@ -52,6 +52,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lost_before = 0  # messages that the checkpoint counts as lost
         self._lost = 0  # messages that the next one adds
         self._is_reported = False  # the consumer group exists
+        self._agreed: tuple[Checkpoint, dict[str, BrokerLog]] | None = None  # without gaps
         self._is_checked = False  # the checkpoint's brokers are known
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,6 +167,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         looks = 0
         while True:
             logs = log.snapshot()
+            if self._agreed == (known, logs):
+                return logs, []  # nothing has changed: an idle query makes no more calls
             gaps = compare(
                 log, logs, known, self._wants, named=self._options.topics.topics is not None
             )
@@ -178,6 +181,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
                 pause()
         self._is_checked = True
+        self._agreed = None if gaps else (known, logs)
         return logs, gaps
 
     def _missing(self, known: Checkpoint, logs: dict[str, BrokerLog]) -> list[Gap]:

@@ -8,7 +8,6 @@ are read by PullMessage (`pulled.py`).
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
@@ -25,7 +24,6 @@ from .offsets import Offsets
 from .options import Access, SourceOptions
 from .pulled import PulledLog
 
-logger = logging.getLogger(__name__)
 #: Bytes of one response; larger ones are not faster and need more memory.
 _FRAME_BYTES: Final = 2 << 20
 _PLACES_MAX: Final = 4_000
@@ -136,17 +134,26 @@ class WireLog:
     def close(self) -> None:
         self._wire.close()
 
-    def _read(self, broker: str, begin: int, end: int) -> Iterator[v1.LogFrames]:
-        """Yield the records that begin in [begin, end); none if the log does not reach there."""
+    def _read(self, broker: str, begin: int, end: int) -> list[v1.LogFrames]:
+        """Return the records that begin in [begin, end); none if the log does not reach there."""
+        assert self._options.access is not None
         request = v1.ReadLogRequest(
             offset=begin, end=end, max_bytes=_FRAME_BYTES, inside=True, broker=broker
         )
-        try:
-            for answer in self._wire.stream(paths.READ_LOG, request, v1.LogFrames):
+        stop = steady_s() + self._options.access.timeout_ms / 1000
+        while True:
+            try:
+                answers = list(self._wire.stream(paths.READ_LOG, request, v1.LogFrames))
+            except DataLossError:
+                return []
+            except UnreachableError:
+                if steady_s() >= stop:
+                    raise
+                pause()
+                continue
+            for answer in answers:
                 _check(answer, broker)
-                yield answer
-        except DataLossError:
-            return
+            return answers
 
     def _locate(
         self, broker: str, *, position: int | None = None, timestamp_ms: int | None = None
@@ -221,10 +228,11 @@ def frames(
 
 def _warn_deleted(split: WireSplit, offset: int, log_start: int) -> None:
     if offset < log_start:
-        logger.warning(
-            "pipeline.data_loss Retention deleted the log of %s between offsets %d and %d before "
-            "it was read (failOnDataLoss=false).",
-            *(split.broker, offset, min(log_start, split.end)),
+        end = min(log_start, split.end)
+        report_loss(
+            f"Retention deleted the log of {split.broker} between offsets {offset} and {end} "
+            "before it was read.",
+            fail_on_loss=False,
         )
 
 

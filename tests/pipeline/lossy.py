@@ -70,6 +70,7 @@ class LossyStore:
     sent: list[Sent] = field(default_factory=list)
     there: list[Sent] = field(default_factory=list)  # of the present log, also what expired
     _copies: dict[str, tuple[Path, list[Sent]]] = field(default_factory=dict)
+    _flushed: int = 0
     store: MessageStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class LossyStore:
         store = self.store
         assert store._log_flusher is not None
         store._log_flusher.wait(store.log_end)
+        self._flushed = store.log_end
         for segment in store.log.segments[:-1][:segments]:
             os.utime(segment.path, (0, 0))
         rounds(store, now_ms=Clock().machine_ms())
@@ -122,11 +124,34 @@ class LossyStore:
         self.back_up("crashed")
         self.restore("crashed")
 
-    def remove_expired(self, topic: str) -> None:
-        """Remove the queues of a deleted topic whose messages have expired."""
+    def tear(self, name: str) -> None:
+        """Take the last record of a copy from its log, if it was not flushed."""
+        copy, there = self._copies[name]
+        last = there[-1] if there else None
+        if last is None or last.position % SEGMENT == 0 or last.position < self._flushed:
+            return
+        base = last.position // SEGMENT * SEGMENT
+        with (copy / "commitlog" / f"{base:020d}").open("r+b") as file:
+            file.seek(last.position - base)
+            file.write(bytes(SEGMENT - (last.position - base)))
+        self._copies[name] = copy, there[:-1]
+
+    def hide(self, topic: str) -> set[int]:
+        """Delete a topic and create it again: its old messages are hidden from readers of the
+        broker. Return them."""
         for name, queue in list(self.store.queues()):
             if name == topic:
-                self.store.remove_expired_queue(name, queue)
+                self.store.hide_below(name, queue, self.store.max_offset(name, queue))
+        return {one.number for one in self.there if one.topic == topic}
+
+    def remove_expired(self, topic: str) -> set[int]:
+        """Remove the queues of a deleted topic whose messages have expired; return the messages."""
+        removed = {
+            queue
+            for name, queue in list(self.store.queues())
+            if name == topic and self.store.remove_expired_queue(name, queue)
+        }
+        return {one.number for one in self.there if one.topic == topic and one.queue in removed}
 
     def first_position(self) -> int:
         """Return the first physical offset of the log."""
@@ -147,10 +172,12 @@ class LossyStore:
             max_hash_slot_num=200,
             max_index_num=800,
             delete_commit_log_files_interval=0,
+            flush_interval_commit_log=600_000,  # only `expire` and a clean stop flush
         )
         self.store = MessageStore(config, lambda: self.now_ms)
         self.store.open()
         self.store.start()
+        self._flushed = self.store.log_end
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -217,6 +244,7 @@ class Query:
     checkpoint: dict[str, Any] | None = None
     pending: dict[str, Any] | None = None  # the end of a batch that was planned and not committed
     reader: LogStreamReader | None = None
+    known: set[int] = field(default_factory=set)  # in the log when the last batch was planned
 
     def start(self) -> LogStreamReader:
         """Return the running reader, or start one, as after a kill of the driver."""
@@ -228,6 +256,7 @@ class Query:
             self.reader = LogStreamReader(parse(given))
             if self.checkpoint is None:
                 self.checkpoint = stored(self.reader.initialOffset())
+                self._know()
         return self.reader
 
     def kill(self) -> None:
@@ -236,13 +265,20 @@ class Query:
             self.reader.stop()
         self.reader = None
 
+    def restart(self, **options: str) -> None:
+        """Start the query again with other options, at the next step."""
+        self.kill()
+        self.options = options
+
     def plan(self, limit: ReadLimit | None = None) -> bool:
         """Plan the next batch and store its end. Whether there is one. Raises DataLossError."""
         reader = self.start()
         assert self.checkpoint is not None
         if self.pending is None:
             end = stored(reader.latestOffset(self.checkpoint, limit or ReadAllAvailable()))
-            self.pending = None if end == self.checkpoint else end
+            if end != self.checkpoint:
+                self.pending = end
+                self._know()
         return self.pending is not None
 
     def batch(self, limit: ReadLimit | None = None) -> list[int]:
@@ -260,6 +296,9 @@ class Query:
         self.checkpoint, self.pending = self.pending, None
         return found
 
+    def _know(self) -> None:
+        self.known = {one.number for one in self.world.there}
+
     def drain(self) -> list[int]:
         """Run batches until there is nothing new."""
         found: list[int] = []
@@ -268,8 +307,12 @@ class Query:
         return found
 
     def is_reported(self, one: Sent) -> bool:
-        """Whether a report covers a message."""
-        return any(_covers(report, one) for report in self.reports)
+        """Whether a report covers a message. That a log was replaced covers what it lacks."""
+        is_there = one in self.world.there
+        return any(
+            _covers(report, one) or (_REPLACED in report and not is_there)
+            for report in self.reports
+        )
 
 
 def stored(document: dict[str, Any]) -> dict[str, Any]:
@@ -280,8 +323,6 @@ def stored(document: dict[str, Any]) -> dict[str, Any]:
 
 def _covers(report: str, one: Sent) -> bool:
     mine = (one.topic, one.queue)
-    if _REPLACED in report:
-        return True
     queues = [(t, int(q), int(a), int(b)) for q, t, a, b in _OF_QUEUE.findall(report)]
     for start, end, queue, topic, first, last in _REQUESTED.findall(report):
         queues.append((topic, int(queue), int(start), min(int(end), int(first))))

@@ -87,7 +87,7 @@ def test_a_log_that_lost_its_end_is_reported_before_it_grows_again(
     world.restore()
     with pytest.raises(DataLossError, match="has messages 0 to 5, and the checkpoint is at 10"):
         query.drain()
-    query.options, _ = ON_LOSS, query.kill()
+    query.restart(**ON_LOSS)
     assert query.drain() == []
     world.send(count=4)
     assert query.drain() == [20, 21, 22, 23]
@@ -160,7 +160,7 @@ def test_segments_that_expire_before_the_first_batch_are_data_loss(
     query.start()
     with pytest.raises(DataLossError, match=rf"queue 0 of {topic} .*|Queue 0 of {topic} "):
         query.drain()
-    query.options, _ = ON_LOSS, query.kill()
+    query.restart(**ON_LOSS)
     rows = query.drain()
     kept = [one for one in world.there if one.position >= world.first_position()]
     assert rows == [one.number for one in kept]
@@ -174,9 +174,8 @@ def test_a_new_topic_that_began_before_the_query_is_no_loss(world: LossyStore, s
     world.expire(2)
     query = Query(world, source, {"subscribe": "t"})
     query.start()
-    query.kill()
     world.send("t", 1)
-    query.options = {"subscribe": "t,u"}
+    query.restart(subscribe="t,u")
     assert len(query.drain()) == 1 + sum(
         one.topic == "u" and one.position >= world.first_position() for one in world.there
     )
@@ -263,11 +262,11 @@ def test_a_checkpoint_of_another_broker_is_refused(world: LossyStore) -> None:
     world.send(count=10)
     query = Query(world, "path", {"brokerName": "other"})
     query.drain()
-    query.kill()
-    query.options = {}
+    query.restart()
     with pytest.raises(OptionError, match=r"checkpoint is of broker 'other'.* brokerName=other"):
         query.drain()
-    query.source, _ = "endpoints", query.kill()
+    query.kill()
+    query.source = "endpoints"
     with pytest.raises(DataLossError, match="Broker 'other' is in the checkpoint and not in"):
         query.drain()
 
@@ -296,7 +295,9 @@ def test_a_group_that_does_not_exist_is_refused_before_the_first_batch(
 ) -> None:
     world.send(count=4)
     query = Query(world, "endpoints", {"consumerGroup": "nobody"})
-    with pytest.raises(OptionError, match=r"group nobody cannot be committed.* group create nobody"):
+    with pytest.raises(
+        OptionError, match=r"group nobody cannot be committed.* group create nobody"
+    ):
         query.plan()
     asked: list[int] = []
 
@@ -314,5 +315,5 @@ def test_a_group_that_does_not_exist_is_refused_before_the_first_batch(
     assert asked == [0, 0], "where the query starts"
     with pytest.raises(DataLossError, match=r"The progress of queue 0 of t .* cannot be 3"):
         query.start().commit({"broker-a": {"t": {"0": 3}}})
-    query.options, _ = {**query.options, **ON_LOSS}, query.kill()
+    query.restart(consumerGroup="nobody", **ON_LOSS)
     query.start().commit({"broker-a": {"t": {"0": 3}}})
