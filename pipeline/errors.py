@@ -7,6 +7,8 @@ PipelineError
     UnreachableError   a path does not exist on this machine, or a broker does not answer
 """
 
+from importlib import metadata
+
 
 class PipelineError(Exception):
     """Base class of the pipeline's errors."""
@@ -40,3 +42,12 @@ class DataLossError(PipelineError):
 
 class UnreachableError(PipelineError):
     """A path does not exist on the machine of the task, or a broker does not answer."""
+
+
+def spark_needed(what: str) -> str:
+    """Return the sentence for a PySpark that is missing or too old."""
+    try:
+        found = f"PySpark {metadata.version('pyspark')} is installed"
+    except metadata.PackageNotFoundError:
+        found = "PySpark is not installed"
+    return f"{what} need PySpark 4.2 or newer, and {found}: pip install 'cometmq[spark]'."

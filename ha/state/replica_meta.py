@@ -20,11 +20,12 @@ from typing import Any
 from msgspec import Struct
 
 from ...store.format.disk import Disk
+from ...store.format.layout import REPLICA_FILE
 from ..errors import WrongReplicaError
 from .boot_id import boot_id
 from .slots import SlotFile
 
-META_NAME = "replica.meta"
+META_NAME = REPLICA_FILE
 
 
 class Identity(Struct, frozen=True):

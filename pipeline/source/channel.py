@@ -128,9 +128,7 @@ class Channel:
             return answer
         sentence = f"{self.target} refused {path.rsplit('/', 1)[1]}: {text}."
         if code == v2.ILLEGAL_OFFSET:
-            raise DataLossError(
-                f"{sentence} Set failOnDataLoss=false to continue with the existing messages."
-            )
+            raise DataLossError(sentence)
         if code in (v2.UNSUPPORTED, v2.NOT_IMPLEMENTED):
             raise NotServedError(sentence)
         if code == v2.TOPIC_NOT_FOUND:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+except ModuleNotFoundError as error:
+    from ..errors import spark_needed
 
-from ..errors import OptionError
+    raise ImportError(spark_needed("The data sources of CometMQ")) from error
+
+from ..errors import OptionError, PipelineError, spark_needed
 from ..schema import COLUMNS, ddl, shown
 
 if TYPE_CHECKING:
@@ -16,7 +21,25 @@ if TYPE_CHECKING:
 
     from .options import SourceOptions
     from .reader import LogReader
-    from .stream import LogStreamReader
+
+
+class _NoStreams(DataSourceStreamReader):
+    """The reader for a Spark without admission control.
+
+    An error of `streamReader` would not reach the user: Spark 4.1 replaces it by UnboundLocalError.
+    """
+
+    def initialOffset(self) -> NoReturn:
+        """Called by Spark for a query without a checkpoint. Raises PipelineError."""
+        raise PipelineError(spark_needed("Streams of CometMQ"))
+
+    def latestOffset(self, *_: object) -> NoReturn:
+        """Called by Spark for a query with one. Raises PipelineError."""
+        self.initialOffset()
+
+    def read(self, partition: object) -> NoReturn:
+        """Raise PipelineError."""
+        self.initialOffset()
 
 
 class RocketMQDataSource(DataSource):
@@ -39,9 +62,12 @@ class RocketMQDataSource(DataSource):
         options = self._narrowed(schema)
         return (FilteringLogReader if options.filter_pushdown else LogReader)(options)
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Called by Spark."""
-        from .stream import LogStreamReader
+        try:
+            from .stream import LogStreamReader
+        except ImportError:
+            return _NoStreams()
 
         options = self._narrowed(schema)
         if options.ending is not None:

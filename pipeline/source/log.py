@@ -5,11 +5,12 @@ Implementations: `store_log.StoreLog` (files), `wire.WireLog` and `pulled.Pulled
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..splits import Split
+from .marks import Mark
 
 #: Topic, queue id.
 QueueName = tuple[str, int]
@@ -52,6 +53,8 @@ class Log(Protocol):
 
     #: Whether parts are ranges of a log. If False, parts are ranges of queues.
     physical: bool
+    #: Names of brokers in checkpoints of older versions, and the names that they have now.
+    former_names: Mapping[str, str]
 
     def snapshot(self) -> dict[str, BrokerLog]:
         """Return every broker's log with the selected queues."""
@@ -76,6 +79,14 @@ class Log(Protocol):
 
         Raises DataLossError for a gap.
         """
+        ...
+
+    def last_mark(self, broker: str) -> Mark | None:
+        """Return the mark of the last record below the readable end; None if logs have no bytes."""
+        ...
+
+    def mark_at(self, broker: str, position: int) -> Mark | None:
+        """Return the mark of the record at a physical offset; None if none is there."""
         ...
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:

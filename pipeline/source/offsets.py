@@ -1,8 +1,14 @@
 """Offsets of queues as JSON: `{broker: {topic: {queue: next offset}}}`, ends are exclusive.
 
 The broker's level may be omitted if there is one broker. In options -1 means latest and -2
-earliest. A stream's offsets also contain `$plan`, the split size of its batches, so that a batch
-repeated after a restart has the same tasks.
+earliest. A stream's checkpoint also has names that begin with `$`:
+
+    $plan    split size of the batch, so that one repeated after a restart has the same tasks
+    $log     each broker's last record when the batch was planned (`marks.py`)
+    $begin   queues whose batch does not begin at the former checkpoint, and where it begins
+    $lost    messages of the query that no longer existed when it came to them
+
+Checkpoints of older versions have only `$plan`.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ..errors import OptionError
+from .marks import Mark
 
 #: Broker, topic, queue id.
 Queue = tuple[str, str, int]
@@ -20,6 +27,10 @@ Offsets = dict[Queue, int]
 LATEST: Final = -1
 EARLIEST: Final = -2
 PLAN: Final = "$plan"
+_SPLIT_BYTES: Final = "splitBytes"
+_LOG: Final = "$log"
+_BEGIN: Final = "$begin"
+LOST: Final = "$lost"
 _QUEUE_DEPTHS: Final = (2, 3)
 
 
@@ -70,7 +81,7 @@ def _leaves(document: Any) -> list[tuple[Queue, int]]:
         raise TypeError
     found: list[tuple[Queue, int]] = []
     for first, inner in document.items():
-        if first == PLAN:
+        if first.startswith("$"):
             continue
         for second, value in inner.items():
             if isinstance(value, dict):
@@ -86,17 +97,43 @@ def _whole(value: Any) -> int:
     return value
 
 
-def to_json(offsets: Mapping[Queue, int], plan: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Return the nested form that Spark stores: text keys, sorted."""
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a stream is: the next offset of every queue, and what recognizes the logs."""
+
+    offsets: Offsets
+    split_bytes: int = 0  # 0: unknown
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    begins: Offsets = field(default_factory=dict)
+    lost: int = 0
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint in the form that Spark stores."""
+        return cls(
+            dict(_leaves(document)),
+            int(document.get(PLAN, {}).get(_SPLIT_BYTES, 0)),
+            {broker: Mark(*mark) for broker, mark in document.get(_LOG, {}).items()},
+            dict(_leaves(document.get(_BEGIN, {}))),
+            int(document.get(LOST, 0)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that Spark stores."""
+        found = to_json(self.offsets)
+        found[PLAN] = {_SPLIT_BYTES: self.split_bytes}
+        if self.marks:
+            found[_LOG] = {broker: list(mark) for broker, mark in sorted(self.marks.items())}
+        if self.begins:
+            found[_BEGIN] = to_json(self.begins)
+        if self.lost:
+            found[LOST] = self.lost
+        return found
+
+
+def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
+    """Return the nested form: text keys, sorted."""
     found: dict[str, Any] = {}
     for (broker, topic, queue_id), offset in sorted(offsets.items()):
         found.setdefault(broker, {}).setdefault(topic, {})[str(queue_id)] = offset
-    if plan is not None:
-        found[PLAN] = dict(plan)
     return found
-
-
-def from_json(document: Mapping[str, Any]) -> tuple[Offsets, dict[str, int]]:
-    """Return offsets and plan of the form that Spark stores."""
-    plan = document.get(PLAN, {})
-    return dict(_leaves(document)), {name: int(value) for name, value in plan.items()}

@@ -25,6 +25,7 @@ from ..splits import SPLIT_BYTES
 from ..tls_options import TLS_OPTIONS, read_tls
 from .offsets import OffsetSpec, parse_offset_spec, parse_offsets
 
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 OPTIONS: Final = {
     "path": "store directories, visible to driver and executors; separated by ',', or a glob",
     "endpoints": "HOST:PORT of the cluster; several are separated by ';'",
@@ -33,7 +34,7 @@ OPTIONS: Final = {
     "secretKey": "secret of the access key",
     "securityToken": "token of temporary keys",
     **TLS_OPTIONS,
-    "brokerName": "names of the stores of `path`, in order; default: the directories' names",
+    "brokerName": "names of the stores of `path`, in order; default: those that they have recorded",
     "allowReplicas": "true: path may name several replicas of one log",
     "subscribe": "topics, separated by ','",
     "subscribePattern": "regular expression that a topic's whole name matches",
@@ -48,20 +49,20 @@ OPTIONS: Final = {
     "startingOffsets": "earliest, latest or JSON; default: latest (stream), earliest (batch)",
     "startingTimestamp": "ms: start at the first message stored at or after this time",
     "startingOffsetsByTimestamp": "JSON with times in ms instead of offsets",
-    "startingOffsetsByTimestampStrategy": "error or latest: if a queue ends before the given time",
+    _STRATEGY: "error (default) or latest: if a queue has no message at or after the given time",
     "endingOffsets": "latest or JSON, exclusive; batch only",
     "endingTimestamp": "ms: end before the first message stored at or after this time; batch only",
     "endingOffsetsByTimestamp": "JSON with times in ms instead of offsets; batch only",
     "maxOffsetsPerTrigger": "maximum messages of one micro-batch",
     "maxBytesPerTrigger": "maximum record bytes of one micro-batch; overrides maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger": "minimum messages of one micro-batch, waiting at most maxTriggerDelay",
-    "maxTriggerDelay": "for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h (15m)",
+    "minOffsetsPerTrigger": "minimum messages of a micro-batch, except of the first of a query",
+    "maxTriggerDelay": "for minOffsetsPerTrigger: most time between batches, 500ms, 30s, 1h (15m)",
     "minPartitions": "approximate minimum number of tasks",
     "splitBytes": "bytes of log per task",
     "batchRows": "maximum rows of one Arrow batch",
     "batchBytes": "approximate maximum bytes of one Arrow batch",
     "failOnDataLoss": "false: continue when requested messages no longer exist",
-    "consumerGroup": "group whose offsets show the progress of a stream; with endpoints",
+    "consumerGroup": "existing group whose offsets show the progress of a stream; with endpoints",
     "wireTimeoutMs": "how long a broker may not respond",
     "readLog": "auto, always or never: read raw ranges of the log instead of PullMessage",
     "filterPushdown": "true: the source applies filters on topic",
@@ -179,12 +180,13 @@ class _OptionReader:
             raise OptionError(f"{name} must be true or false, not {text!r}.")
         return default if not text else text == "true"
 
-    def number(self, name: str, default: int) -> int:
+    def number(self, name: str, default: int, least: int = 1) -> int:
         text = self.text(name)
         if not text:
             return default
-        if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 1 << 62:
-            raise OptionError(f"{name} must be a positive whole number, not {text!r}.")
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) < 1 << 62:
+            kind = "positive whole number" if least else "whole number of at least 0"
+            raise OptionError(f"{name} must be a {kind}, not {text!r}.")
         return int(text)
 
     def one_of(self, name: str, values: tuple[str, ...], default: str) -> Any:
@@ -330,10 +332,12 @@ def _offset_spec(given: _OptionReader, edge: Literal["starting", "ending"]) -> O
         raise OptionError(f"{' and '.join(named)} exclude each other: name one of them.")
     if not named:
         return None
-    latest = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "latest")
     if named[0] == names[0]:
         return parse_offset_spec(names[0], given.text(names[0]), allow_earliest=edge == "starting")
+    # As Kafka's source does, with its default.
+    strategy = given.one_of(_STRATEGY, ("error", "latest"), "error")
+    strict = edge == "starting" and strategy == "error"
     if named[0] == names[1]:
-        return OffsetSpec("time", time_ms=given.number(names[1], 0), strict=latest == "error")
+        return OffsetSpec("time", time_ms=given.number(names[1], 0, least=0), strict=strict)
     times = parse_offsets(names[2], given.text(names[2]), special=False)
-    return OffsetSpec("times", offsets=times, strict=latest == "error")
+    return OffsetSpec("times", offsets=times, strict=strict)

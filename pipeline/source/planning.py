@@ -7,16 +7,15 @@ only on options and the log, not on a clock.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import DataLossError, OptionError
+from ..errors import OptionError
 from .log import AnySplit, BrokerLog, Log, PullSplit, QueueName
+from .loss import queue_text, report_loss
 from .offsets import EARLIEST, LATEST, Offsets, OffsetSpec, Queue
 
-logger = logging.getLogger(__name__)
 #: Fraction of a row limit that is good enough; an exact cut would need more requests.
 _CLOSE_ENOUGH: Final = 0.9
 #: Queue -> [start, end).
@@ -82,7 +81,7 @@ class _Times:
         if found >= end and strict:
             raise OptionError(
                 f"Queue {queue[2]} of {queue[1]} ({broker}) has no message stored at or after "
-                f"{time_ms}."
+                f"{time_ms}. With startingOffsetsByTimestampStrategy=latest it starts at its end."
             )
         return found
 
@@ -100,20 +99,20 @@ def available_ranges(
         broker, topic, queue_id = queue
         one = logs.get(broker)
         first, last = one.queues.get((topic, queue_id), (0, 0)) if one is not None else (0, 0)
-        if start >= end:
+        if start >= end and start <= last:
             continue
-        lost = (start < first and queue in begun) or end > last
-        if lost:
-            text = (
-                f"Messages {start} to {end} of queue {queue_id} of {topic} ({broker}) were "
-                f"requested; the queue has {first} to {last}."
+        if (start < first and queue in begun) or max(start, end) > last:
+            why = (
+                "Retention deleted them, or the topic was deleted."
+                if start < first
+                else "The log lost its end or was replaced, the topic was deleted, or the offset "
+                "was never reached."
             )
-            if fail_on_loss:
-                raise DataLossError(
-                    f"{text} Retention deleted them, or the topic was deleted and created again. "
-                    "Set failOnDataLoss=false to continue with the existing messages."
-                )
-            logger.warning("pipeline.data_loss %s", text)
+            report_loss(
+                f"Messages {start} to {end} of {queue_text(queue)} were requested; the queue has "
+                f"{first} to {last}. {why}",
+                fail_on_loss=fail_on_loss,
+            )
         available = (max(start, first), min(end, last))
         if available[0] < available[1]:
             found[queue] = available

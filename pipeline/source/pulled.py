@@ -7,7 +7,7 @@ that the broker reports raises DataLossError (docs/formats/grpc-api.md, section 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...client.message import read_message
@@ -17,6 +17,7 @@ from ..schema import arrow_schema, shown
 from .channel import Channel, NoTopicError
 from .cluster_topics import route_of, topic_names
 from .log import AnySplit, BrokerLog, PullSplit, QueueName
+from .marks import Mark
 from .offsets import Queue
 from .options import SourceOptions
 
@@ -31,6 +32,7 @@ class PulledLog:
     """Log of brokers without ReadLog: queues of named topics."""
 
     physical = False
+    former_names: Mapping[str, str] = {}
 
     def __init__(self, wire: Channel, options: SourceOptions) -> None:
         self._wire = wire
@@ -86,6 +88,12 @@ class PulledLog:
 
     def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
         return []
+
+    def last_mark(self, broker: str) -> Mark | None:
+        return None
+
+    def mark_at(self, broker: str, position: int) -> Mark | None:
+        return None
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
         return [topic for topic in topics if topic in self._missing]

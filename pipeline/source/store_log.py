@@ -5,27 +5,28 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ...store.format.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES
-from ..errors import DataLossError, UnreachableError
+from ...store.format.layout import REPLICA_FILE, REPLICA_FOLDER
+from ...store.format.slot_file import newest_slot
+from ...store.scan.files import open_bytes
+from ...store.scan.walk import sync, walk
+from ..errors import UnreachableError
 from ..safe_end import safe_end
 from ..segments import Segment, segments
 from ..splits import brokers_of, split_segment
 from .log import AnySplit, BrokerLog, QueueName
+from .loss import report_loss
+from .marks import HEAD_BYTES, Mark, mark_of, stored_ms_of
 from .queue_units import OpenFiles, Units, open_units, queues_of
 from .store_topics import topics_of
 
-logger = logging.getLogger(__name__)
-_FLAGS_AT: Final = 36
-_STORE_TIMESTAMP_AT: Final = 56
-_LONG: Final = struct.Struct(">q")
+#: Bytes at the end of the log in which its last record is searched, until one is found.
+_TAILS: Final = (4 << 10, 64 << 10, 1 << 20, 1 << 40)
 
 
 class _Store:
@@ -60,21 +61,33 @@ class _Store:
 
     def time_at(self, position: int) -> int:
         """Return the store time of the record at a physical offset; -1 if it is deleted."""
+        head = self._head(position)
+        return stored_ms_of(head) if len(head) >= HEAD_BYTES else -1
+
+    def mark_at(self, position: int) -> Mark | None:
+        """Return the mark of the record at a physical offset; None if none is there."""
+        return mark_of(self._head(position), position)
+
+    def last_mark(self) -> Mark:
+        """Return the mark of the last record below the readable end of the last snapshot."""
+        end = self._known_end
+        for segment in reversed(self.segments):
+            if segment.base < end:
+                position = _last_record(segment, min(end, segment.end))
+                found = None if position is None else self.mark_at(position)
+                if found is not None:
+                    return found
+        return Mark(end, -1)
+
+    def _head(self, position: int) -> bytes:
         segment = next((one for one in self.segments if one.base <= position < one.end), None)
         if segment is None:
-            return -1
+            return b""
         try:
             with open(segment.path, "rb") as file:
-                head = os.pread(
-                    file.fileno(), _STORE_TIMESTAMP_AT + 8 + HOST_V6_BYTES, position - segment.base
-                )
+                return os.pread(file.fileno(), HEAD_BYTES, position - segment.base)
         except FileNotFoundError:
-            return -1
-        at = _STORE_TIMESTAMP_AT
-        if int.from_bytes(head[_FLAGS_AT : _FLAGS_AT + 4], "big") & BORN_HOST_V6:
-            at += HOST_V6_BYTES - HOST_V4_BYTES
-        found: int = _LONG.unpack_from(head, at)[0]
-        return found
+            return b""  # deleted by retention meanwhile
 
 
 class StoreLog:
@@ -92,7 +105,11 @@ class StoreLog:
     ) -> None:
         """`wants(broker, topic, queue id)` selects the queues to read."""
         self._fail_on_loss = fail_on_loss
-        names = brokers_of(paths, brokers)
+        names = broker_names(paths, brokers)
+        #: Older versions named a store after its directory.
+        self.former_names: Mapping[str, str] = dict(
+            zip(brokers_of(paths, brokers), names, strict=True)
+        )
         for path in paths:
             if not Path(path).is_dir():
                 raise UnreachableError(
@@ -136,20 +153,21 @@ class StoreLog:
             if segment.end <= start or segment.base >= end:
                 continue
             if segment.base > reached:
-                self._miss(_gap(store.root, reached, segment.base))
+                report_loss(
+                    _gap(store.root, reached, segment.base), fail_on_loss=self._fail_on_loss
+                )
             part = (max(segment.base, start), min(segment.end, end))
             found += split_segment(store.root, broker, segment, part, split_bytes)
             reached = segment.end
         if reached < end:
-            self._miss(_gap(store.root, reached, end))
+            report_loss(_gap(store.root, reached, end), fail_on_loss=self._fail_on_loss)
         return found
 
-    def _miss(self, text: str) -> None:
-        if self._fail_on_loss:
-            raise DataLossError(
-                f"{text} Set failOnDataLoss=false to continue with the existing messages."
-            )
-        logger.warning("pipeline.data_loss %s", text)
+    def last_mark(self, broker: str) -> Mark | None:
+        return self._stores[broker].last_mark()
+
+    def mark_at(self, broker: str, position: int) -> Mark | None:
+        return self._stores[broker].mark_at(position)
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
         known = set(self.topic_names())
@@ -162,6 +180,46 @@ class StoreLog:
     def close(self) -> None:
         for store in self._stores.values():
             store.close()
+
+
+def broker_names(paths: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Return a broker name for each store: as given, else the one that the store has recorded.
+
+    A store without a record (Apache's) has its directory's name; so have replicas of one broker.
+    """
+    names = brokers_of(paths, given)
+    if given:
+        return names
+    known = tuple(recorded_name(path) or name for path, name in zip(paths, names, strict=True))
+    return known if len(set(known)) == len(known) else names
+
+
+def recorded_name(root: str) -> str | None:
+    """Return the broker name that a store has recorded; None if it has none."""
+    try:
+        newest = newest_slot((Path(root) / REPLICA_FOLDER / REPLICA_FILE).read_bytes())
+        return None if newest is None else str(newest[1]["group"]) or None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _last_record(segment: Segment, end: int) -> int | None:
+    """Return the physical offset of the last record of a segment below `end`; None without one."""
+    try:
+        view = open_bytes(Path(segment.path))
+    except FileNotFoundError:
+        return None  # deleted by retention meanwhile
+    stop = min(end - segment.base, len(view))
+    for size in _TAILS:
+        begin = max(stop - size, 0)
+        position = sync(view, segment.base, begin, stop)
+        if position >= 0:
+            for columns in walk(view, segment.base, position, stop, "skip"):
+                position = int(columns.position[-1])
+            return position + segment.base
+        if not begin:
+            break
+    return None
 
 
 def _gap(root: str, begin: int, end: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,13 +12,12 @@ from ..decode import Decoder, decode
 from ..errors import DataLossError
 from ..splits import Split
 from .log import PullSplit, WireSplit
+from .loss import report_loss
 from .options import SourceOptions
 from .planning import PlannedTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
 
 
 class LogPartition(InputPartition):
@@ -41,9 +39,7 @@ def _rows(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.RecordBat
     try:
         yield from _of_split(options, planned)
     except DataLossError as error:
-        if options.fail_on_loss:
-            raise
-        logger.warning("pipeline.data_loss %s", error)
+        report_loss(str(error), fail_on_loss=options.fail_on_loss)
 
 
 def _of_split(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.RecordBatch]:
@@ -72,5 +68,5 @@ def _of_split(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.Recor
         return
     assert isinstance(split, WireSplit)
     decoder = Decoder(options.columns, split.broker, **settings)  # type: ignore[arg-type]
-    for data, begin, end in frames(options.access, split):
+    for data, begin, end in frames(options.access, split, fail_on_loss=options.fail_on_loss):
         yield from decoder.range(data, begin, begin, end, f"ReadLog of {split.broker}")

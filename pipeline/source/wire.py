@@ -8,16 +8,18 @@ are read by PullMessage (`pulled.py`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
 from ...client.clock import steady_s
 from ...proto import paths, v1, v2
-from ..errors import OptionError, PipelineError, UnreachableError
-from .channel import Channel, NotServedError, pause
+from ..errors import DataLossError, OptionError, PipelineError, UnreachableError
+from .channel import Channel, NoTopicError, NotServedError, pause
 from .cluster_topics import topic_exists, topic_names
 from .log import AnySplit, BrokerLog, Log, QueueName, WireSplit
+from .loss import queue_text, report_loss
+from .marks import HEAD_BYTES, Mark, last_mark, mark_of
 from .offsets import Offsets
 from .options import Access, SourceOptions
 from .pulled import PulledLog
@@ -25,6 +27,8 @@ from .pulled import PulledLog
 #: Bytes of one response; larger ones are not faster and need more memory.
 _FRAME_BYTES: Final = 2 << 20
 _PLACES_MAX: Final = 4_000
+#: Bytes at the end of the log in which its last record is searched, until one is found.
+_TAILS: Final = (4 << 10, 64 << 10, 8 << 20)
 
 
 def open_wire(options: SourceOptions) -> Log:
@@ -53,12 +57,14 @@ class WireLog:
     """Log of brokers that support ReadLog."""
 
     physical = True
+    former_names: Mapping[str, str] = {}
 
     def __init__(self, wire: Channel, options: SourceOptions) -> None:
         self._wire = wire
         self._options = options
         topics = options.topics.topics
         self._topics = sorted(topics) if topics else []
+        self._bounds: dict[str, tuple[int, int]] = {}  # of the logs, at the last snapshot
 
     def snapshot(self) -> dict[str, BrokerLog]:
         """Return the logs of all brokers of the access point."""
@@ -99,6 +105,26 @@ class WireLog:
             if begin < stop
         ]
 
+    def last_mark(self, broker: str) -> Mark | None:
+        start, end = self._bounds[broker]
+        for size in _TAILS:
+            begin = max(end - size, start)
+            last = None
+            for answer in self._read(broker, begin, end):
+                if answer.frames:
+                    last = last_mark(answer.frames, answer.offset)
+            if last is not None:
+                return last
+            if begin == start:
+                break
+        return Mark(end, -1)
+
+    def mark_at(self, broker: str, position: int) -> Mark | None:
+        for answer in self._read(broker, position, position + 1):
+            if answer.offset == position:
+                return mark_of(answer.frames[:HEAD_BYTES], position)
+        return None
+
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
         return [topic for topic in topics if not topic_exists(self._wire, topic)]
 
@@ -107,6 +133,27 @@ class WireLog:
 
     def close(self) -> None:
         self._wire.close()
+
+    def _read(self, broker: str, begin: int, end: int) -> list[v1.LogFrames]:
+        """Return the records that begin in [begin, end); none if the log does not reach there."""
+        assert self._options.access is not None
+        request = v1.ReadLogRequest(
+            offset=begin, end=end, max_bytes=_FRAME_BYTES, inside=True, broker=broker
+        )
+        stop = steady_s() + self._options.access.timeout_ms / 1000
+        while True:
+            try:
+                answers = list(self._wire.stream(paths.READ_LOG, request, v1.LogFrames))
+            except DataLossError:
+                return []
+            except UnreachableError:
+                if steady_s() >= stop:
+                    raise
+                pause()
+                continue
+            for answer in answers:
+                _check(answer, broker)
+            return answers
 
     def _locate(
         self, broker: str, *, position: int | None = None, timestamp_ms: int | None = None
@@ -125,14 +172,21 @@ class WireLog:
             (one.topic, one.queue_id): (one.min_offset, one.max_offset)
             for one in self._wanted(answer)
         }
+        self._bounds[answer.broker] = answer.log_start, answer.confirm
         return BrokerLog(answer.log_start, answer.confirm, queues)
 
     def _offsets(self, answer: v1.LocateLogResponse) -> dict[QueueName, int]:
         return {(one.topic, one.queue_id): one.offset for one in self._wanted(answer)}
 
 
-def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]:
-    """Yield whole records of the split: bytes, their first offset, and the end of the split's."""
+def frames(
+    access: Access, split: WireSplit, *, fail_on_loss: bool = True
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yield whole records of the split: bytes, their first offset, and the end of the split's.
+
+    Bytes that retention has deleted raise DataLossError; without `fail_on_loss` the range is logged
+    and reading goes on at the log's first byte.
+    """
     offset, inside = split.start, True
     with Channel(access) as wire:
         last_s = steady_s()
@@ -141,18 +195,24 @@ def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]
                 offset=offset,
                 end=split.end,
                 max_bytes=_FRAME_BYTES,
+                at_least=not fail_on_loss,
                 inside=inside,
                 broker=split.broker,
             )
             before = offset
             try:
                 for answer in wire.stream(paths.READ_LOG, request, v1.LogFrames):
-                    _check(answer, split)
-                    if answer.frames:
+                    _check(answer, split.broker)
+                    _warn_deleted(split, offset, answer.log_start)
+                    if answer.frames and answer.offset < split.end:
                         stop = answer.offset + len(answer.frames)
                         yield answer.frames, answer.offset, min(stop, split.end)
                     offset, inside = answer.next_offset, False
                     last_s = steady_s()  # after the yield: a slow consumer is no timeout
+            except DataLossError:
+                if fail_on_loss or offset == before:
+                    raise
+                continue  # deleted while it was read
             except UnreachableError:
                 if steady_s() - last_s > access.timeout_ms / 1000:
                     raise
@@ -166,16 +226,30 @@ def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]
                 )
 
 
-def _check(answer: v1.LogFrames, split: WireSplit) -> None:
+def _warn_deleted(split: WireSplit, offset: int, log_start: int) -> None:
+    if offset < log_start:
+        end = min(log_start, split.end)
+        report_loss(
+            f"Retention deleted the log of {split.broker} between offsets {offset} and {end} "
+            "before it was read.",
+            fail_on_loss=False,
+        )
+
+
+def _check(answer: v1.LogFrames, broker: str) -> None:
     if crc32(answer.frames) != answer.crc32:
         raise PipelineError(
-            f"Checksum mismatch in the frames of {split.broker} at offset {answer.offset}: they "
+            f"Checksum mismatch in the frames of {broker} at offset {answer.offset}: they "
             "were damaged in transit. Run the query again."
         )
 
 
 def report_progress(options: SourceOptions, offsets: Offsets) -> None:
-    """Commit next offsets for the consumer group. Raises PipelineError."""
+    """Commit next offsets for the consumer group.
+
+    Raises OptionError, also for a group that does not exist. A queue that does not reach its offset
+    is DataLossError or, without `failOnDataLoss`, is left out.
+    """
     assert options.access is not None
     group = v2.Resource(name=options.consumer_group)
     with Channel(options.access) as wire:
@@ -186,7 +260,18 @@ def report_progress(options: SourceOptions, offsets: Offsets) -> None:
             request = v2.UpdateOffsetRequest(group=group, message_queue=queue, offset=offset)
             try:
                 wire.call(paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse)
+            except NoTopicError:
+                continue  # deleted: it has no progress
+            except DataLossError as error:
+                report_loss(
+                    f"The progress of {queue_text((broker, topic, queue_id))} cannot be {offset}: "
+                    f"{error}",
+                    fail_on_loss=options.fail_on_loss,
+                )
             except PipelineError as error:
+                name = options.consumer_group
                 raise OptionError(
-                    f"The progress of group {options.consumer_group} cannot be committed: {error}"
+                    f"The progress of group {name} cannot be committed: {error} If the group does "
+                    f"not exist, create it (cometmq group create {name}) or leave out "
+                    "consumerGroup."
                 ) from error

@@ -27,6 +27,7 @@ CHECKPOINT_FILE = "checkpoint"
 ABORT_FILE = "abort"
 REPLICA_FOLDER = "ha"
 POSITIONS_FILE = "positions"
+REPLICA_FILE = "replica.meta"
 _ZERO_SCAN_BYTES = 1 << 20
 #: What to do about a file that was cut, by the option that sets its size.
 _REMEDIES = {

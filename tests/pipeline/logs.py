@@ -38,6 +38,7 @@ class MadeLog:
     segment: int = SEGMENT
     end: int = 0
     base: int = 0
+    later_ms: int = 0  # added to store times: one message a millisecond otherwise
     data: bytearray = field(default_factory=bytearray)
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
@@ -46,10 +47,11 @@ class MadeLog:
         """Append records."""
         for one in messages:
             units = self.queues.setdefault((one.topic, one.queue_id), [])
-            record = encode(one, len(units), self.end, BORN_MS + 1_000 + len(self.starts))
+            stored_ms = BORN_MS + 1_000 + len(self.starts) + self.later_ms
+            record = encode(one, len(units), self.end, stored_ms)
             if len(self.data) + len(record) + 8 > self.segment:
                 self.roll()
-                record = encode(one, len(units), self.end, BORN_MS + 1_000 + len(self.starts))
+                record = encode(one, len(units), self.end, stored_ms)
             units.append(UNIT.pack(self.end, len(record), 0))
             self.starts.append(self.end)
             self.data += record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 
 from cometmq.pipeline.errors import OptionError
 from cometmq.pipeline.schema import COLUMNS, MESSAGE_SCHEMA
-from cometmq.pipeline.source.offsets import PLAN, from_json, parse_offsets, to_json
+from cometmq.pipeline.source.marks import Mark
+from cometmq.pipeline.source.offsets import PLAN, Checkpoint, parse_offsets
 from cometmq.pipeline.source.options import OPTIONS, parse
 
 
@@ -32,6 +35,7 @@ def options(**given: str) -> Any:
         ({"columns": "topic,bodi"}, "Did you mean body?"),
         ({"failOnDataLoss": "yes"}, "true or false"),
         ({"splitBytes": "-1"}, "positive whole number"),
+        ({"startingTimestamp": "-1"}, "whole number of at least 0"),
         ({"maxTriggerDelay": "soon"}, "a time like 500ms"),
         ({"startingOffsets": "first"}, "startingOffsets is JSON like"),
         ({"startingOffsets": '{"t":{"0":-3}}'}, "invalid offset -3"),
@@ -90,9 +94,13 @@ def test_offsets_round_trip_through_json() -> None:
     offsets = parse_offsets("x", text, special=True)
     assert offsets == {("b", "t", 0): 5, ("b", "t", 1): -1}
     assert parse_offsets("x", '{"t":{"0":5}}', special=True) == {("", "t", 0): 5}
-    document = to_json({("b", "t", 0): 5}, {"splitBytes": 9})
-    assert document == {"b": {"t": {"0": 5}}, PLAN: {"splitBytes": 9}}
-    assert from_json(document) == ({("b", "t", 0): 5}, {"splitBytes": 9})
+    known = Checkpoint({("b", "t", 0): 5}, 9)
+    assert known.to_json() == {"b": {"t": {"0": 5}}, PLAN: {"splitBytes": 9}}
+    marked = replace(known, marks={"b": Mark(7, 8, 9)}, begins={("b", "t", 0): 2}, lost=3)
+    for one in (known, marked):
+        document = json.loads(json.dumps(one.to_json()))
+        assert Checkpoint.of(document) == one
+        assert parse_offsets("x", json.dumps(document), special=True) == {("b", "t", 0): 5}
 
 
 def test_every_option_has_a_help_text_and_secrets_are_hidden() -> None:

@@ -63,12 +63,12 @@ def test_offsets_and_times_bound_a_read(spark: Any, store: MadeLog) -> None:
     begin, end = (str(round(times[at].timestamp() * 1000)) for at in (300, 600))
     some = load(spark, store, startingTimestamp=begin, endingTimestamp=end)
     assert some.count() == 300
-    strict = load(
-        spark, store, startingTimestamp="4000000000000", startingOffsetsByTimestampStrategy="error"
-    )
-    with pytest.raises(Exception, match="has no message stored at or after 4000000000000"):
-        strict.count()
-    assert load(spark, store, startingTimestamp="4000000000000").count() == 0
+    late = {"path": str(store.root), "startingTimestamp": "4000000000000"}
+    with pytest.raises(OptionError, match=r"at or after 4000000000000\. With \w+Strategy=latest"):
+        plan(parse(late))  # by default, as Kafka's source does
+    assert not plan(parse({**late, "startingOffsetsByTimestampStrategy": "latest"}))
+    everywhen = {"startingTimestamp": "0", "endingTimestamp": "4000000000000"}
+    assert load(spark, store, **everywhen).count() == 900
     assigned = load(spark, store, assign='{"orders":{"broker-a":[1]}}', columns="queueId")
     assert [row[0] for row in assigned.distinct().collect()] == [1]
 

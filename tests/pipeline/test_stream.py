@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +111,15 @@ def test_few_messages_wait_for_more_up_to_the_maximum_delay(
     log = MadeLog(tmp_path).append(*(message(n) for n in range(5)))
     source = reader(log, minOffsetsPerTrigger="8", maxTriggerDelay="10s")
     start = source.initialOffset()
-    assert source.latestOffset(start, ReadAllAvailable()) == start
+    first = source.latestOffset(start, ReadAllAvailable())
+    assert rows(source, start, first) == list(range(5)), "the first batch starts at once"
+    log.append(*(message(n) for n in range(5, 10)))
+    assert source.latestOffset(first, ReadAllAvailable()) == first
     now[0] += 11
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert rows(source, start, end) == list(range(5))
-    log.append(*(message(n) for n in range(5, 13)))
-    assert source.latestOffset(end, ReadAllAvailable()) != end
+    second = source.latestOffset(first, ReadAllAvailable())
+    assert rows(source, first, second) == list(range(5, 10))
+    log.append(*(message(n) for n in range(10, 18)))
+    assert source.latestOffset(second, ReadAllAvailable()) != second
 
 
 def test_messages_deleted_by_retention_are_data_loss(tmp_path: Path) -> None:
@@ -136,14 +143,15 @@ def test_a_topic_deleted_and_created_again_is_data_loss(tmp_path: Path) -> None:
     start = source.initialOffset()
     end = source.latestOffset(start, ReadAllAvailable())
     new = MadeLog(tmp_path / "new").append(message(0))
-    with pytest.raises(DataLossError, match="the queue has 0 to 1"):
+    with pytest.raises(DataLossError, match=r"Queue 0 of t .b. has messages 0 to 1"):
         reader(new).partitions(start, end)
 
 
 def test_a_restarted_query_continues_at_its_checkpoint(spark: Any, tmp_path: Path) -> None:
+    """Also when the log was restored from a backup, and when retention was faster."""
     log = MadeLog(tmp_path / "store").append(*(message(n, "t", n % 4) for n in range(300)))
 
-    def drain(**options: str) -> list[int]:
+    def drain(**options: str) -> list[dict[str, Any]]:
         stream = spark.readStream.format("rocketmq").option("path", str(log.root))
         for name, value in {"startingOffsets": "earliest", **options}.items():
             stream = stream.option(name, value)
@@ -156,13 +164,31 @@ def test_a_restarted_query_continues_at_its_checkpoint(spark: Any, tmp_path: Pat
             .start()
         )
         assert query.awaitTermination(100)
-        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+        return [one for one in query.recentProgress if one["numInputRows"]]
 
-    assert max(drain(maxOffsetsPerTrigger="130")) <= 130
+    def rows(progress: list[dict[str, Any]]) -> list[int]:
+        return [one["numInputRows"] for one in progress]
+
+    assert max(rows(drain(maxOffsetsPerTrigger="130"))) <= 130
+    backup = shutil.copytree(log.root, tmp_path / "backup"), copy.deepcopy(log)
     log.append(*(message(n, "t", n % 5) for n in range(300, 400)))
-    assert sum(drain(splitBytes="5000", minPartitions="2")) == 100
+    assert sum(rows(drain(splitBytes="5000", minPartitions="2"))) == 100
+
+    shutil.rmtree(log.root)
+    log = replace(backup[1], root=Path(shutil.copytree(backup[0], log.root)), later_ms=10_000)
+    log.append(*(message(n, "t", n % 4) for n in range(400, 520)))
+    with pytest.raises(Exception, match=r"not the one of the checkpoint.*failOnDataLoss=false"):
+        drain()
+    assert sum(rows(drain(failOnDataLoss="false"))) == 120
     table = spark.read.parquet(str(tmp_path / "out")).select("msgId").collect()
-    assert sorted(int(row[0], 16) for row in table) == list(range(400))
+    assert sorted(int(row[0], 16) for row in table) == list(range(520))
+
+    log.append(*(message(n, "t", n % 4) for n in range(520, 1500)))
+    (log.root / "commitlog" / f"{0:020d}").unlink()
+    (progress,) = drain(failOnDataLoss="false")
+    lost = 980 - progress["numInputRows"]
+    assert 0 < lost < 980
+    assert json.loads(progress["sources"][0]["endOffset"])["$lost"] == lost
 
 
 def test_a_stream_with_an_end_is_refused(spark: Any, tmp_path: Path) -> None:

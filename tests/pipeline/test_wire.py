@@ -248,12 +248,15 @@ def test_a_stream_from_a_broker_continues_after_a_restart(
         assert query.awaitTermination(100)
         return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
 
-    with Channel(options(broker).access) as wire:
-        group = v1.CreateGroupRequest(name="streamers")
-        wire.call(paths.CREATE_GROUP, group, v1.CreateGroupResponse)
     with sync.Producer(broker.bound.client) as producer:
         for number in range(40):
             producer.send("stream", b"%d" % number)
+        with pytest.raises(Exception, match="cometmq group create streamers"):
+            drain("15")
+        assert not [*tmp_path.glob("out/*.parquet")], "before the first output"
+        with Channel(options(broker).access) as wire:
+            group = v1.CreateGroupRequest(name="streamers")
+            wire.call(paths.CREATE_GROUP, group, v1.CreateGroupResponse)
         sizes = drain("15")
         assert sum(sizes) == 40
         assert max(sizes) <= 15
