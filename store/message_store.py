@@ -714,6 +714,23 @@ class MessageStore:
         return self._gate.paused
 
     @property
+    def no_room(self) -> bool:
+        """Whether the next message finds no disk space, as of the last look at the disk."""
+        return self._gate.paused or not self.retention.has_room
+
+    def pause(self, cause: str, reason: str) -> None:
+        """Refuse writes for lack of disk space until `resume(cause)`; `reason` is a sentence."""
+        self._gate.pause(cause, reason)
+
+    def resume(self, cause: str) -> None:
+        """End the pause of this cause; no effect without one."""
+        self._gate.resume(cause)
+
+    def may_resume(self, cause: str) -> bool:
+        """Return whether there is disk space, and no other cause pauses writes."""
+        return self.retention.has_room and self._gate.is_paused_only_by(cause)
+
+    @property
     def on_refused(self) -> Callable[[str], None] | None:
         """Called once when the store becomes read-only, on the thread that found the reason."""
         return self._gate.on_refused
