@@ -2,9 +2,10 @@
 
 Promises: the disk is checked once a second and a retention round starts every
 `cleanResourceInterval` (at the next check while disk pressure lasts), both by the steady clock; the
-age of files is judged by the machine's own wall clock, which tests cannot move. Files are deleted on the store's thread. Each replica deletes
-on its own; the leader keeps what its connected followers still need. Followers take the leader's
-archive watermark from the frames that carry consumer offsets, so that it survives a failover.
+age of files is judged by the machine's own wall clock, which tests cannot move. Files are deleted
+on the store's thread. Each replica deletes on its own; the leader keeps what its connected
+followers still need. Followers take the leader's archive watermark from the frames that carry
+consumer offsets, so that it survives a failover.
 """
 
 from __future__ import annotations
