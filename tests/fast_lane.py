@@ -56,7 +56,7 @@ LEFT_OUT = {
     """,
     "ha": """
         control controller_link cut disk_full_handover kill log_contract refusals
-        replication role_driver scrub scrub_late upkeep
+        replication role_driver scrub scrub_late static_promotions upkeep
     """,
     "nameserver": """
         controller controller_routes deaf_connections groups_file metrics server
