@@ -483,11 +483,11 @@ class RoleDriver:
         leader, known, replica = self.leader, self.machine.state, self.replica
         if not self.is_static or leader is None or known is None:
             return
-        addresses = self._addresses
-        if addresses == NO_ADDRESSES:  # it still starts
-            member = known.member(replica.ref.broker_id)
-            addresses = NO_ADDRESSES if member is None else member.addresses
-        own = Member(replica.ref.broker_id, replica.meta.replica_uuid, addresses)
+        uuid, addresses = replica.meta.replica_uuid, self._addresses
+        if addresses == NO_ADDRESSES:  # it still starts; its broker id may be new
+            stored = (one.addresses for one in known.members if one.replica_uuid == uuid)
+            addresses = next(stored, NO_ADDRESSES)
+        own = Member(replica.ref.broker_id, uuid, addresses)
         state = live_state(
             known, self.machine.epoch, replica.ref, own, leader.core.in_sync_followers()
         )
