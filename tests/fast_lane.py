@@ -22,8 +22,8 @@ LEFT_OUT = {
     "auth": "comparison decision every_path own_clients owners signature through_nodes tls users",
     "broker": """
         absent_things ack admin_forwarded admin_groups admin_offsets admin_topics
-        apache_directory both_protocols bounded_requests broadcast classic classic_access
-        classic_admin classic_calls classic_hostile classic_native classic_pop classic_replicas
+        apache_directory both_protocols bounded_admin bounded_requests broadcast classic
+        classic_access classic_admin classic_calls classic_hostile classic_native classic_pop classic_replicas
         classic_replies classic_transactions cold_records dedup delay_levels delayed
         descriptors differential durability extreme_values filters flow full_disk_broker
         gaps incarnations lite lite_core lite_ends lite_random lite_replicas lite_subscribe
