@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from ...front.limits import NEEDS, Limits, lack, limits_of_process, sized
 from ...proto import paths, v1
 from ..connection import Connection
 from ..errors import CliError, Exit
@@ -64,7 +65,8 @@ def doctor(
     """
     if ctx.invoked_subcommand is not None:
         return Exit.DONE
-    findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
+    findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _memory()]
+    findings.append(_locked_memory())
     if store is not None:
         findings += _store(store.expanduser(), segment)
     if endpoint:
@@ -111,6 +113,15 @@ def _descriptors() -> Finding:
         return Finding("open files", str(soft))
     advice = f"set ulimit -n {_DESCRIPTORS_MIN} or more (hard limit: {hard})"
     return Finding("open files", str(soft), "bad", advice)
+
+
+def _memory() -> Finding:
+    limits, needs = limits_of_process(), NEEDS["broker"]
+    found = f"cgroup {sized(limits.memory_bytes)}, address space "
+    found += sized(limits.address_bytes)
+    only_memory = Limits(limits.memory_bytes, limits.address_bytes, limits.data_bytes)
+    sentence = lack("broker", only_memory, needs)
+    return Finding("memory", found, "bad" if sentence else "good", sentence)
 
 
 def _locked_memory() -> Finding:
