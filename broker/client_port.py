@@ -294,6 +294,7 @@ class ClientPort:
                 waiting=waiting,
             ),
             groups=GroupAdmin(
+                clock=broker.runtime.clock,
                 metadata=broker.metadata,
                 meta_log=broker.meta_log,
                 changes=broker.changes,

@@ -7,6 +7,8 @@ wait for log bytes that will not come are dropped. Then the parts with state sta
 from the log or from state replicated beside it: sent message ids, delay levels, timers,
 transactions, traces, and last the pops with their journal and the locks of FIFO queues. No part
 waits; long reads run in slices of a few milliseconds. The timer files are recovered on a thread.
+Without disk space for EPOCH_START the replica leads all the same: it serves readers, and the store
+refuses messages until that record is written.
 
 Step-down runs in the opposite direction: nothing is appended once it has begun; polls are answered,
 and appends that wait for durability end with an *unknown* outcome, never with *failed*. Drain:
@@ -23,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ..proto import v1
+from ..proto.errors import WireError
 
 if TYPE_CHECKING:
     from ..ha.engine import Replication
@@ -44,6 +47,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIMERS_UNUSABLE = "the timer files cannot be used"
+#: Pause cause of the store: the epoch has no first record.
+_NO_EPOCH_START = "epoch"
+#: Between two attempts to write it; the disk is measured once a second.
+_AGAIN_S = 0.5
 
 
 class RolePart(Protocol):
@@ -114,6 +121,7 @@ class RoleSwitch:
         self._leader_listeners: list[LeaderListener] = []
         self._leader = ""
         self._leader_is_silent = False
+        self._start_again: asyncio.TimerHandle | None = None
         pop_roles.on_failure(partial(self._fail, "this leader cannot deliver messages"))
         timers.on_failure(partial(self._fail, _TIMERS_UNUSABLE))
         if leadership.is_leader:
@@ -142,6 +150,7 @@ class RoleSwitch:
     async def close(self) -> None:
         """Wait until the timers have followed the last change of the role."""
         self._closed = True
+        self._end_waiting()
         if self._timers_move is not None:
             await asyncio.gather(self._timers_move, return_exceptions=True)
 
@@ -178,15 +187,47 @@ class RoleSwitch:
         self._leadership.lead(sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync)
         self._durability.set_policy(self._leadership.policy)
         self._write_metadata()
-        meta = self._replication.replica.meta
-        self._meta_log.begin_epoch(
-            v1.EpochStart(
-                epoch=epoch,
-                leader_id=self._runtime.config.broker_id,
-                leader_uuid=meta.replica_uuid,
-                incarnation=meta.incarnation,
-            )
+        self._write_epoch_start(epoch)
+
+    def _write_epoch_start(self, epoch: int) -> None:
+        """Append EPOCH_START; without disk space, refuse all writes and try again later."""
+        self._end_waiting()
+        meta, store = self._replication.replica.meta, self._store
+        start = v1.EpochStart(
+            epoch=epoch,
+            leader_id=self._runtime.config.broker_id,
+            leader_uuid=meta.replica_uuid,
+            incarnation=meta.incarnation,
         )
+        try:
+            self._meta_log.begin_epoch(start)
+            self._meta_files.write_unknown(self._meta_log)
+        except WireError:
+            if not (store.paused or store.allocation_failure):
+                raise
+            reason = store.refusal or store.allocation_failure
+            store.pause(_NO_EPOCH_START, f"Epoch {epoch} cannot begin: {reason}")
+            self._wait_for_room(epoch)
+
+    def _wait_for_room(self, epoch: int) -> None:
+        self._start_again = self._runtime.loop.call_later(_AGAIN_S, self._try_again, epoch)
+
+    def _try_again(self, epoch: int) -> None:
+        if not self._store.may_resume(_NO_EPOCH_START):
+            self._wait_for_room(epoch)
+            return
+        try:
+            self._write_epoch_start(epoch)
+        except Exception as error:
+            self._fail("this leader cannot begin its epoch", error)
+            raise
+        self._pump.appended()
+
+    def _end_waiting(self) -> None:
+        if self._start_again is not None:
+            self._start_again.cancel()
+            self._start_again = None
+            self._store.resume(_NO_EPOCH_START)
 
     def _write_metadata(self) -> None:
         """Write a metadata snapshot at the head of every segment, and groups that clients bring."""
@@ -194,7 +235,6 @@ class RoleSwitch:
         self._metadata.record_groups(self._groups.record)
 
     def _lead_parts(self) -> None:
-        self._meta_files.write_unknown(self._meta_log)
         self._sender.lead()
         self._move_timers()
         for part in self._parts:
@@ -211,6 +251,7 @@ class RoleSwitch:
         if not self._leadership.is_leader:
             return
         self._leadership.follow()
+        self._end_waiting()
         logger.warning("role.steps_down reason=%s end=%d", reason, self._store.log_end)
         try:
             self._stop_parts()

@@ -84,8 +84,8 @@ def _waiting(groups: Any, request: Any, count: int) -> Any:
         if outcome.answer is None:
             return outcome
         found += [(one, outcome.answer.left_out) for one in outcome.answer.timers]
-        following.begin_ms = outcome.answer.next_begin_ms
-        if not following.begin_ms:
+        following.slot_ms = outcome.answer.next_slot_ms
+        if not following.slot_ms:
             break
     return Outcome(outcome.broker, found)
 

@@ -267,4 +267,4 @@ async def _check_free(host: str, port: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise AddressError(host, port, error.strerror or str(error)) from error
+            raise AddressError(host, port, error) from error

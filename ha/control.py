@@ -22,6 +22,7 @@ from .core import (
     role_machine as core,
 )
 from .core.role_machine import Order, Role
+from .core.static_state import is_newer
 from .hooks import Hooks
 from .role import (
     heartbeats,
@@ -171,8 +172,10 @@ class Control:
                 f"epoch {replica.promised_epoch} was promised, the state is of {state.epoch}"
             )
         known = replica.state
-        if known is not None and state.version <= known.version and state != known:
-            return self._refuse(f"a state of version {known.version} is known here")
+        if known is not None and not is_newer(state, known) and state != known:
+            return self._refuse(
+                f"a state of epoch {known.epoch}, version {known.version} is known here"
+            )
         roles.directive(
             core.DirectiveArrived(
                 state, Order.PROMOTE, old_leader_is_dead=request.old_leader_is_dead

@@ -21,7 +21,7 @@ from ..proto.node_links import NodeLinks
 from .config import HaConfig
 from .control import Control
 from .core.follower_events import State
-from .core.group_state import GroupState, Policy
+from .core.group_state import Addresses, GroupState, Policy
 from .core.in_sync_events import ProposeIsr
 from .core.replicated_log import ReplicatedLog
 from .core.role_machine import DirectiveArrived, DiskFailed, LeaseRenewed, Role
@@ -48,7 +48,7 @@ _TICK_PROMOTING_S = 0.01
 _POSITIONS_EVERY_NS = 100_000_000
 #: Time for followers to receive the goodbye.
 _STOP_GRACE_S = 0.5
-_KINDS = ("TIMER", "LOCKS", "POP")
+_KINDS = ("STATE", "TIMER", "LOCKS", "POP")
 
 
 class Replication(Hooks):
@@ -92,6 +92,8 @@ class Replication(Hooks):
             links=self.links,
         )
         self.roles = RoleDriver(self.replica, self)
+        self.meta_snapshot["STATE"] = self.roles.live_set
+        self.meta_apply["STATE"] = self.roles.live_set_arrived
         self._control = Control(self.replica, self.roles, self, self.heartbeat)
         self._server = HaServer(self.replica, self.roles, self._control, door or DoorConfig())
         self._link: ControllerLink | None = None
@@ -133,6 +135,7 @@ class Replication(Hooks):
         Call it when everything else is ready to lead.
         """
         self._addresses = v1.ReplicaAddresses(client=client, ha=ha, metrics=metrics)
+        self.roles.announce(Addresses(client, ha, metrics))
         if self._link is not None:
             self._link.start()
 

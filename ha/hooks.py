@@ -38,7 +38,7 @@ class Hooks:
         # --- roles --------------------------------------------------------------------------------
 
         #: This replica leads the epoch now. Everything is flushed and the epoch is assigned; `role`
-        #: is LEADER. The first record to append is EPOCH_START.
+        #: is LEADER. The first record to append is EPOCH_START, once there is disk space for it.
         self.on_promote: Callable[[int], None] = _no_epoch
         #: This replica stopped leading, for this reason: waiting sends get an unknown result.
         #: Nothing may be appended after the callback returned.

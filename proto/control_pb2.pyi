@@ -2204,15 +2204,18 @@ class ListTimersRequest(_message.Message):
     END_MS_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     BOUNDS_MS_FIELD_NUMBER: _builtins.int
+    SLOT_MS_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
     topic: _builtins.str
     """of the messages; empty: every topic"""
     begin_ms: _builtins.int
-    """slots at this time or later; 0: now"""
+    """messages due at this time or later; 0: now"""
     end_ms: _builtins.int
-    """slots before this time; 0: the end of the wheel"""
+    """messages due before this time; 0: all"""
     count: _builtins.int
     """most messages; 0: none, only the counts"""
+    slot_ms: _builtins.int
+    """slots at this time or later: next_slot_ms; 0: all"""
     @_builtins.property
     def bounds_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ascending times within seven days of the beginning"""
@@ -2226,10 +2229,11 @@ class ListTimersRequest(_message.Message):
         end_ms: _builtins.int = ...,
         count: _builtins.int = ...,
         bounds_ms: _abc.Iterable[_builtins.int] | None = ...,
+        slot_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_ms", b"begin_ms", "bounds_ms", b"bounds_ms", "broker", b"broker", "count", b"count", "end_ms", b"end_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_ms", b"begin_ms", "bounds_ms", b"bounds_ms", "broker", b"broker", "count", b"count", "end_ms", b"end_ms", "slot_ms", b"slot_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2248,6 +2252,7 @@ class WaitingMessage(_message.Message):
     TAG_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RECALL_HANDLE_FIELD_NUMBER: _builtins.int
+    SLOT_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     message_id: _builtins.str
     due_ms: _builtins.int
@@ -2259,6 +2264,8 @@ class WaitingMessage(_message.Message):
     tag: _builtins.str
     recall_handle: _builtins.str
     """for RecallMessage"""
+    slot_ms: _builtins.int
+    """where it waits; before due_ms beyond the roll window"""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -2273,10 +2280,11 @@ class WaitingMessage(_message.Message):
         tag: _builtins.str = ...,
         keys: _abc.Iterable[_builtins.str] | None = ...,
         recall_handle: _builtins.str = ...,
+        slot_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "keys", b"keys", "message_id", b"message_id", "physical_offset", b"physical_offset", "recall_handle", b"recall_handle", "size", b"size", "stored_ms", b"stored_ms", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "keys", b"keys", "message_id", b"message_id", "physical_offset", b"physical_offset", "recall_handle", b"recall_handle", "size", b"size", "slot_ms", b"slot_ms", "stored_ms", b"stored_ms", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2290,12 +2298,12 @@ class ListTimersResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TIMERS_FIELD_NUMBER: _builtins.int
     DUE_FIELD_NUMBER: _builtins.int
-    NEXT_BEGIN_MS_FIELD_NUMBER: _builtins.int
+    NEXT_SLOT_MS_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
-    next_begin_ms: _builtins.int
-    """begin_ms of the next request; 0: the list is complete"""
+    next_slot_ms: _builtins.int
+    """slot_ms of the next request; 0: the list is complete"""
     left_out: _builtins.bool
     """the last slot has more messages than one answer may read"""
     @_builtins.property
@@ -2311,12 +2319,12 @@ class ListTimersResponse(_message.Message):
         message: _builtins.str = ...,
         timers: _abc.Iterable[Global___WaitingMessage] | None = ...,
         due: _abc.Iterable[_builtins.int] | None = ...,
-        next_begin_ms: _builtins.int = ...,
+        next_slot_ms: _builtins.int = ...,
         left_out: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "due", b"due", "left_out", b"left_out", "message", b"message", "next_begin_ms", b"next_begin_ms", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "due", b"due", "left_out", b"left_out", "message", b"message", "next_slot_ms", b"next_slot_ms", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

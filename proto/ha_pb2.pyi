@@ -82,6 +82,8 @@ class _MetaKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MetaKind.Val
     LOCKS: _MetaKind.ValueType  # 3
     POP: _MetaKind.ValueType  # 4
     """payload: PopHandover, from a follower that served pops to its next leader"""
+    STATE: _MetaKind.ValueType  # 5
+    """payload: GroupState, from the leader of a static group"""
 
 class MetaKind(_MetaKind, metaclass=_MetaKindEnumTypeWrapper): ...
 
@@ -92,6 +94,8 @@ TIMER: MetaKind.ValueType  # 2
 LOCKS: MetaKind.ValueType  # 3
 POP: MetaKind.ValueType  # 4
 """payload: PopHandover, from a follower that served pops to its next leader"""
+STATE: MetaKind.ValueType  # 5
+"""payload: GroupState, from the leader of a static group"""
 Global___MetaKind: _TypeAlias = MetaKind  # noqa: Y015
 
 class _RejectCode:

@@ -84,7 +84,7 @@ class RemotingServer:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise AddressError(host, port, error.strerror or str(error)) from error
+            raise AddressError(host, port, error) from error
         if links is not None:
             self._accepting = FirstBytes(self._server.sockets, shared, links)
         self._checks = loop.call_later(_CHECK_S, self._check)

@@ -29,7 +29,7 @@ from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatched, Dispatcher
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
-from .format.disk import NO_DESCRIPTORS, Disk, existing, full_disk, shortage
+from .format.disk import NO_DESCRIPTORS, Disk, shortage
 from .format.errors import (
     CorruptLogError,
     DiskFullError,
@@ -52,6 +52,7 @@ from .group_commit import FlushRequest
 from .holdings import HoldingsFile
 from .index.service import IndexService
 from .log.commit_log import CommitLog
+from .log.room import holds_next_segment, lack_of_room
 from .log.transient_pool import LogCommitter
 from .log.write_gate import WriteGate, suppress_no_space
 from .native_parts import NativeParts
@@ -220,16 +221,17 @@ class MessageStore:
         return report
 
     def _check_room(self) -> None:
-        """Raise DiskFullError when a log without a segment cannot get one."""
-        size = self.config.mapped_file_size_commit_log
-        folders = [existing(path) for path in self.log.writable_directories]
-        if self.log.segments or any(self.disk.free_bytes(path) >= size for path in folders):
-            return
-        needs = (
-            f"the first segment of the commit log needs {size} bytes (mappedFileSizeCommitLog; "
-            "a new store may have a smaller one)"
-        )
-        raise DiskFullError(full_disk(folders[0], needs))
+        """Raise DiskFullError when the log cannot get its first segment, or fill its last one."""
+        log, size = self.log, self.config.mapped_file_size_commit_log
+        folders = log.writable_directories
+        if lack := lack_of_room(self.disk, folders, size, log.tail.path if log.tail else ""):
+            raise DiskFullError(lack)
+        if not holds_next_segment(self.disk, folders, size):
+            logger.warning(
+                "store.small_disk segment_bytes=%d: the disk of %s holds fewer than two segments, "
+                "and the last one is never deleted. Put the directory on a larger disk.",
+                *(size, folders[0]),
+            )
 
     def start(self) -> None:
         """Write `abort` and start the flush threads; appends are possible afterwards."""
@@ -712,6 +714,23 @@ class MessageStore:
     def paused(self) -> bool:
         """Whether writes are refused for lack of disk space; ends when space is free again."""
         return self._gate.paused
+
+    @property
+    def no_room(self) -> bool:
+        """Whether the next message finds no disk space, as of the last look at the disk."""
+        return self._gate.paused or not self.retention.has_room
+
+    def pause(self, cause: str, reason: str) -> None:
+        """Refuse writes for lack of disk space until `resume(cause)`; `reason` is a sentence."""
+        self._gate.pause(cause, reason)
+
+    def resume(self, cause: str) -> None:
+        """End the pause of this cause; no effect without one."""
+        self._gate.resume(cause)
+
+    def may_resume(self, cause: str) -> bool:
+        """Return whether there is disk space, and no other cause pauses writes."""
+        return self.retention.has_room and self._gate.is_paused_only_by(cause)
 
     @property
     def on_refused(self) -> Callable[[str], None] | None:

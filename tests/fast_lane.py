@@ -22,10 +22,10 @@ LEFT_OUT = {
     "auth": "comparison decision every_path own_clients owners signature through_nodes tls users",
     "broker": """
         absent_things ack admin_forwarded admin_groups admin_offsets admin_topics
-        apache_directory both_protocols bounded_requests broadcast classic classic_access
-        classic_admin classic_calls classic_hostile classic_native classic_pop classic_replicas
-        classic_replies classic_transactions cold_records dedup delay_levels delayed
-        descriptors differential durability extreme_values filters flow full_disk_broker
+        apache_directory both_protocols bounded_admin bounded_requests broadcast classic
+        classic_access classic_admin classic_calls classic_hostile classic_native classic_pop
+        classic_replicas classic_replies classic_transactions cold_records dedup delay_levels
+        delayed descriptors differential durability extreme_values filters flow full_disk_broker
         gaps incarnations lite lite_core lite_ends lite_random lite_replicas lite_subscribe
         message_queries meta_log meta_machine metrics_token observed offset_recent
         pop_attempts pop_handover pop_model pop_restart proxy proxy_classic proxy_upstreams
@@ -56,7 +56,7 @@ LEFT_OUT = {
     """,
     "ha": """
         control controller_link cut disk_full_handover kill log_contract refusals
-        replication role_driver scrub scrub_late upkeep
+        replication role_driver scrub scrub_late static_promotions upkeep
     """,
     "nameserver": """
         controller controller_routes deaf_connections groups_file metrics server

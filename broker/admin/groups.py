@@ -23,6 +23,7 @@ from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
 from ..pop.retry import queue_topics
+from ..slices import Slices
 from .attributes import GROUP_RULES, changed
 from .pages import page_of
 from .removal import topics_of_group
@@ -30,6 +31,7 @@ from .removal import topics_of_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from ...front.clock import Clock
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
     from ..metadata.log import MetaLog
@@ -58,6 +60,7 @@ class GroupAdmin:
     def __init__(
         self,
         *,
+        clock: Clock,
         metadata: Metadata,
         meta_log: MetaLog,
         changes: MetadataChanges,
@@ -67,6 +70,7 @@ class GroupAdmin:
         deliveries: Callable[[str], Iterable[v1.GroupDelivery]],
     ) -> None:
         """`deliveries` returns the messages of a group that are in flight."""
+        self._clock = clock
         self._metadata = metadata
         self._meta_log = meta_log
         self._changes = changes
@@ -174,8 +178,10 @@ class GroupAdmin:
         self._changes.check_writable()
         if request.keep_offsets:
             self._removal.rewind_to_unacknowledged(group)
+        slices = Slices(self._clock)
         for name in topics:
             self._meta_log.delete_topic(name)
+            await slices.pause()
         stays_ms = STAYS_DELETED_MS if members else 0
         end = self._meta_log.delete_group(request.name, request.keep_offsets, stays_ms)
         return await self._changes.when_durable(end, answer)
@@ -191,14 +197,15 @@ class GroupAdmin:
         )
         page, more = page_of(names, request.after, request.limit)
         progress = await self._progress.progress_of(page)
-        groups = [group for name in page if (group := self._metadata.groups.get(name)) is not None]
-        return v1.ListGroupsResponse(
-            code=v2.OK,
-            message="OK",
-            groups=[group_message(group) for group in groups],
-            progress=[progress[group.name] for group in groups],
-            more=more,
-        )
+        answer = v1.ListGroupsResponse(code=v2.OK, message="OK", more=more)
+        slices = Slices(self._clock)
+        for name in page:
+            group = self._metadata.groups.get(name)
+            if group is not None:
+                answer.groups.append(group_message(group))
+                answer.progress.append(progress[name])
+            await slices.pause()
+        return answer
 
     async def describe(
         self, request: v1.DescribeGroupRequest, ctx: RequestContext

@@ -9,7 +9,7 @@ removed on every replica when the record of the removal is dispatched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from ..pop.dead_letter import dead_letter_topic
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 _PREFIX = "%RETRY%"
 
 
-def retry_topics_of_topic(metadata: Metadata, topic: str, groups: Iterable[str]) -> list[str]:
+def retry_topics_of_topic(metadata: Metadata, topic: str, groups: Container[str]) -> list[str]:
     """Return the existing retry topics of a topic and any of `groups` that no other pair can
     own."""
-    names = {name for group in groups for name in queue_topics(topic, group)[1:]}
+    ends = (f"_{topic}", f"+{topic}")
+    # Costs a look at each topic; there may be as many groups, with names to make.
+    candidates = [n for n in metadata.topics if n.startswith(_PREFIX) and n.endswith(ends)]
     return sorted(
         name
-        for name in names & metadata.topics.keys()
-        if all(of_topic == topic for of_topic, _ in _pairs(metadata, name))
+        for name in candidates
+        if (group := name[len(_PREFIX) : -len(topic) - 1]) in groups
+        and name in queue_topics(topic, group)
+        and all(of_topic == topic for of_topic, _ in _pairs(metadata, name))
     )
 
 

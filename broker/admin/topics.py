@@ -30,7 +30,7 @@ from ..metadata.tables import (
 )
 from ..slices import Slices
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
-from .pages import page_of
+from .pages import names_behind, size_of
 from .removal import retry_topics_of_topic
 
 if TYPE_CHECKING:
@@ -151,12 +151,15 @@ class TopicAdmin:
         groups = {group for topic, group in self._offsets.pairs() if topic == request.name}
         known = groups | self._metadata.groups.keys()
         retries = retry_topics_of_topic(self._metadata, request.name, known)
+        slices, held = Slices(self._clock), 0
+        for name in (request.name, *retries):
+            held += self._progress.held_messages(name)
+            await slices.pause()
         answer = v1.DeleteTopicResponse(
             code=v2.OK,
             message="OK",
             topics=[request.name, *retries],
-            messages=waiting
-            + sum(self._progress.held_messages(name) for name in (request.name, *retries)),
+            messages=waiting + held,
             groups=sorted(groups),
             in_flight=in_flight,
         )
@@ -171,6 +174,7 @@ class TopicAdmin:
         self._changes.check_writable()
         for name in retries:
             self._meta_log.delete_topic(name)
+            await slices.pause()
         return await self._changes.when_durable(self._meta_log.delete_topic(request.name), answer)
 
     async def _in_flight(self, topic: str) -> int:
@@ -188,19 +192,17 @@ class TopicAdmin:
         self, request: v1.ListTopicsRequest, ctx: RequestContext
     ) -> v1.ListTopicsResponse:
         """A page of the topics of this broker by name."""
-        names = (
-            name
-            for name in self._metadata.topics
-            if request.include_system or not self._is_internal(name)
-        )
-        page, more = page_of(names, request.after, request.limit)
-        answer = v1.ListTopicsResponse(code=v2.OK, message="OK", more=more)
-        slices = Slices(self._clock)
-        for name in page:
-            topic = self._metadata.topics.get(name)
-            if topic is not None:
-                answer.topics.append(topic_message(topic))
+        answer = v1.ListTopicsResponse(code=v2.OK, message="OK")
+        slices, count = Slices(self._clock), size_of(request.limit)
+        for name in names_behind(self._metadata.topics, request.after):
             await slices.pause()
+            topic = self._metadata.topics.get(name)
+            if topic is None or (not request.include_system and self._is_internal(name)):
+                continue
+            if len(answer.topics) >= count:
+                answer.more = True
+                break
+            answer.topics.append(topic_message(topic))
         return answer
 
     async def describe(

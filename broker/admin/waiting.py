@@ -36,7 +36,10 @@ class WaitingMessages:
         """Return how many messages wait for these topics."""
         slices = Slices(self._clock)
         halves = self._transactions.table.waiting()
-        found = sum(self._timers.waiting(topic) + halves.get(topic, 0) for topic in topics)
+        found = 0
+        for topic in topics:
+            found += self._timers.waiting(topic) + halves.get(topic, 0)
+            await slices.pause()
         for number in self._levels.waiting(topics):
             found += number
             await slices.pause()

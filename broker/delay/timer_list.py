@@ -1,11 +1,14 @@
 """`cometmq.v1.Admin/ListTimers`: the messages that wait in the timer wheel, and when they are due.
 
-Reads slots in order of time and the records of their units. A call reads a bounded number of units;
-the next call continues with the next slot. Recalled messages are left out.
+Reads slots in order of time and the records of their units. A turn of the event loop reads a
+bounded number of slots and units, a call a bounded number of turns; the next call continues with
+the next slot. Messages beyond the roll window wait in a nearer slot: they are found by their time,
+so slots before the beginning are read, too. Recalled messages are left out.
 """
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -29,13 +32,19 @@ if TYPE_CHECKING:
     from ...store.timer.unit import TimerUnit
     from .timer_service import TimerService
 
-#: Units that one call reads: about ten milliseconds of the event loop.
+#: Units that one turn reads: about ten milliseconds of the event loop.
 _UNITS_MAX: Final = 1_000
+#: Slots that one turn looks at: ten milliseconds, if all were used and none is now.
+_SLOTS_MAX: Final = 32_768
+#: Turns of one call: a whole wheel without messages, or half a second of units.
+_TURNS_MAX: Final = 50
 #: Messages of one answer, each at most a few hundred bytes and its names.
 _COUNT_MAX: Final = 256
 _BOUNDS_MAX: Final = 256
 #: `TimerWheel.count` reads this part of the wheel at most.
 _COUNTED_MS: Final = 7 * 86_400_000
+#: Later than every due time.
+_FAR_MS: Final = 1 << 62
 
 
 class TimerList:
@@ -46,67 +55,90 @@ class TimerList:
         self._store = store
         self._broker = broker
 
-    def list_timers(
+    async def list_timers(
         self, request: v1.ListTimersRequest, ctx: RequestContext
     ) -> v1.ListTimersResponse:
         """Return waiting messages by slot, and the numbers that are due. Raises WireError."""
-        unread = self._timers.unread()
-        if unread is None:
-            text = "the timer wheel is not in use: timerWheelEnable is false, or no leader serves"
-            raise WireError(v2.UNSUPPORTED, text)
-        files, open_ms = unread
-        begin_ms = max(request.begin_ms, open_ms)
-        wheel_end_ms = open_ms + TIMER_SLOTS * files.wheel.precision_ms
-        end_ms = min(request.end_ms or wheel_end_ms, wheel_end_ms)
+        answer = v1.ListTimersResponse(code=v2.OK, message="OK", next_slot_ms=request.slot_ms)
         try:
-            answer = v1.ListTimersResponse(code=v2.OK, message="OK")
+            files, open_ms = self._unread()
+            begin_ms = max(request.begin_ms, open_ms)
             bounds = _checked(request.bounds_ms, begin_ms)
             if bounds:
                 answer.due.extend(files.wheel.count(begin_ms, bounds))
-            if request.count > 0:
-                self._list(answer, files, request, begin_ms, end_ms)
+            if request.count <= 0:
+                return answer
+            for _ in range(_TURNS_MAX):
+                if self._list(answer, files, open_ms, request):
+                    break
+                await asyncio.sleep(0)
+                files, open_ms = self._unread()
         except OSError as error:
             text = f"the timer wheel cannot be read: {error}"
             raise WireError(v2.INTERNAL_SERVER_ERROR, text) from error
         return answer
 
+    def _unread(self) -> tuple[TimerStore, int]:
+        unread = self._timers.unread()
+        if unread is None:
+            text = "the timer wheel is not in use: timerWheelEnable is false, or no leader serves"
+            raise WireError(v2.UNSUPPORTED, text)
+        return unread
+
     def _list(
         self,
         answer: v1.ListTimersResponse,
         files: TimerStore,
+        open_ms: int,
         request: v1.ListTimersRequest,
-        begin_ms: int,
-        end_ms: int,
-    ) -> None:
+    ) -> bool:
+        """Read the slots of one turn; return whether the answer is full, or the list complete."""
         room, most = _UNITS_MAX, min(request.count, _COUNT_MAX)
-        times = files.wheel.used_times(begin_ms, end_ms)
+        precision_ms = files.wheel.precision_ms
+        wheel_end_ms = open_ms + TIMER_SLOTS * precision_ms
+        end_ms = min(request.end_ms or wheel_end_ms, wheel_end_ms)
+        from_ms = max(answer.next_slot_ms, open_ms)
+        stop_ms = min(from_ms + _SLOTS_MAX * precision_ms, end_ms)
+        times = files.wheel.used_times(from_ms, stop_ms)
         for at_ms in times:
             units = list(islice(files.units(at_ms), _UNITS_MAX + 1))
             if len(units) > room and room < _UNITS_MAX:
-                answer.next_begin_ms = at_ms  # the next call has room for this slot
-                return
-            waiting = self._waiting(files, at_ms, units[:_UNITS_MAX], request.topic)
+                answer.next_slot_ms = at_ms  # the next turn has room for this slot
+                return False
+            waiting = self._waiting(files, at_ms, units[:_UNITS_MAX], request)
             if len(answer.timers) + len(waiting) > most and answer.timers:
-                answer.next_begin_ms = at_ms
-                return
+                answer.next_slot_ms = at_ms
+                return True
             answer.timers.extend(waiting[:most])
             answer.left_out = len(units) > _UNITS_MAX or len(waiting) > most
             room -= len(units)
-            if answer.left_out or len(answer.timers) >= most or room <= 0:
-                break
-        answer.next_begin_ms = next(times, 0)
+            is_full = answer.left_out or len(answer.timers) >= most
+            if is_full or room <= 0:
+                answer.next_slot_ms = next(times, stop_ms if stop_ms < end_ms else 0)
+                return is_full or not answer.next_slot_ms
+        answer.next_slot_ms = stop_ms if stop_ms < end_ms else 0
+        return not answer.next_slot_ms
 
     def _waiting(
-        self, files: TimerStore, slot_ms: int, units: Sequence[TimerUnit], topic: str
+        self,
+        files: TimerStore,
+        slot_ms: int,
+        units: Sequence[TimerUnit],
+        request: v1.ListTimersRequest,
     ) -> list[v1.WaitingMessage]:
-        """Return the messages of a slot that are not recalled, the oldest first."""
+        """Return the messages of a slot that are due in the requested time and not recalled, the
+        oldest first."""
         recalls = [unit for unit in units if unit.cancels and not unit.rolled]
         cancelled = files.cancelled_keys(recalls)
-        found = []
+        topic, found = request.topic, []
         for unit in reversed(units):
-            if unit.cancels or (topic and not self._may_name(unit, topic)):
+            if unit.cancels or (slot_ms < request.begin_ms and not unit.rolled):
+                continue
+            if topic and not self._may_name(unit, topic):
                 continue
             one, mark = self._message(unit, slot_ms, files.wheel.precision_ms)
+            if unit.rolled and not request.begin_ms <= one.due_ms < (request.end_ms or _FAR_MS):
+                continue
             key = recall_key(one.message_id, mark)
             if topic in ("", one.topic) and not is_cancelled(cancelled, key, one.topic):
                 found.append(one)
@@ -130,7 +162,9 @@ class TimerList:
             properties = decode_properties(delivery.properties)
         except (OffsetOutOfRangeError, RecordFormatError):
             # Retention has deleted it, or it is damaged: only its time is known.
-            return v1.WaitingMessage(due_ms=slot_ms, physical_offset=-1, size=unit.size), 0
+            lost = v1.WaitingMessage(due_ms=slot_ms, physical_offset=-1, size=unit.size)
+            lost.slot_ms = slot_ms
+            return lost, 0
         out_ms = number(properties.get(OUT_MS, "").encode())
         message_id = properties.get(UNIQUE_KEY, "")
         topic = properties.get(REAL_TOPIC, "")
@@ -146,6 +180,7 @@ class TimerList:
             tag=properties.get("TAGS", ""),
             keys=properties.get("KEYS", "").split(),
             recall_handle=handle.encode() if topic and message_id else "",
+            slot_ms=slot_ms,
         )
         return found, mark
 

@@ -1,10 +1,11 @@
 """Periodic work on the store: retention, full disks, rates, and the archive watermark.
 
 Promises: the disk is checked once a second and a retention round starts every
-`cleanResourceInterval`, both by the steady clock; the age of files is judged by the machine's own
-wall clock, which tests cannot move. Files are deleted on the store's thread. Each replica deletes
-on its own; the leader keeps what its connected followers still need. Followers take the leader's
-archive watermark from the frames that carry consumer offsets, so that it survives a failover.
+`cleanResourceInterval` (at the next check while disk pressure lasts), both by the steady clock; the
+age of files is judged by the machine's own wall clock, which tests cannot move. Files are deleted
+on the store's thread. Each replica deletes on its own; the leader keeps what its connected
+followers still need. Followers take the leader's archive watermark from the frames that carry
+consumer offsets, so that it survives a failover.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class StoreMaintenance:
         store, clock = self._store, self._clock
         store.meter.sample()
         now_ns = clock.steady_ns()
-        if now_ns - self._round_ns >= self._round_interval_ns:
+        if now_ns - self._round_ns >= self._round_interval_ns or self._retention.is_due:
             self._round_ns = now_ns
             now_ms = clock.machine_ms()
             self._retention.step(now_ms, clock.hour_of(now_ms))

@@ -118,8 +118,8 @@ class MetaFiles:
         """Write the entries of Apache's files that the log does not have. Call it on the leader."""
         topics, groups = self._unknown
         if topics or groups:
-            self._unknown = ([], [])
             meta_log.merge(topics, groups, write=True)
+            self._unknown = ([], [])
 
     def changed(self) -> None:
         """Schedule a write of both files; files that were not imported yet are not overwritten."""

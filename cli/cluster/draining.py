@@ -222,6 +222,6 @@ def _delayed(here: BrokerGroups) -> bool:
         ((_, answer),) = answers(here.each(paths.LIST_TIMERS, request, v1.ListTimersResponse))
         if answer.timers:
             return True
-        if not answer.next_begin_ms:
+        if not answer.next_slot_ms:
             return False
-        request.begin_ms = answer.next_begin_ms
+        request.slot_ms = answer.next_slot_ms

@@ -4,7 +4,8 @@ Once: the sequence of `static_groups.py`, like `cometmq ha failover`. `--watch` 
 when it has not answered for `--after` seconds, the most advanced replica is promoted, and the new
 roles are written into the files of `--conf ID=PATH`, so that they survive restarts: the promoted
 replica gets brokerId=0 and the leader's brokerRole, the old leader brokerRole=SLAVE and an unused
-id (the promoted replica keeps its id until it restarts). A returning leader of an older epoch is
+id (the promoted replica keeps its id until it restarts). Later promotions find the files by the
+replica's uuid in the stores that they name. A returning leader of an older epoch is
 fenced and pointed to the new leader.
 """
 
@@ -16,7 +17,11 @@ from pathlib import Path
 
 import click
 
+from ...ha.errors import DamagedStateError
+from ...ha.state.replica_meta import META_NAME
+from ...ha.state.slots import SlotFile
 from ...proto import paths, v1
+from ...store.format.layout import REPLICA_FOLDER
 from .. import private_file
 from ..errors import CliError, Exit
 from .command import where_options
@@ -27,19 +32,51 @@ Say = Callable[[str], None]
 
 
 def roles_after(
-    conf: Mapping[int, Path], old_id: int, new_id: int, ids: set[int], say: Say
+    conf: Mapping[int, Path], old: Replica | None, new: Replica, ids: set[int], say: Say
 ) -> None:
-    """Write the new roles into the brokers' files."""
+    """Write the new roles into the brokers' files; `ids` are the broker ids of the group.
+
+    The files belong to replicas, not to ids: each promotion gives two replicas other ids.
+    """
+    old_file = None if old is None or old is new else file_of(conf, old)
+    new_file = file_of(conf, new)
     role = "SYNC_MASTER"
-    if old_id in conf and old_id != new_id:
-        role = value_of(conf[old_id], "brokerRole") or role
-        free = next(number for number in range(1, 1 << 20) if number not in ids | {new_id})
-        rewrite(conf[old_id], {"brokerId": str(free), "brokerRole": "SLAVE"})
-        say(f"{conf[old_id]}: brokerId={free}, brokerRole=SLAVE")
-    if new_id in conf:
+    if old_file is not None and old_file != new_file:
+        role = value_of(old_file, "brokerRole") or role
+        taken = ids | {new.broker_id} | {_id_in(path) for path in conf.values()}
+        free = next(number for number in range(1, 1 << 20) if number not in taken)
+        rewrite(old_file, {"brokerId": str(free), "brokerRole": "SLAVE"})
+        say(f"{old_file}: brokerId={free}, brokerRole=SLAVE")
+    if new_file is not None:
         role = role if role != "SLAVE" else "SYNC_MASTER"
-        rewrite(conf[new_id], {"brokerId": "0", "brokerRole": role})
-        say(f"{conf[new_id]}: brokerId=0, brokerRole={role}")
+        rewrite(new_file, {"brokerId": "0", "brokerRole": role})
+        say(f"{new_file}: brokerId=0, brokerRole={role}")
+
+
+def file_of(conf: Mapping[int, Path], one: Replica) -> Path | None:
+    """Return the file of a replica: the one of its store, or else of its broker id."""
+    owners = {path: _uuid_in(path) for path in conf.values()}
+    for path, uuid in owners.items():
+        if uuid and uuid == one.uuid:
+            return path
+    named = conf.get(one.broker_id)
+    return named if named is not None and not owners[named] else None
+
+
+def _uuid_in(path: Path) -> str:
+    """Return the replica uuid in the store that a broker.conf names; empty if it cannot be
+    read."""
+    root = value_of(path, "storePathRootDir")
+    try:
+        found = SlotFile(Path(root) / REPLICA_FOLDER / META_NAME, durable=False).load() or {}
+    except (OSError, DamagedStateError):
+        return ""
+    return str(found.get("replica_uuid", "")) if root else ""
+
+
+def _id_in(path: Path) -> int:
+    text = value_of(path, "brokerId")
+    return int(text) if text.isdigit() else 0
 
 
 def value_of(path: Path, key: str) -> str:
@@ -132,7 +169,7 @@ class Watch:
         self._silent_since = None
         assert run.chosen is not None
         ids = {one.broker_id for one in self._replicas}
-        roles_after(self._conf, old.broker_id if old else -1, run.chosen.broker_id, ids, self._say)
+        roles_after(self._conf, old, run.chosen, ids, self._say)
         return True
 
 
@@ -208,7 +245,7 @@ def promote(
     run.failover()
     if run.chosen is not None:
         ids = {one.broker_id for one in replicas}
-        roles_after(conf, old.broker_id if old else -1, run.chosen.broker_id, ids, say)
+        roles_after(conf, old, run.chosen, ids, say)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from the nameservers' routes (or `--replica`), and `static_groups.py` changes it
 """
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +134,7 @@ class Nameservers:
         with Calls(self.addresses, paths.GET_CLUSTER, request, v1.GetClusterResponse) as calls:
             calls.wait(CALL_S, lambda _: True)
             for address, answer in calls.answers.items():
-                return list(members(address, answer, group))
+                return newest_only(members(address, answer, group))
             raise next(iter(calls.errors.values()))
 
     def notify(self, path: str, request: object, answer: type[Any]) -> None:
@@ -200,6 +200,17 @@ def members(address: str, answer: v1.GetClusterResponse, group: str) -> Iterator
                 known_end=int(member.log_end),
                 known_confirm=int(member.confirm),
             )
+
+
+def newest_only(replicas: Iterable[Replica]) -> list[Replica]:
+    """Return one entry for each replica: after a change of its broker id, the routes have its
+    former one for a while."""
+    newest: dict[str, Replica] = {}
+    for one in replicas:
+        before = newest.get(one.uuid or one.ha)
+        if before is None or one.incarnation >= before.incarnation:
+            newest[one.uuid or one.ha] = one
+    return sorted(newest.values(), key=lambda one: (one.group, one.broker_id))
 
 
 def from_report(report: v1.GroupReport) -> list[Replica]:

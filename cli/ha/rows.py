@@ -26,6 +26,7 @@ from .replicas import (
     find,
     from_report,
     members,
+    newest_only,
     newest_reports,
 )
 from .static_groups import in_sync_ids, newest_state
@@ -124,7 +125,7 @@ def _views(reports: Calls, routes: Calls, group: str) -> list[GroupView]:
     error = reports.failed()
     unreported = "" if error is None else str(error)
     for address, answer in list(routes.answers.items())[:1]:
-        replicas = list(members(address, answer, group))
+        replicas = newest_only(members(address, answer, group))
         for name in sorted({one.group for one in replicas} - led):
             own = [one for one in replicas if one.group == name]
             found.append(GroupView(name, own, None, unreported=unreported))

@@ -33,9 +33,9 @@ class PromotionRequest:
 
 
 def newest_state(replicas: Sequence[Replica]) -> v1.GroupState:
-    """Return the stored state with the highest version; version 0 if no replica has one."""
+    """Return the newest stored state; version 0 if no replica has one."""
     states = [one.status.state for one in replicas if one.status is not None]
-    return max(states, key=lambda state: state.version, default=v1.GroupState())
+    return max(states, key=lambda state: (state.epoch, state.version), default=v1.GroupState())
 
 
 def next_epoch(replicas: Sequence[Replica], state: v1.GroupState) -> int:
@@ -131,7 +131,7 @@ def choose(
         raise CliError(f"{asked}: not in sync, suspect, or unreachable.")
     best = max(able, key=_order)
     known = 0 if old is None or old is best else _confirm(old)
-    if not members and _end(best) < known and not request.accept_loss:
+    if _end(best) < known and not request.accept_loss:
         raise CliError(
             f"{best.name} ends at {_end(best)}, but the old leader had confirmed {known}: "
             "messages would be lost. Start the old leader, or use --accept-loss."

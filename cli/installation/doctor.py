@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from ...front.limits import NEEDS, Limits, lack, limits_of_process, sized
 from ...proto import paths, v1
 from ..connection import Connection
 from ..errors import CliError, Exit
@@ -64,7 +65,8 @@ def doctor(
     """
     if ctx.invoked_subcommand is not None:
         return Exit.DONE
-    findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
+    findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _memory()]
+    findings.append(_locked_memory())
     if store is not None:
         findings += _store(store.expanduser(), segment)
     if endpoint:
@@ -113,6 +115,15 @@ def _descriptors() -> Finding:
     return Finding("open files", str(soft), "bad", advice)
 
 
+def _memory() -> Finding:
+    limits, needs = limits_of_process(), NEEDS["broker"]
+    found = f"cgroup {sized(limits.memory_bytes)}, address space "
+    found += sized(limits.address_bytes)
+    only_memory = Limits(limits.memory_bytes, limits.address_bytes, limits.data_bytes)
+    sentence = lack("broker", only_memory, needs)
+    return Finding("memory", found, "bad" if sentence else "good", sentence)
+
+
 def _locked_memory() -> Finding:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
@@ -126,6 +137,7 @@ def _locked_memory() -> Finding:
 
 def _store(root: Path, segment: int) -> list[Finding]:
     from ...store.format.disk import Disk, existing, full_disk
+    from ...store.log.room import holds_next_segment, lack_of_room
     from ...store.recovery import other_engines
 
     what = f"store {root}"
@@ -133,12 +145,19 @@ def _store(root: Path, segment: int) -> list[Finding]:
         return [Finding(what, "not a file store", "bad", other)]
     folder = existing(str(root))
     free, total = Disk().free_bytes(folder), Disk().space(folder).total
-    has_log = (root / "commitlog").is_dir() and any((root / "commitlog").iterdir())
+    log = root / "commitlog"
+    segment = max((path.stat().st_size for path in log.glob("[0-9]*")), default=segment)
+    segments = sorted(str(path) for path in log.glob("[0-9]*") if path.stat().st_size == segment)
     found = f"{free >> 20} of {total >> 20} MiB free"
+    if lack := lack_of_room(Disk(), [str(log)], segment, segments[-1] if segments else ""):
+        return [Finding(what, found, "bad", lack)]
+    if not holds_next_segment(Disk(), [folder], segment):
+        needs = f"a log needs two segments of {segment} bytes (mappedFileSizeCommitLog)"
+        return [Finding(what, found, "bad", full_disk(folder, needs))]
     if free >= segment:
         return [Finding(what, found)]
     needs = f"the next segment of the commit log needs {segment} bytes (mappedFileSizeCommitLog)"
-    return [Finding(what, found, "note" if has_log else "bad", full_disk(folder, needs))]
+    return [Finding(what, found, "note", full_disk(folder, needs))]
 
 
 def _serving(endpoint: str) -> Finding:

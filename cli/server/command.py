@@ -91,17 +91,16 @@ class Process:
 
     def run(self, make: Callable[["Process"], Any], modules: tuple[str, ...]) -> None:
         """Import the modules, wait for the supervisor's flags, create and run the server."""
-        from ...front.process import raise_descriptor_limit
         from .process import run_server, start_or_explain
 
         def body() -> None:
             os.umask(PRIVATE_UMASK)
             configure_logging(self.log_dir, self.name, self._log_config())
+            check_limits(self.name)
             with loading():
                 for module in modules:
                     importlib.import_module(f"...{module}", __package__)
             self.flags.update(self.supervision.late_flags())
-            logger.info("process.descriptors limit=%d", raise_descriptor_limit())
             reload = self._reload if self.file is not None else None
             run_server(make(self), self.supervision, self.grace_s, reload)
 
@@ -137,6 +136,34 @@ class Process:
         for sentence in (*loaded.notices, *foreign):
             logger.info("config.ignored %s", sentence)
         return loaded
+
+
+def check_limits(name: str) -> None:
+    """Raise RLIMIT_NOFILE to its hard limit. Raises CliError for limits below the minimum."""
+    from ...front.limits import NEEDS, lack, limits_of_process, sized, told
+    from ...front.process import raise_descriptor_limit
+
+    raise_descriptor_limit()
+    limits, needs = limits_of_process(), NEEDS[name]
+    if sentence := lack(name, limits, needs):
+        raise CliError(sentence)
+    logger.info(
+        "process.limits descriptors=%s descriptors_min=%d memory=%s memory_min=%s",
+        *(told(limits.descriptors), needs.descriptors),
+        *(sized(limits.memory_bytes), sized(needs.memory_bytes)),
+    )
+
+
+def _check_segments(store: Any) -> None:
+    """Raise CliError for a store that does not fit the limits of the process."""
+    from ...front.limits import lack_for_segments, limits_of_process
+
+    size = store.mapped_file_size_commit_log
+    segments = sum(len(list(path.glob("[0-9]*"))) for path in store.commit_log_directories)
+    pool = store.transient_store_pool_size * store.transient_store_pool_enable
+    locked = (pool + 2 * store.lock_maped_file_enable) * size
+    if sentence := lack_for_segments(limits_of_process(), size, segments, locked):
+        raise CliError(sentence)
 
 
 def _check_open(config: Any) -> None:
@@ -262,6 +289,7 @@ class _Broker:
         store = loaded.config(StoreConfig)
         os.umask(store.umask)
         restrict((store.root, *store.commit_log_directories), store.umask)
+        _check_segments(store)
         ha = loaded.config(HaConfig)
         self._console = ConsoleProcess(loaded.config(ConsoleConfig))
         self._elected: bool = ha.enable_controller_mode

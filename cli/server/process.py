@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from ...front.errors import scarcity
 from ...store.format.disk import NO_SPACE, full_disk
 from ..errors import CliError, Exit
 
@@ -203,6 +204,9 @@ def start_or_explain(
 def _sentence(name: str, error: Exception, expected: tuple[type[Exception], ...]) -> str:
     if isinstance(error, (CliError, ValueError, *expected)):
         return str(error)
+    if advice := scarcity(error):
+        logger.exception("process.crashed")
+        return f"The {name} cannot run: {advice}"
     if isinstance(error, OSError) and error.strerror:
         if error.filename and error.errno in NO_SPACE:
             return f"The {name} cannot run: {full_disk(error.filename, 'its files need some MiB')}"

@@ -47,7 +47,7 @@ class Waiting:
     """One page of the messages that wait."""
 
     rows: list[tuple[str, v1.WaitingMessage]] = field(default_factory=list)
-    #: The time at which the next page begins; 0: there is none.
+    #: The slot with which the next page begins; 0: there is none.
     next_ms: int = 0
     #: A second has more messages than one answer lists.
     left_out: bool = False
@@ -71,17 +71,22 @@ def per_second(now_ms: int, ends_ms: Sequence[int], counts: Sequence[int]) -> li
 
 
 def merged(found: Sequence[tuple[str, v1.ListTimersResponse]]) -> Waiting:
-    """Return the messages of all groups up to the time that each group has listed in full."""
-    behind = [answer.next_begin_ms for _, answer in found if answer.next_begin_ms]
+    """Return the messages of all groups in the slots that each group has listed in full."""
+    behind = [answer.next_slot_ms for _, answer in found if answer.next_slot_ms]
     horizon_ms = min(behind, default=0)
     rows = [
         (broker, one)
         for broker, answer in found
         for one in answer.timers
-        if not horizon_ms or one.due_ms <= horizon_ms
+        if not horizon_ms or one.slot_ms < horizon_ms
     ]
     rows.sort(key=lambda row: row[1].due_ms)
     return Waiting(rows, horizon_ms, any(answer.left_out for _, answer in found))
+
+
+def slot_of(text: str) -> int:
+    """Return the slot with which a page begins, a number of a link of ours; 0: the first."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
 def matches(one: v1.WaitingMessage, wanted: str) -> bool:
@@ -129,9 +134,11 @@ class TimerPages:
         for answer in (one.answer for one in outcomes if one.answer is not None):
             for bound_ms, count in zip(bounds_ms, answer.due, strict=True):
                 due[bound_ms] += count
-        asked = v1.ListTimersRequest(topic=topic, begin_ms=begin_ms, end_ms=end_ms)
+        asked = v1.ListTimersRequest(
+            topic=topic, begin_ms=begin_ms, end_ms=end_ms, slot_ms=slot_of(query.get("slot", ""))
+        )
         waiting = Waiting() if error else self._waiting(asked, wanted)
-        kept = {name: query.get(name, "") for name in ("topic", "q", "end", "window")}
+        kept = {name: query.get(name, "") for name in ("topic", "q", "begin", "end", "window")}
         pending = v1.ListTransactionsRequest(count=_TRANSACTIONS_MAX)
         transactions = self._cluster.each(
             paths.LIST_TRANSACTIONS, pending, v1.ListTransactionsResponse
@@ -144,13 +151,13 @@ class TimerPages:
             problems=[*problems(outcomes), *problems(transactions)],
             notice=_NOTICES.get(query.get("done", ""), ""),
             error=error,
-            query={**kept, "begin": query.get("begin", "")},
+            query={**kept, "slot": query.get("slot", "")},
             windows={name: link("/timers", **{**kept, "window": name}) for name in WINDOWS},
             window=window,
             columns=per_second(now_ms, ends_ms, [due[end_ms] for end_ms in ends_ms]),
             due=[(soon, due[now_ms + soon]) for soon in _SOON_MS],
             waiting=waiting,
-            following=link("/timers", **kept, begin=waiting.next_ms) if waiting.next_ms else "",
+            following=link("/timers", **kept, slot=waiting.next_ms) if waiting.next_ms else "",
             now_ms=now_ms,
             transactions=[(one, answer) for answer in open_ones for one in answer.transactions],
             open=sum(answer.open for answer in open_ones),
@@ -169,7 +176,7 @@ class TimerPages:
             scanned += len(page.rows)
             found.rows += [row for row in page.rows if matches(row[1], wanted)]
             found.left_out = found.left_out or page.left_out
-            found.next_ms = asked.begin_ms = page.next_ms
+            found.next_ms = asked.slot_ms = page.next_ms
             if not page.next_ms:
                 break
         return found

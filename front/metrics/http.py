@@ -85,7 +85,7 @@ class MetricsServer:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise AddressError(host, port, error.strerror or str(error)) from error
+            raise AddressError(host, port, error) from error
         for probe in self._probes.values():
             probe.start()
         bound: int = self._server.sockets[0].getsockname()[1]

@@ -278,7 +278,7 @@ class NativeDoor:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise AddressError(host, port, error.strerror or str(error)) from error
+            raise AddressError(host, port, error) from error
         self._closed = self.loop.create_future()
         self.loop.add_reader(self._server.descriptor(), self._ready)
         self._check_certificate()

@@ -74,7 +74,7 @@ class SplicingDoor:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise AddressError(host, port, error.strerror or str(error)) from error
+            raise AddressError(host, port, error) from error
         try:
             self._inner_port = await self._inner.start(_INNER_HOST, 0)
         except BaseException:

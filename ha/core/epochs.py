@@ -10,7 +10,8 @@ Rules (docs/formats/ha.md, section 6.5):
 1. `assign` never fails on order: a newer epoch that starts where an older one starts replaces it,
    because the older one has no bytes left.
 2. A follower assigns an epoch with its first data, never on an announcement alone.
-3. The first record of an epoch is EPOCH_START, so no epoch in a leader's log is empty.
+3. The first record of an epoch is EPOCH_START. An epoch is empty until its leader has the disk
+   space for that record, or if it ended before.
 4. A chunk never crosses `next_start`.
 5. Entries that label no byte at or above the log's start are dropped; the first remaining entry
    keeps its true start, so that logs with different starts can still be compared.

@@ -121,6 +121,11 @@ class InSyncSet(Struct):
         """The end that this group guarantees to keep; readers may read up to it."""
         return self.replicated if self.limits.is_sync else self.log_end
 
+    def in_sync_followers(self) -> list[tuple[Ref, str]]:
+        """Return the followers that are in sync, with their replica uuids."""
+        members = self.members.values()
+        return [(m.ref, m.replica_uuid) for m in members if m.state is MemberState.IN_SYNC]
+
     @property
     def is_alone(self) -> bool:
         """Whether no other replica can be elected. False until a state has arrived."""

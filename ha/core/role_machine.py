@@ -16,7 +16,7 @@ Guarantees: the promised epoch never decreases, and it is durable (`SavePromise`
 before anything is done or acknowledged in that epoch (I1). The replica leads an epoch only if the
 group's state names this *incarnation* and no newer epoch was promised (I2). After a promotion it
 accepts no write before the former leader's permission has ended, unless that leader is proven dead.
-A state of a lower version changes nothing.
+A state of an older epoch, or of a lower version, changes nothing.
 
 A *static* replica has no controller: its epoch comes from its files, its lease never ends, and
 orders come from an operator's command as the same events.
@@ -56,6 +56,7 @@ from .role_events import (
     StepDownOrdered,
     Tick,
 )
+from .static_state import is_newer
 
 __all__ = [
     "DirectiveArrived",
@@ -167,7 +168,7 @@ class RoleMachine(Struct):
 
     def _on_directive(self, event: DirectiveArrived, now_ns: int, effects: list[Effect]) -> None:
         if event.state is not None:
-            if self.state is not None and event.state.version < self.state.version:
+            if self.state is not None and is_newer(self.state, event.state):
                 return  # the order is based on an old state
             self._adopt_state(event.state, now_ns, effects)
         match event.order:
@@ -185,7 +186,7 @@ class RoleMachine(Struct):
                 pass  # the state names the leader
 
     def _adopt_state(self, state: GroupState, now_ns: int, effects: list[Effect]) -> None:
-        if self.state is None or state.version > self.state.version:
+        if self.state is None or is_newer(state, self.state):
             if self.state is not None and self.state.leader is not None:
                 self.former = (self.state.leader.broker_id, self.state.epoch)
             self.state = state

@@ -26,8 +26,6 @@ _CHECKS: Final = 2
 #: Pause after a refusal by the controller.
 _RETRY_S: Final = 10.0
 _MAX_WAIT_MS: Final = 1_500
-#: The store pauses above this percentage (diskSpaceWarningLevelRatio).
-_USE_MAX: Final = 90
 
 
 class DiskSpace(Protocol):
@@ -79,7 +77,7 @@ class DiskFullHandover:
             except PeerError as error:
                 logger.info("ha.disk_full.unreached peer=%s error=%s", address, error)
                 continue
-            if status.beat.disk_use >= _USE_MAX:
+            if status.beat.no_room:
                 continue
             answer = await self._replication.hand_over(broker_id, _MAX_WAIT_MS)
             if answer is None:

@@ -21,6 +21,14 @@ def first_role(replica: Replica) -> RoleMachine:
     lease = Lease(replica.config.lease_ns, is_needed=not is_static)
     machine = RoleMachine(replica.ref, lease, replica.promised_epoch, replica.state)
     state = replica.state
+    if is_static and _is_deposed(replica, state):
+        logger.warning(
+            "ha.role.deposed broker_id=%d: the configuration makes this former leader a slave: it "
+            "follows the master",
+            machine.me.broker_id,
+        )
+        state = machine.state = None
+        return machine
     if state is not None and state.leader is not None:
         # An earlier incarnation may have received a frame of the leader just before.
         machine.heard_ns = replica.steady_ns()
@@ -46,13 +54,27 @@ def first_role(replica: Replica) -> RoleMachine:
     return machine
 
 
+def _is_deposed(replica: Replica, state: GroupState | None) -> bool:
+    """Return whether another replica was promoted while this leader was down: its file then has a
+    slave's role and another brokerId (`scripts/promote --conf`). A slave that was promoted keeps
+    its brokerId and leads on."""
+    if state is None or state.leader is None or replica.config.is_leader:
+        return False
+    return state.leader.broker_id != replica.ref.broker_id and _names(state, replica)
+
+
+def _names(state: GroupState, replica: Replica) -> bool:
+    """Return whether the state's leader is this replica, under whatever broker id."""
+    member = None if state.leader is None else state.member(state.leader.broker_id)
+    return member is not None and member.replica_uuid == replica.meta.replica_uuid
+
+
 def _leads_statically(replica: Replica, state: GroupState | None) -> bool:
     """Return whether this static replica leads; the last promotion takes precedence over the
     configuration."""
     if state is None or state.leader is None:
         return replica.config.is_leader
-    member = state.member(state.leader.broker_id)
-    is_me = member is not None and member.replica_uuid == replica.meta.replica_uuid
+    is_me = _names(state, replica)
     if not is_me and replica.config.is_leader:
         logger.error(
             "ha.role.overruled brokerRole=%s, but the group's state of version %d names "

@@ -51,7 +51,7 @@ def heartbeat(
         write_refusal=write_refusal if is_leader else "",
         priority=replica.config.ha_priority,
         drained=roles.drained,
-        no_room=bool(getattr(log, "paused", False)),
+        no_room=bool(getattr(log, "no_room", False)),
         leaving=roles.leaving,
         leader_refused=roles.follower is not None and roles.follower.leader_refused,
         process=replica.process,

@@ -11,18 +11,22 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from google.protobuf.message import DecodeError
+
 from ...proto import v1
 from ..core import (
     role_machine as core,
 )
 from ..core.departure import has_left
 from ..core.follower_events import State
-from ..core.group_state import GroupState, Policy, Ref
+from ..core.group_state import NO_ADDRESSES, Addresses, GroupState, Member, Policy, Ref
 from ..core.in_sync_events import ProposeIsr
 from ..core.pending_isr import Proposals
 from ..core.role_machine import Role
+from ..core.static_state import live_state
 from ..hooks import Hooks
 from ..state.replica import Replica
+from ..stream import frames
 from ..stream.follower import FollowerSide
 from ..stream.leader import LeaderSide
 from .epoch_start import begin_epoch, wait_drained
@@ -54,6 +58,7 @@ class RoleDriver:
         #: A proposal of the leader side, for the controller.
         self.on_propose: Callable[[ProposeIsr], None] = lambda proposal: None
         self.proposals: Proposals | None = None  #: of the last time as leader
+        self._addresses = NO_ADDRESSES  #: of this replica
         self._started = False
         self._effects: deque[core.Effect] = deque()
         self._running = False
@@ -271,7 +276,7 @@ class RoleDriver:
         self.draining = self.drained = False
         if self.machine.state is not None:
             self.leader.state_seen(self.machine.state)
-        self.refresh_lease()
+        self._membership_changed()
         logger.info("ha.leads epoch=%d end=%d confirm=%d", epoch, replica.log.log_end, self.confirm)
         self.hooks.on_promote(epoch)
         self.on_change()
@@ -458,5 +463,56 @@ class RoleDriver:
         of = (self.replica, self.hooks, self.policy, epoch, confirm)
         side = make_leader(*of, decides_alone=self.is_static, proposals=self.proposals)
         side.on_propose = self.on_propose
-        side.on_membership = self.refresh_lease
+        side.on_membership = self._membership_changed
         return side
+
+    # --- the live in-sync set of a static group -------------------------------------------------
+
+    def announce(self, addresses: Addresses) -> None:
+        """Set the addresses of this replica; a static leader stores them in the group's state."""
+        self._addresses = addresses
+        self._store_live_set()
+
+    def _membership_changed(self) -> None:
+        self.refresh_lease()
+        self._store_live_set()
+
+    def _store_live_set(self) -> None:
+        """Static leader: store the live in-sync set, before anything is confirmed that a former
+        member lacks."""
+        leader, known, replica = self.leader, self.machine.state, self.replica
+        if not self.is_static or leader is None or known is None:
+            return
+        uuid, addresses = replica.meta.replica_uuid, self._addresses
+        if addresses == NO_ADDRESSES:  # it still starts; its broker id may be new
+            stored = (one.addresses for one in known.members if one.replica_uuid == uuid)
+            addresses = next(stored, NO_ADDRESSES)
+        own = Member(replica.ref.broker_id, uuid, addresses)
+        state = live_state(
+            known, self.machine.epoch, replica.ref, own, leader.core.in_sync_followers()
+        )
+        if state is known:
+            return
+        try:
+            replica.save_state(state)
+        except OSError as error:
+            self.feed(core.DiskFailed(f"the in-sync set was not saved: {error}"))
+            return
+        self.machine.state = state
+        in_sync = [str(ref) for ref in state.in_sync]
+        logger.info("ha.in_sync.stored version=%d in_sync=%s", state.version, in_sync)
+
+    def live_set(self) -> bytes | None:
+        """Return the encoded state of a static group for its followers; None without one."""
+        state = self.machine.state
+        return frames.state_bytes(state) if self.is_static and state is not None else None
+
+    def live_set_arrived(self, payload: bytes) -> None:
+        """Adopt the state that the leader of a static group sent."""
+        try:
+            state = frames.state_of(payload)
+        except DecodeError as error:
+            logger.warning("ha.state.refused reason=%s", error)
+            return
+        if self.is_static and state is not None and state.leader is not None:
+            self.feed(core.StateSeen(state))

@@ -5,10 +5,11 @@
     ...
 
 One line per epoch, ascending. A new version is written to a temporary file, flushed and renamed;
-the previous version stays as `epochs.previous`. It is durable before the first byte of a new epoch
-is acknowledged. A missing or damaged file is rebuilt from the EPOCH_START records
-(`epoch_scan.py`). See docs/formats/ha.md, section 6.5; `core/epochs.py` has the rules of the
-history.
+the previous version stays as `epochs.previous`. The temporary file lies there with its disk space
+before it is needed, so that a replica can also lead on a full disk. It is durable before the first
+byte of a new epoch is acknowledged. A missing or damaged file is rebuilt from the EPOCH_START
+records (`epoch_scan.py`). See docs/formats/ha.md, section 6.5; `core/epochs.py` has the rules of
+the history.
 """
 
 import os
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Final
 
 from ...store.format.disk import Disk
+from ...store.log.write_gate import suppress_no_space
 from ..core.epochs import EpochHistory, EpochStart
 from ..errors import DamagedStateError
 
 EPOCHS_NAME: Final = "epochs"
 PREVIOUS_NAME: Final = "epochs.previous"
 _MAGIC: Final = b"cometmq-epochs1 "
+_BLOCK_BYTES: Final = 4096
 _HEADER_BYTES: Final = len(_MAGIC) + 8 + 1
 
 
@@ -65,10 +68,11 @@ def save(directory: Path, history: EpochHistory, disk: Disk | None = None) -> No
         if path.read_bytes() == data:
             return
     directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / (EPOCHS_NAME + ".tmp")
-    descriptor = disk.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    temporary = str(directory / (EPOCHS_NAME + ".tmp"))
+    descriptor = disk.open(temporary, os.O_WRONLY | os.O_CREAT)
     try:
         disk.pwrite(descriptor, data, 0)
+        disk.truncate(descriptor, len(data))
         disk.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -77,5 +81,19 @@ def save(directory: Path, history: EpochHistory, disk: Disk | None = None) -> No
         with suppress(FileNotFoundError):
             disk.unlink(str(previous))
         os.link(path, previous)
-    disk.replace(str(temporary), str(path))
+    disk.replace(temporary, str(path))
     disk.sync_directory(str(directory))
+    _reserve(temporary, len(data) // _BLOCK_BYTES, disk)
+
+
+def _reserve(path: str, blocks: int, disk: Disk) -> None:
+    """Create the next temporary file, with more space than it needs if there is some: the first
+    version that is replaced leaves no older one whose space becomes free."""
+    for more in (3, 2, 1):
+        with suppress_no_space():
+            descriptor = disk.open(path, os.O_WRONLY | os.O_CREAT)
+            try:
+                disk.fallocate(descriptor, (blocks + more) * _BLOCK_BYTES)
+                return
+            finally:
+                os.close(descriptor)

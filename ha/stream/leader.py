@@ -241,6 +241,7 @@ class LeaderSide:
             greeting.suspect,
         )
         self._run(self.core.on_event(event, self.replica.steady_ns()))
+        self.on_membership()  # an in-sync follower may have a new incarnation
         logger.info(
             "ha.session.opened broker_id=%d peer=%s start=%d end=%d",
             greeting.broker_id,

@@ -61,6 +61,10 @@ class SegmentAllocator:
                 self._wake()
         return False
 
+    def is_ready(self, start: int) -> bool:
+        """Return whether the segment at `start` is prepared."""
+        return start in self._ready
+
     def run_later(self, chore: Callable[[], object]) -> None:
         """Call `chore`, which must not raise, on the thread: work that must not delay the
         writer."""

@@ -224,6 +224,15 @@ class CommitLog:
         if self._allocator.prepare([tail.end + i * tail.size for i in range(count)]):
             self._look_ahead_at = _NEVER if self.end >= half else half
 
+    def has_room(self, size: int) -> bool:
+        """Return whether the next `size` bytes find space: in the last segment, or in one that
+        exists or can be created."""
+        tail = self.tail
+        if tail is not None and tail.end - self.end >= size:
+            return True
+        start = self.end if tail is None else tail.end
+        return self._allocator.is_ready(start) or self._maker.has_space(start)
+
     def discard_prepared(self) -> None:
         """Remove prepared segments, so that a stopped store ends with its records."""
         self._allocator.discard()

@@ -58,6 +58,10 @@ class WriteGate:
         """Whether writes are refused temporarily."""
         return bool(self._pauses) and not self.broken and self._started and not self.closed
 
+    def is_paused_only_by(self, cause: str) -> bool:
+        """Return whether writes go on once this cause is resumed."""
+        return self.paused and set(self._pauses) <= {cause}
+
     def start(self) -> None:
         with self._lock:
             self._started = True

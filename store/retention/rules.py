@@ -6,6 +6,9 @@ above `diskMaxUsedSpaceRatio`; above `diskSpaceCleanForciblyRatio` segments are 
 of age, above `diskSpaceWarningLevelRatio` the store refuses messages. Oldest first, never the last
 one, at most `deleteFileBatchMax` per round, and nothing behind a segment that stays.
 
+What disk pressure deletes goes one segment at a time: the disk use is measured before the next, so
+that no segment goes that could stay (RocketMQ deletes a whole batch).
+
 Our additions, each named in the verdict: a segment stays until it is flushed and dispatched in
 full; while a connected follower still needs it; while it is not archived (`archiveGate`); and for
 `destroyMapedFileIntervalForcibly` while a reader holds it. Disk pressure overrides the middle two.
@@ -156,6 +159,9 @@ def decide(
     the log's last."""
     verdicts: list[Verdict] = []
     deleted = 0
+    limit, limit_text = rules.batch_max, f"one deletes {rules.batch_max} (deleteFileBatchMax)"
+    if situation.pressure > Pressure.NONE:
+        limit, limit_text = 1, "the disk use is measured after each"
     kept: SegmentFacts | None = None
     last = segments[-1] if segments and whole else None
     for segment in segments:
@@ -166,8 +172,8 @@ def decide(
         if verdict.delete and kept is not None:
             text = f"it may be deleted only after the older one at {kept.start}, which stays"
             verdict = _keep(segment, Reason.BEHIND, text)
-        elif verdict.delete and deleted >= rules.batch_max:
-            text = f"it goes in a later round: one deletes {rules.batch_max} (deleteFileBatchMax)"
+        elif verdict.delete and deleted >= limit:
+            text = f"it may go in a later round: {limit_text}"
             verdict = _keep(segment, Reason.BATCH, text)
         deleted += verdict.delete
         if not verdict.delete and kept is None:

@@ -76,6 +76,8 @@ class RetentionService:
         #: Disk use in percent, by directory of the log, then of the queues.
         self.log_use: dict[str, int] = {}
         self.queues_use = UNKNOWN
+        #: Whether the log has space for another message.
+        self.has_room = True
         self._config = config
         self._log = log
         self._followers = followers
@@ -100,6 +102,7 @@ class RetentionService:
         directories = self._log.writable_directories or self._log.directories
         self.log_use = {path: self._percent(path) for path in directories}
         self.queues_use = self._percent(str(self._config.consume_queue_directory))
+        self.has_room = self._log.has_room(self._config.max_message_size)
         self.pressure = pressure_of(rules, self.log_use.values(), self.queues_use)
         was_stopped = self._stopped
         self._stopped = writes_stop(self.pressure, was_stopped)
@@ -125,6 +128,13 @@ class RetentionService:
         """About once a second: measure disk use, and continue an unfinished trim."""
         self.watch_disk()
         self._trim()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next round need not wait for its interval: disk pressure lasts after the
+        segment of the last one is gone."""
+        deletion = self._deletion
+        return deletion is not None and self.pressure > Pressure.NONE and deletion.finished()
 
     def _percent(self, path: str) -> int:
         try:

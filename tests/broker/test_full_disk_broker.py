@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.ha.core.epochs import EpochHistory
+from cometmq.ha.state import epochs_file
+from cometmq.ha.state.epoch_scan import scan
 from cometmq.proto import v2
+from cometmq.store.format.disk import Disk, Space
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.broker.desk import Desk, desk, message
-from cometmq.tests.broker.live import Settings, settings, until
+from cometmq.tests.broker.live import Live, Settings, create_topic, settings, until
+from cometmq.tests.broker.role_desk import elections, replica
+from cometmq.tests.store.kit import message as tiny
 
 MESSAGES = 100
 
@@ -99,3 +106,112 @@ async def test_a_full_disk_loses_nothing_and_the_broker_resumes(small_disk: Path
         assert await receive(one, "third", len(sent) + 1) == [*sent, b"again"]
         files = {path.name for path in (small_disk / "store" / "config").iterdir()}
         assert {"topics.json", "consumerOffset.json"} <= files
+
+
+MIB = 1 << 20
+BODY = b"x" * 20_000
+
+
+def desk_of(live: Live) -> Desk:
+    """Return the handlers of a running replica."""
+    return Desk(live, live.node.acks, live.node.pulls)
+
+
+async def number_read(one: Desk, group: str) -> int:
+    """Receive until nothing is left."""
+    count = 0
+    while bodies := (await one.receive("t", group, one.context(remaining_ms=200))).bodies:
+        count += len(bodies)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("full", "fills"),
+    [(Space(100 * MIB, 0, 0), False), (Space(3 * MIB, MIB // 2, MIB // 2), True)],
+    ids=["disk use", "no room for a segment"],
+)
+async def test_in_a_group_of_full_disks_one_replica_leads_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: Space, fills: bool
+) -> None:
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first, second = await group.elect(0, 1), group.node(1)
+        at_first, at_second = (desk_of(group.replicas[one]) for one in (0, 1))
+        async with group.replicas[0].client() as wire:
+            assert (await create_topic(wire, "t")).code == v2.OK
+        await at_first.sent("t", BODY)
+        stored = 1
+        await until(lambda: second.store.log_end == first.store.log_end)
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "space", lambda _self, _path: full)
+            for node in (first, second):
+                node.store.log.discard_prepared()
+                node.store.retention.watch_disk()
+            while fills and (await at_first.send(message("t", BODY))).status.code == v2.OK:
+                stored += 1
+            while fills and first.store.append_many([tiny(b"")])[0].status is PutStatus.PUT_OK:
+                first.pump.appended()
+            await until(lambda: second.store.log_end == first.store.log_end)
+            for node in (first, second):
+                node.store.retention.watch_disk()
+                assert node.replication.heartbeat().no_room
+            ended = first.store.log_end
+
+            await group.elect(1, 0)
+            status = (await at_second.send(message("t", BODY))).status
+            assert status.code == v2.INTERNAL_SERVER_ERROR
+            assert "Epoch 2 cannot begin" in second.store.refusal or not fills
+            assert "Messages are refused until disk space is free." in status.message
+            assert second.store.log_end == ended
+            assert await number_read(at_second, "g1") == stored
+
+            await group.elect(0, 1)  # a leader without a first record can step down
+            status = (await at_first.send(message("t", BODY))).status
+            assert status.code == v2.INTERNAL_SERVER_ERROR
+            assert await number_read(at_first, "g2") == stored
+        for node in (first, second):
+            node.store.retention.watch_disk()
+        await until(lambda: first.store.writable)
+        await at_first.sent("t", BODY)
+        assert await number_read(at_first, "g3") == stored + 1
+        await until(lambda: second.store.log_end == first.store.log_end)
+        for node in (first, second):  # each epoch with bytes has its first record
+            found = scan(node.store)
+            assert found is not None
+            assert found.entries[1:] == node.replication.replica.history.entries[1:]
+
+
+def test_the_history_of_epochs_is_saved_on_a_full_disk(small_disk: Path) -> None:
+    history = EpochHistory()
+    history.assign(1, 0)
+    epochs_file.save(small_disk / "ha", history)
+    fill(small_disk / "ballast")
+    for epoch in range(2, 20):
+        history.assign(epoch, 100 * epoch)
+        epochs_file.save(small_disk / "ha", history)
+        fill(small_disk / "ballast")
+    assert epochs_file.load(small_disk / "ha") == history
+
+
+async def test_a_replica_without_a_free_byte_leads_read_only(small_disk: Path) -> None:
+    a, b = chosen(small_disk / "a"), replica(small_disk / "b", 1)
+    a = replace(replica(small_disk / "a", 0), store=a.store)
+    b = replace(b, store=chosen(small_disk / "b").store)
+    async with elections(a, b) as group:
+        first, second = await group.elect(0, 1), group.node(1)
+        async with group.replicas[0].client() as wire:
+            assert (await create_topic(wire, "t")).code == v2.OK
+        await desk_of(group.replicas[0]).sent("t", b"one")
+        await until(lambda: second.store.log_end == first.store.log_end)
+        fill(small_disk / "ballast")
+        await until(lambda: first.store.paused and second.store.paused)
+        for leader, follower in ((1, 0), (0, 1), (1, 0)):
+            await group.elect(leader, follower)
+            fill(small_disk / "ballast")
+            one = desk_of(group.replicas[leader])
+            status = (await one.send(message("t"))).status
+            assert status.code == v2.INTERNAL_SERVER_ERROR
+            assert await number_read(one, f"g{group.epoch}") == 1
+        (small_disk / "ballast").unlink()
+        await until(lambda: second.store.writable)
+        await one.sent("t", b"two")
+        assert await number_read(one, "last") == 2

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 from cometmq.broker.delay import timer_list
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import checked_delivery
+from cometmq.store.timer.store import TimerStore
 from cometmq.tests.broker.live import Live, create_topic, running, settings, until
+from cometmq.tests.broker.turns import Turns
 from cometmq.tests.harness.wire import Wire, normal_message
 
 HOUR = 3_600_000
@@ -31,13 +34,13 @@ async def ask(wire: Wire, **fields: Any) -> v1.ListTimersResponse:
 async def pages(wire: Wire, **fields: Any) -> list[str]:
     """Return the ids of all pages."""
     found: list[str] = []
-    begin_ms = 0
+    slot_ms = 0
     while True:
-        answer = await ask(wire, begin_ms=begin_ms, **fields)
+        answer = await ask(wire, slot_ms=slot_ms, **fields)
         assert answer.code == v2.OK, answer.message
         found += [one.message_id for one in answer.timers]
-        begin_ms = answer.next_begin_ms
-        if not begin_ms:
+        slot_ms = answer.next_slot_ms
+        if not slot_ms:
             return found
 
 
@@ -78,7 +81,7 @@ async def test_waiting_messages_are_listed_by_time_and_counted(tmp_path: Path) -
         bounds = [first_ms - 1000, first_ms + 1000, first_ms + HOUR + 1000, first_ms + 4 * HOUR]
         answer = await ask(wire, count=10, bounds_ms=bounds)
         assert list(answer.due) == [0, 1, 2, 4]
-        assert (answer.next_begin_ms, answer.left_out) == (0, False)
+        assert (answer.next_slot_ms, answer.left_out) == (0, False)
         assert [one.message_id for one in answer.timers] == ["M1", "M2", "M3", "M4"]
         one = answer.timers[0]
         assert (one.topic, one.due_ms) == ("Later", first_ms)
@@ -117,7 +120,7 @@ async def test_a_second_with_too_many_messages_is_listed_in_part(
         answer = await ask(wire, count=10)
         assert answer.left_out
         assert len(answer.timers) == 3
-        behind = await ask(wire, count=10, begin_ms=answer.next_begin_ms)
+        behind = await ask(wire, count=10, slot_ms=answer.next_slot_ms)
         assert [one.message_id for one in behind.timers] == ["M2", "M3", "M4"]
 
 
@@ -148,3 +151,43 @@ async def test_timers_of_other_topics_are_not_decoded(
         assert not decoded
         assert await pages(wire, topic="Other", count=9) == ["M4"]
         assert len(decoded) == 1
+
+
+async def test_messages_beyond_the_roll_window_are_listed_by_their_time(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, timer_roll_window_slot=3_600))
+    async with running(chosen) as live, live.client() as wire:
+        await create_topic(wire, "Later", message_type=v2.DELAY)
+        now_ms = live.node.runtime.clock.wall_ms() // 1000 * 1000
+        for number, hours in ((1, 0.5), (2, 10), (3, 15), (4, 20)):
+            await send(wire, "Later", f"M{number}", now_ms + int(hours * HOUR))
+        await until(lambda: not live.node.timers.enqueue_lag)
+
+        async def due(begin: int, end: int) -> list[str]:
+            times = {"begin_ms": now_ms + begin * HOUR, "end_ms": now_ms + end * HOUR}
+            return sorted(await pages(wire, count=9, **times))
+
+        assert await due(9, 21) == ["M2", "M3", "M4"]
+        assert await due(12, 18) == ["M3"]
+        assert await due(0, 9) == ["M1"], "the others wait in slots before, and are due later"
+        assert await due(21, 23) == []
+        listed = await command(live, "ls", "--begin", "+18h", "-o", "json")
+        assert [row["message_id"] for row in json.loads(listed.stdout)] == ["M4"], listed.stderr
+
+
+async def test_a_turn_of_the_loop_reads_a_bounded_number_of_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        first_ms = await send_some(live, wire)
+        await create_topic(wire, "Unused", message_type=v2.DELAY)
+        for number in range(12):
+            await send(wire, "Later", f"N{number}", first_ms + 1000 * number)
+        await until(lambda: not live.node.timers.enqueue_lag)
+        monkeypatch.setattr(timer_list, "_UNITS_MAX", 3)
+        monkeypatch.setattr(timer_list, "_SLOTS_MAX", 100)
+        turns = Turns()
+        monkeypatch.setattr(TimerStore, "units", turns.counting(TimerStore.units))
+        assert await pages(wire, topic="Unused", count=9) == []
+        assert turns.all >= 16
+        assert turns.most <= 2 * 3 + 1

@@ -33,8 +33,8 @@ def test_the_curve_has_the_messages_of_each_step_a_second() -> None:
 
 def test_a_page_of_timers_ends_where_a_group_has_listed_everything() -> None:
     def answer(next_ms: int, *due_ms: int) -> v1.ListTimersResponse:
-        timers = [v1.WaitingMessage(due_ms=each) for each in due_ms]
-        return v1.ListTimersResponse(timers=timers, next_begin_ms=next_ms)
+        timers = [v1.WaitingMessage(due_ms=each, slot_ms=each // 1000 * 1000) for each in due_ms]
+        return v1.ListTimersResponse(timers=timers, next_slot_ms=next_ms)
 
     page = merged([("a", answer(4_000, 1_500, 3_500)), ("b", answer(0, 2_500, 9_000))])
     assert [(broker, one.due_ms) for broker, one in page.rows] == [

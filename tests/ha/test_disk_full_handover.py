@@ -26,7 +26,7 @@ class World:
         self.paused = True
         self.allocation_failure = ""
         self.out_of_buffers = False
-        self.use = {"ha1": 95, "ha2": 40}
+        self.full = {"ha1"}
         self.silent: set[str] = set()
         self.asked: list[tuple[int, int]] = []
         self.answer: v1.GroupsResponse | None = v1.GroupsResponse(code=v2.OK)
@@ -49,7 +49,7 @@ class World:
             async def status(self) -> v1.ReplicaStatus:
                 if self.address in world.silent:
                     raise PeerError("silent")
-                return v1.ReplicaStatus(beat=v1.BrokerBeat(disk_use=world.use[self.address]))
+                return v1.ReplicaStatus(beat=v1.BrokerBeat(no_room=self.address in world.full))
 
         return Known(address, NodeLinks())
 
@@ -69,7 +69,7 @@ async def test_the_controller_is_asked_to_promote_a_replica_with_free_space() ->
 async def test_without_a_replica_with_free_space_the_leader_stays_read_only(why: str) -> None:
     world = World()
     if why == "all full":
-        world.use["ha2"] = 91
+        world.full.add("ha2")
     elif why == "silent":
         world.silent = {"ha1", "ha2"}
     elif why == "no state":

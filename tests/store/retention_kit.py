@@ -22,9 +22,12 @@ class SmallDisk(Disk):
     """A disk that says how full it is."""
 
     percent = 10
+    #: Returns the use instead of `percent`.
+    percent_of: Callable[[], int] | None = None
 
     def space(self, path: str) -> Space:
-        return Space(100, 100 - self.percent, 100 - self.percent)
+        percent = self.percent if self.percent_of is None else self.percent_of()
+        return Space(100, 100 - percent, 100 - percent)
 
     def free_bytes(self, path: str) -> int:
         return 1 << 40

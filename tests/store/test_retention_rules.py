@@ -167,6 +167,14 @@ def test_a_round_deletes_no_more_than_its_batch() -> None:
     assert [verdict.delete for verdict in head] == [True] * 10 + [False]
 
 
+@pytest.mark.parametrize("pressure", [Pressure.ANY_HOUR, Pressure.FORCED, Pressure.STOP])
+def test_under_disk_pressure_a_round_deletes_one_segment(pressure: Pressure) -> None:
+    row = [segment(index) for index in range(5)]
+    verdicts = decide(row, replace(QUIET, pressure=pressure), RULES)
+    assert [verdict.delete for verdict in verdicts] == [True, False, False, False, False]
+    assert verdicts[1].sentence == "it may go in a later round: the disk use is measured after each"
+
+
 def test_sentences_name_the_deletion_time() -> None:
     young = decide([segment(0, NOW - 71 * HOUR - 57 * 60_000), segment(1)], QUIET, RULES)[0]
     assert young.sentence == (
@@ -277,7 +285,7 @@ def test_decide_handles_arbitrary_input(
     assert [verdict.segment for verdict in verdicts] == row
     gone = [verdict for verdict in verdicts if verdict.delete]
     assert gone == verdicts[: len(gone)], "only from the front"
-    assert len(gone) <= rules.batch_max
+    assert len(gone) <= (rules.batch_max if situation.pressure is Pressure.NONE else 1)
     assert not row or not verdicts[-1].delete
     forced = rules.forcibly and situation.pressure >= Pressure.FORCED
     for verdict in gone:

@@ -19,6 +19,7 @@ from cometmq.tests.store.retention_kit import (
     HOUR,
     HOUR_MS,
     LATER_MS,
+    SmallDisk,
     rounds,
     small,
     starts,
@@ -151,6 +152,30 @@ def test_close_finishes_pending_deletions(tmp_path: Path) -> None:
     assert start > SEGMENT
     kit.close()
     assert starts(kit)[0] == start
+
+
+@pytest.mark.parametrize(("forced", "stay"), [(85, 8), (60, 6), (30, 3)])
+def test_disk_pressure_deletes_no_segment_that_could_stay(
+    tmp_path: Path, forced: int, stay: int
+) -> None:
+    kit = small(tmp_path, disk_space_clean_forcibly_ratio=forced, disk_max_used_space_ratio=95)
+    written(kit, 500)
+    kit.store.log.discard_prepared()
+    extra = len(starts(kit)) - 9
+    assert isinstance(kit.disk, SmallDisk)
+    kit.disk.percent_of = lambda: 10 * (len(starts(kit)) - extra)
+    retention, now_ms = kit.store.retention, HOUR_MS
+    retention.tick()
+    assert retention.disk_use == 90
+    assert retention.verdicts(now_ms, HOUR)[0].reason is Reason.FORCED
+    rounds(kit.store, now_ms=now_ms)
+    for _ in range(20):
+        retention.tick()
+        if retention.is_due:
+            rounds(kit.store, now_ms=now_ms)
+    assert len(starts(kit)) - extra == stay
+    assert not retention.is_due
+    kit.close()
 
 
 def test_segments_that_a_connected_follower_needs_stay(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.cli.installation.doctor import _store
 from cometmq.proto import v2
+from cometmq.store.format.errors import DiskFullError
 from cometmq.store.format.index_file import IndexFile, IndexLayout
 from cometmq.store.format.record import encode_properties
 from cometmq.store.message_store import PutStatus
@@ -259,3 +261,26 @@ def test_a_broker_on_a_disk_that_fills_up(
     ballast = fill(small_disk)
     cluster.start()
     asyncio.run(read_on_a_full_disk(cluster.address("master"), count, ballast.unlink))
+
+
+@pytest.mark.parametrize("big", [16, 32])
+def test_a_log_whose_last_segment_does_not_fit_the_disk_is_refused(
+    tmp_path: Path, small_disk: Path, big: int
+) -> None:
+    options = {**OPTIONS, "mapped_file_size_commit_log": big * MIB}
+    kit = Kit(tmp_path / "elsewhere", **options)
+    kit.open()
+    kit.write(b"one")
+    kit.close()
+    copy = ["cp", "-a", "--sparse=always", str(tmp_path / "elsewhere"), str(small_disk / "store")]
+    subprocess.run(copy, check=True)
+    before = sorted(path.name for path in (small_disk / "store").rglob("*"))
+    with pytest.raises(DiskFullError) as refusal:
+        Kit(small_disk / "store", **options).open()
+    sentence = str(refusal.value)
+    assert f"The disk of {small_disk}/store/commitlog has" in sentence
+    assert "more bytes" in sentence
+    assert "on a larger disk" in sentence
+    assert sorted(path.name for path in (small_disk / "store").rglob("*")) == before
+    findings = [one.advice for one in _store(small_disk / "store", big * MIB)]
+    assert findings == [sentence]

@@ -221,6 +221,8 @@ class Operations:
         ]
         if to < 0:
             best = max(good, key=lambda row: rank(state, row), default=None)
+            if best is not None and best.heartbeat.no_room:
+                return f"{_unfitness(best)}, and no other replica can take over"
             return (
                 best or f"no replica can take over without loss: {disqualifications(group, now_ns)}"
             )
@@ -230,6 +232,8 @@ class Operations:
         if row not in good:
             why = disqualification(state, row) or "is not in sync"
             return f"broker {to} {why}: in sync are {names(state.in_sync)}"
+        if row.heartbeat.no_room:
+            return f"{_unfitness(row)}: it could only serve readers; free space there first"
         return row
 
     def _hand_over_unfit(self, now_ns: int) -> None:
@@ -281,6 +285,9 @@ class Operations:
             self._fail(
                 operation, f"broker {operation.target.broker_id} is not in sync now", effects
             )
+            return
+        if target is not leader and target.heartbeat.no_room:
+            self._fail(operation, _unfitness(target), effects)
             return
         if target.heartbeat.log_end < operation.mark_end:
             if now_ns >= operation.deadline_ns:

@@ -1,5 +1,7 @@
 """The decisions of one controller, rule by rule (docs/formats/ha.md, sections 6.3 to 6.8)."""
 
+import pytest
+
 from cometmq.ha.core.controller.directives import phase
 from cometmq.ha.core.controller.events import (
     AlterIsr,
@@ -277,6 +279,34 @@ def test_a_full_disk_hands_over_to_a_peer_with_free_space() -> None:
     assert step_down.lease_for_seq == 0
     desk.heartbeat(0, leads=False, drained=True, no_room=True)
     assert desk.store.leader == C
+
+
+@pytest.mark.parametrize("to", [-1, 1, 2])
+def test_no_switchover_elects_a_replica_with_a_full_disk(to: int) -> None:
+    desk = Desk(state())
+    desk.all_send_heartbeats()
+    for full in (True, False):
+        desk.heartbeat(1, no_room=full, log_end=60, flushed_end=60)
+        desk.heartbeat(2, no_room=True)
+        desk.tell(Switchover(1, to=to))
+    answers = [effect for effect in desk.effects if isinstance(effect, OperationAnswer)]
+    assert answers[0].outcome is Outcome.REFUSED
+    assert "is full" in answers[0].message
+    assert len(answers) == (2 if to == 2 else 1), "broker 1 has space again"
+    if to != 2:
+        desk.heartbeat(1, no_room=True)  # it catches up, but has no space any more
+        assert desk.last(OperationAnswer).outcome is Outcome.FAILED
+    assert desk.store.leader == A
+
+
+def test_a_full_leader_among_full_disks_stays_and_a_dead_one_is_replaced() -> None:
+    desk = Desk(state())
+    for broker_id in range(3):
+        desk.heartbeat(broker_id, leads=broker_id == 0, no_room=True)
+    assert desk.store.leader == A
+    assert Order.STEP_DOWN not in [e.order for e in desk.effects if isinstance(e, Direct)]
+    desk.tell(ProcessExited(0, "u0", 1))
+    assert desk.store.leader == B
 
 
 def test_an_asynchronous_switchover_reverts_when_the_target_stays_behind() -> None:

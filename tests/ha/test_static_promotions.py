@@ -1,0 +1,186 @@
+"""Static groups through promotion after promotion: the set of in-sync replicas that their leaders
+store, their files, and what `ha status` reports. Real replicas in this process; the promotions are
+those of `scripts/promote`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.cli.errors import CliError
+from cometmq.cli.ha.promote import Watch, roles_after, value_of
+from cometmq.cli.ha.replicas import Replica
+from cometmq.cli.ha.rows import GroupView, health
+from cometmq.cli.ha.static_groups import (
+    PromotionRequest,
+    StaticFailover,
+    in_sync_ids,
+    newest_state,
+    old_leader,
+)
+from cometmq.ha.core.role_machine import Role
+from cometmq.tests.ha.live import Live, assert_equal_logs, log_bytes, until
+
+
+class StaticPair:
+    """Two replicas whose roles are in their files."""
+
+    def __init__(self, root: Path) -> None:
+        self.lives: dict[str, Live] = {}
+        self.files = {name: root / f"{name}.conf" for name in "ab"}
+        self.confs = {0: self.files["a"], 1: self.files["b"]}
+        for number, name in enumerate("ab"):
+            role = "SLAVE" if number else "SYNC_MASTER"
+            text = f"storePathRootDir={root / name}\nbrokerId={number}\nbrokerRole={role}\n"
+            self.files[name].write_text(text)
+        self.stored: list[bytes] = []
+        self.known: dict[str, Replica] = {}
+
+    async def start(self, name: str) -> Live:
+        """Start a replica as its file says."""
+        other = next((one for key, one in self.lives.items() if key != name), None)
+        options: dict[str, Any] = {"broker_role": value_of(self.files[name], "brokerRole")}
+        if name in self.known:
+            options["ha_listen_port"] = int(self.known[name].ha.rpartition(":")[2])
+        if other is not None and options["broker_role"] == "SLAVE":
+            options["ha_master_address"] = other.address
+        live = Live(
+            Path(value_of(self.files[name], "storePathRootDir")),
+            broker_id=int(value_of(self.files[name], "brokerId")),
+            **options,
+        )
+        await live.start()
+
+        def promoted(epoch: int) -> None:
+            live.append(b"EPOCH_START %d" % epoch)
+
+        live.replication.on_promote = promoted
+        self.lives[name] = live
+        if other is not None and live.replication.is_leader:
+            # The other one may be connected before the leader is ready.
+            await until(lambda: live.replication.in_sync_count == 2)
+        live.replication.announce(client="", ha=live.address, metrics="")
+        uuid = live.replication.replica.meta.replica_uuid
+        self.known[name] = Replica("group", live.broker_id, live.address, uuid=uuid)
+        return live
+
+    async def stop(self, name: str) -> None:
+        self.known[name].known_leader = self.lives[name].replication.is_leader  # as in the routes
+        await self.lives.pop(name).stop()
+
+    def leader(self) -> str:
+        return next(k for k, one in self.lives.items() if one.replication.role is Role.LEADER)
+
+    def look(self) -> list[Replica]:
+        return [
+            Replica("group", one.broker_id, one.ha, uuid=one.uuid, known_leader=one.known_leader)
+            for one in self.known.values()
+        ]
+
+    async def load(self) -> None:
+        """Append on the leader and wait until everything is confirmed."""
+        live = self.lives[self.leader()]
+        bodies = [b"%08d" % n for n in range(len(self.stored), len(self.stored) + 20)]
+        end = live.append(*bodies)
+        self.stored += bodies
+        await until(lambda: live.replication.confirm >= end)
+
+    async def whole(self) -> None:
+        """Wait until both are in sync and know it."""
+        await until(lambda: self.lives[self.leader()].replication.in_sync_count == 2)
+
+        def stored_by_both() -> bool:
+            ids = {one.broker_id for one in self.lives.values()}
+            states = [one.replication.replica.state for one in self.lives.values()]
+            return all(
+                state is None or {ref.broker_id for ref in state.in_sync} == ids for state in states
+            )
+
+        await until(stored_by_both)
+
+    def status(self) -> tuple[str, list[str]]:
+        """Return what `ha status` says of the group."""
+        replicas = self.look()
+        for one in replicas:
+            one.refresh()
+        return health(GroupView("group", replicas, None))
+
+
+def by_script(pair: StaticPair) -> None:
+    replicas = pair.look()
+    for one in replicas:
+        one.refresh()
+    old = old_leader(replicas, newest_state(replicas))
+    run = StaticFailover(replicas, PromotionRequest(), lambda _: None)
+    run.failover()
+    assert run.chosen is not None
+    ids = {one.broker_id for one in replicas}
+    roles_after(pair.confs, old, run.chosen, ids, lambda _: None)
+
+
+def by_watch(pair: StaticPair) -> None:
+    said: list[str] = []
+    watch = Watch(pair.look, PromotionRequest(), 0.0, pair.confs, said.append)
+    assert watch.step(0.0), said
+
+
+@pytest.mark.parametrize("promote", [by_script, by_watch])
+async def test_a_static_group_survives_ten_promotions(tmp_path: Path, promote: Any) -> None:
+    pair = StaticPair(tmp_path)
+    await pair.start("a")
+    await pair.start("b")
+    await pair.whole()
+    for number in range(10):
+        await pair.load()
+        lost = pair.leader()
+        await pair.stop(lost)
+        await asyncio.to_thread(promote, pair)
+        await pair.load()
+        returned = await pair.start(lost)
+        await pair.whole()
+        if number % 3 == 1:  # as its rewritten file says, with another broker id
+            leader = pair.leader()
+            await pair.stop(leader)
+            await pair.start(leader)
+            await pair.whole()
+        assert pair.leader() != lost
+        assert returned.replication.role is Role.FOLLOWER
+        assert await asyncio.to_thread(pair.status) == ("healthy", [])
+    last = pair.lives.pop(pair.leader())
+    (follower,) = pair.lives.values()
+    await assert_equal_logs(last, follower)
+    content = log_bytes(follower.log)
+    assert all(body in content for body in pair.stored)
+    await last.stop()
+    await follower.stop()
+
+
+async def test_a_follower_that_left_the_set_is_not_promoted(tmp_path: Path) -> None:
+    pair = StaticPair(tmp_path)
+    await pair.start("a")
+    await pair.start("b")
+    await pair.whole()
+    await pair.stop("a")
+    await asyncio.to_thread(by_script, pair)
+    await pair.start("a")
+    await pair.whole()
+    await pair.stop("a")
+    await until(lambda: pair.lives["b"].replication.in_sync_count == 1)
+    await pair.load()  # without a
+    state = pair.lives["b"].replication.replica.state
+    assert state is not None
+    assert [ref.broker_id for ref in state.in_sync] == [1]
+    pair.known["b"].known_confirm = pair.lives["b"].replication.confirm  # as registered
+    known = pair.known["b"]
+    await pair.stop("b")
+    follower = await pair.start("a")
+    replicas = [known, pair.known["a"]]
+    run = StaticFailover(replicas, PromotionRequest(leader_is_dead=True), lambda _: None)
+    with pytest.raises(CliError, match="messages would be lost"):
+        await asyncio.to_thread(run.failover)
+    assert follower.replication.role is not Role.LEADER
+    assert in_sync_ids(newest_state(replicas)) == {1, 2}, "what it knew last"
+    await pair.stop("a")
