@@ -25,7 +25,7 @@ from cometmq.tests.harness.wire import normal_message
 
 DOORS = ("grpcio", "native") if is_available() else ("grpcio",)
 DESCRIPTORS = 300
-IDLE = 400
+IDLE = 200
 
 
 async def connect(address: str, count: int, greeting: bytes) -> list[asyncio.StreamWriter]:
@@ -59,10 +59,10 @@ async def test_idle_connections_beyond_the_descriptors_leave_the_store_working(
         for address in (broker.address, broker.ha, broker.metrics):
             idle += await connect(address, IDLE // 2, greeting)
             idle += await connect(address, IDLE // 2, b"")
-        for number in range(1, 20):
+        for number in range(1, 8):
             # New files for the queues, and a new segment now and then.
             await create_topic(wire, f"t{number}", queues=8)
-            messages = [normal_message(f"t{number}", f"m{number}", bytes(100_000))]
+            messages = [normal_message(f"t{number}", f"m{number}", bytes(300_000))]
             answer = await wire.send(messages)
             assert answer.status.code == v2.OK, answer.status.message
         assert await asyncio.to_thread(readiness, broker.metrics) == 200
