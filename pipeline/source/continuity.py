@@ -177,8 +177,10 @@ class _LogComparison:
                 first - offset,
             )
         elif following < offset:
+            # Retention may have deleted new ones already: nothing tells where those began.
+            begin = following if following > first else 0
             yield Gap(
-                f"{at}: messages {following} to {offset} are not those of the checkpoint. The log "
+                f"{at}: messages {begin} to {offset} are not those of the checkpoint. The log "
                 "was replaced or lost its end, or the topic was deleted and created again, or "
                 "startingOffsets was beyond the end.",
                 self._queue(name),
