@@ -156,6 +156,11 @@ class LossyStore:
         self._open()
         return {one.number for one in self.there if one.topic == topic and one.queue in removed}
 
+    def readable(self) -> set[int]:
+        """Return the messages that have not expired."""
+        start = self.store.log_start
+        return {one.number for one in self.there if one.position >= start}
+
     def first_position(self) -> int:
         """Return the first physical offset of the log."""
         return self.store.log_start

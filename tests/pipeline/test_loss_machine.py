@@ -178,10 +178,11 @@ class Losses(RuleBasedStateMachine):
 
     def _replace(self, name: str) -> None:
         before = {one.number for one in self.world.there}
+        readable = self.world.readable()
         self.world.restore(name)
         now = {one.number for one in self.world.there}
         self.unknown |= before - now - self.query.known
-        self.returned |= now - before
+        self.returned |= self.world.readable() - readable
         if before - now:
             if self.query.plans != self.replaced_at:
                 self.gone.clear()
