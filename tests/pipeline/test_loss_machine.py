@@ -195,5 +195,6 @@ TestLosses.settings = settings(
     max_examples=60,
     stateful_step_count=12,
     deadline=None,
-    phases=(Phase.reuse, Phase.generate),  # to shrink an example of stores takes minutes
+    derandomize=True,  # always the same examples; TEST_EXAMPLES=4 and more explore
+    phases=(Phase.generate,),  # to shrink an example of stores takes minutes
 )
