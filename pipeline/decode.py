@@ -112,7 +112,7 @@ def open_split(split: Split) -> memoryview:
             ) from None
         raise DataLossError(
             f"The segment {split.path} was deleted before offsets {split.start} to {split.end} "
-            "were read: its retention time is over."
+            "were read, by retention or otherwise."
         ) from None
     if len(view) < split.end - split.base:
         raise DataLossError(

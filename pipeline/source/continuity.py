@@ -110,7 +110,7 @@ class _LogComparison:
         following = self._following(history, begun)
         for name, offset in begun.items():
             if name in self._one.queues:
-                yield from self._of_queue(name, offset, following[name])
+                yield from self._of_queue(history, name, offset, following[name])
             elif offset and history is not _History.WAITING:
                 text = f"{self._text(name)} is gone: the topic was deleted. Its messages from "
                 yield Gap(
@@ -119,7 +119,7 @@ class _LogComparison:
                     may_pass=True,
                     is_loss=self._named,
                 )
-        yield from self._of_new_queues(self._one.queues.keys() - begun.keys())
+        yield from self._of_new_queues(history, self._one.queues.keys() - begun.keys())
 
     def _history(self) -> _History:
         mark, one = self._mark, self._one
@@ -165,20 +165,27 @@ class _LogComparison:
         behind = any(place is not None and place[0] > limit for place in places)
         return behind or any(offset > bounds.get(name, (0, 0))[1] for name, offset in begun.items())
 
-    def _of_queue(self, name: QueueName, offset: int, following: int) -> Iterator[Gap]:
+    def _of_queue(
+        self, history: _History, name: QueueName, offset: int, following: int
+    ) -> Iterator[Gap]:
         first, end = self._one.queues[name]
         at = f"{self._text(name)} has messages {first} to {end}, and the checkpoint is at {offset}"
         if offset < first:
+            # Of another log, those below the checkpoint may be new ones too.
+            what = f"messages {offset} to {first} are lost"
+            if history is _History.REPLACED:
+                what = f"messages 0 to {first} are lost, except those of the common history"
             yield Gap(
-                f"{at}: messages {offset} to {first} are lost. Retention deleted them, or the "
-                "topic was deleted.",
+                f"{at}: {what}. Retention deleted them, or the topic was deleted.",
                 self._queue(name),
                 first,
                 first - offset,
             )
         elif following < offset:
+            # Retention may have deleted new ones already: nothing tells where those began.
+            begin = following if following > first else 0
             yield Gap(
-                f"{at}: messages {following} to {offset} are not those of the checkpoint. The log "
+                f"{at}: messages {begin} to {offset} are not those of the checkpoint. The log "
                 "was replaced or lost its end, or the topic was deleted and created again, or "
                 "startingOffsets was beyond the end.",
                 self._queue(name),
@@ -186,10 +193,11 @@ class _LogComparison:
                 may_pass=end < offset,
             )
 
-    def _of_new_queues(self, names: Iterable[QueueName]) -> Iterator[Gap]:
+    def _of_new_queues(self, history: _History, names: Iterable[QueueName]) -> Iterator[Gap]:
         mark, start = self._mark, self._one.log_start
-        is_certain = start <= mark.position if mark is not None else self._log.physical
-        for name in () if is_certain else sorted(names):
+        # Nothing was deleted since the queue was empty; without marks nothing is known.
+        is_whole = start <= mark.position if mark is not None else self._log.physical
+        for name in () if is_whole and history is not _History.REPLACED else sorted(names):
             first = self._one.queues[name][0]
             if first:
                 text = f"{self._text(name)} is new to the checkpoint and begins at {first}"

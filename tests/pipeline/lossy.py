@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ from cometmq.tests.store.retention_kit import rounds
 SEGMENT = 4096
 BEGIN_MS = 1_795_000_000_000
 BROKER = "broker-a"
-_BODY = b"x" * 300
+_BODY = b"x" * 900
 #: What a report says of a queue, of a part of the log, and of a log that was replaced.
 _OF_QUEUE = re.compile(
     r"[Qq]ueue (\d+) of (\w+) \(broker-a\)[^:]*: messages (\d+) to (\d+) are (?:lost|not those)"
@@ -45,7 +45,7 @@ _REQUESTED = re.compile(
     r"Messages (\d+) to (\d+) of queue (\d+) of (\w+) \(broker-a\) were requested; the queue has "
     r"(\d+) to (\d+)"
 )
-_OF_LOG = re.compile(r"offsets (\d+) (?:and|to) (\d+)(?: before|: it was deleted)")
+_OF_LOG = re.compile(r"offsets (\d+) (?:and|to) (\d+)(?: before|: it was deleted| were read)")
 _GONE = re.compile(r"Queue (\d+) of (\w+) \(broker-a\) is gone.* from (\d+) on are lost")
 _REPLACED = "is not the one of the checkpoint"
 
@@ -145,13 +145,21 @@ class LossyStore:
         return {one.number for one in self.there if one.topic == topic}
 
     def remove_expired(self, topic: str) -> set[int]:
-        """Remove the queues of a deleted topic whose messages have expired; return the messages."""
+        """Remove the queues of a deleted topic whose messages have expired, and restart the broker;
+        return the messages."""
         removed = {
             queue
             for name, queue in list(self.store.queues())
             if name == topic and self.store.remove_expired_queue(name, queue)
         }
+        self.store.close()
+        self._open()
         return {one.number for one in self.there if one.topic == topic and one.queue in removed}
+
+    def readable(self) -> set[int]:
+        """Return the messages that have not expired."""
+        start = self.store.log_start
+        return {one.number for one in self.there if one.position >= start}
 
     def first_position(self) -> int:
         """Return the first physical offset of the log."""
@@ -245,6 +253,7 @@ class Query:
     pending: dict[str, Any] | None = None  # the end of a batch that was planned and not committed
     reader: LogStreamReader | None = None
     known: set[int] = field(default_factory=set)  # in the log when the last batch was planned
+    plans: int = 0
 
     def start(self) -> LogStreamReader:
         """Return the running reader, or start one, as after a kill of the driver."""
@@ -281,15 +290,20 @@ class Query:
                 self._know()
         return self.pending is not None
 
-    def batch(self, limit: ReadLimit | None = None) -> list[int]:
-        """Run one batch and return its new rows. Raises DataLossError."""
+    def batch(
+        self, limit: ReadLimit | None = None, between: Callable[[], None] = lambda: None
+    ) -> list[int]:
+        """Run one batch and return its new rows; `between` planning and reading something else
+        happens. Raises DataLossError."""
         if not self.plan(limit):
             return []
         reader = self.start()
         assert self.checkpoint is not None
         assert self.pending is not None
         found: list[int] = []
-        for part in reader.partitions(self.checkpoint, self.pending):
+        parts = reader.partitions(self.checkpoint, self.pending)
+        between()
+        for part in parts:
             for rows in reader.read(part):
                 found += [int(row["msgId"], 16) for row in rows.to_pylist()]
         self.rows += found
@@ -298,6 +312,7 @@ class Query:
 
     def _know(self) -> None:
         self.known = {one.number for one in self.world.there}
+        self.plans += 1
 
     def drain(self) -> list[int]:
         """Run batches until there is nothing new."""

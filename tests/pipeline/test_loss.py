@@ -93,6 +93,30 @@ def test_a_log_that_lost_its_end_is_reported_before_it_grows_again(
     assert query.drain() == [20, 21, 22, 23]
 
 
+def test_a_cluster_has_time_to_come_back_after_a_failover(
+    world: LossyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader may confirm its last records a moment later."""
+    world.send(count=10)
+    world.back_up()
+    world.send(count=10)
+    query = Query(world, "endpoints", {"wireTimeoutMs": "60000"})
+    query.drain()
+    world.back_up("whole")
+    world.restore()
+    paused: list[str] = []
+
+    def comes_back() -> None:
+        paused.append("whole")
+        world.restore("whole")
+
+    monkeypatch.setattr("cometmq.pipeline.source.stream.pause", comes_back)
+    assert query.drain() == []
+    assert paused == ["whole"]
+    world.send(count=2)
+    assert query.drain() == [20, 21]
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_batch_that_is_planned_again_is_not_read_from_another_log(
     world: LossyStore, source: str
