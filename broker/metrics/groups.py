@@ -8,7 +8,7 @@ ages, so that many groups do not hold the loop; a message whose age is not read 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...front.metrics.families import Families, flag
@@ -67,68 +67,78 @@ class StoreTimes:
         return decode(records[0].data, check_crc=False).store_timestamp_ms
 
 
-def group_families(
-    rows: Iterable[tuple[str, v1.GroupQueueStatus]],
-    times: StoreTimes,
-    dead: Mapping[tuple[str, str], int],
-    now_ms: int,
-    families: Families,
-) -> list[Metric]:
-    """Metrics of the groups: `rows` are all their queues, `dead` counts dead letters by topic and
-    group."""
-    lag: Counter[Key] = Counter()
-    in_flight: Counter[Key] = Counter()
-    oldest: list[tuple[Key, QueuePosition]] = []
-    ready: list[tuple[Key, QueuePosition]] = []
-    for group, row in rows:
+class GroupSums:
+    """The sums over the queues of all groups. `add` takes one queue at a time, so that its caller
+    can pause; `families` reads nothing and may run in any thread."""
+
+    def __init__(self) -> None:
+        self._lag: Counter[Key] = Counter()
+        self._in_flight: Counter[Key] = Counter()
+        self._oldest: list[tuple[Key, QueuePosition]] = []
+        self._ready: list[tuple[Key, QueuePosition]] = []
+        self._stored: dict[QueuePosition, int] = {}
+
+    def add(self, group: str, row: v1.GroupQueueStatus) -> None:
+        """Add a queue of a group."""
         lite = parse_queue(row.topic)
         topic = lite[0] if lite is not None else origin_topic(row.topic, group)
         key = (group, topic, flag(row.retry), flag(is_system_topic(topic)))
-        lag[key] += row.lag
-        in_flight[key] += row.in_flight
+        self._lag[key] += row.lag
+        self._in_flight[key] += row.in_flight
         if row.lag:
             read = row.max_offset - (row.lag - row.in_flight)
             first = max(min(row.consumer_offset, read), row.min_offset)
-            oldest.append((key, (row.topic, row.queue_id, first)))
+            self._oldest.append((key, (row.topic, row.queue_id, first)))
             if read < row.max_offset:
-                ready.append((key, (row.topic, row.queue_id, read)))
-    stored = times.of([position for _, position in (*oldest, *ready)])
-    waited, queued = (_longest(positions, stored, now_ms) for positions in (oldest, ready))
-    ready_messages = {key: max(0, lag[key] - in_flight[key]) for key in lag}
-    gauge = families.gauge
-    return [
-        gauge(
-            "rocketmq_consumer_lag_messages",
-            "Messages that a group has not acknowledged.",
-            lag.items(),
-            _LABELS,
-        ),
-        gauge(
-            "rocketmq_consumer_inflight_messages",
-            "Messages delivered to a group and not acknowledged.",
-            in_flight.items(),
-            _LABELS,
-        ),
-        gauge(
-            "rocketmq_consumer_ready_messages",
-            "Messages ready to be delivered to a group.",
-            ready_messages.items(),
-            _LABELS,
-        ),
-        gauge(
-            "rocketmq_consumer_lag_latency",
-            "Milliseconds since the group's oldest unacknowledged message was stored.",
-            waited.items(),
-            _LABELS,
-        ),
-        gauge(
-            "rocketmq_consumer_queueing_latency",
-            "Milliseconds since the group's oldest ready message was stored.",
-            queued.items(),
-            _LABELS,
-        ),
-        _dead_letters(dead, families),
-    ]
+                self._ready.append((key, (row.topic, row.queue_id, read)))
+
+    def read_times(self, times: StoreTimes) -> None:
+        """Read when the messages were stored at which the groups stand."""
+        self._stored = times.of([position for _, position in (*self._oldest, *self._ready)])
+
+    def families(
+        self, dead: Mapping[tuple[str, str], int], now_ms: int, families: Families
+    ) -> list[Metric]:
+        """Return the metrics; `dead` counts dead letters by topic and group."""
+        waited, queued = (
+            _longest(positions, self._stored, now_ms) for positions in (self._oldest, self._ready)
+        )
+        lag, in_flight = self._lag, self._in_flight
+        ready_messages = {key: max(0, lag[key] - in_flight[key]) for key in lag}
+        gauge = families.gauge
+        return [
+            gauge(
+                "rocketmq_consumer_lag_messages",
+                "Messages that a group has not acknowledged.",
+                lag.items(),
+                _LABELS,
+            ),
+            gauge(
+                "rocketmq_consumer_inflight_messages",
+                "Messages delivered to a group and not acknowledged.",
+                in_flight.items(),
+                _LABELS,
+            ),
+            gauge(
+                "rocketmq_consumer_ready_messages",
+                "Messages ready to be delivered to a group.",
+                ready_messages.items(),
+                _LABELS,
+            ),
+            gauge(
+                "rocketmq_consumer_lag_latency",
+                "Milliseconds since the group's oldest unacknowledged message was stored.",
+                waited.items(),
+                _LABELS,
+            ),
+            gauge(
+                "rocketmq_consumer_queueing_latency",
+                "Milliseconds since the group's oldest ready message was stored.",
+                queued.items(),
+                _LABELS,
+            ),
+            _dead_letters(dead, families),
+        ]
 
 
 def _longest(

@@ -1,7 +1,7 @@
 """The `/metrics` page of a broker, under RocketMQ 5's names where they exist.
 
-A scrape reads all values on the event loop and returns a callable that renders them in another
-thread. Only the parts count; this module reads their counters. Names: docs/formats/
+A scrape reads all values on the event loop, in slices, and returns a callable that renders them in
+another thread. Only the parts count; this module reads their counters. Names: docs/formats/
 broker-semantics.md, sections 11.1-11.3; those with `cometmq_` are ours. prometheus-client is
 imported by the first scrape.
 """
@@ -9,14 +9,16 @@ imported by the first scrape.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...front.metrics.families import Buckets, Families, flag, page_of
 from ..metadata.tables import is_system_topic, type_name
+from ..slices import Slices
 from ..transactions.stats import transaction_families
 from .clients import client_families
 from .counters import SIZE_BOUNDS
-from .groups import StoreTimes, group_families
+from .groups import GroupSums, StoreTimes
 from .pop import pop_families
 from .replicas import replica_families
 from .store import store_families
@@ -102,19 +104,35 @@ class Metrics:
         self._last = (self._clock.steady_ns(), 0, 0)
         self._rates = (0.0, 0.0)
 
-    def scrape(self) -> Callable[[], bytes]:
+    async def scrape(self) -> Callable[[], bytes]:
         """Read all values now; the returned callable renders them and may run in any thread."""
-        families = self.families()
-        return lambda: page_of(families)
+        others, of_groups = await self._collect()
+        return lambda: page_of([*others, *of_groups()])
 
-    def families(self) -> list[Metric]:
-        """Read all values."""
+    async def families(self) -> list[Metric]:
+        """Return all metrics."""
+        others, of_groups = await self._collect()
+        return [*others, *of_groups()]
+
+    async def _collect(self) -> tuple[list[Metric], Callable[[], list[Metric]]]:
+        """Read all values, those of groups in slices; return the metrics, and what makes those of
+        groups."""
+        groups, slices = GroupSums(), Slices(self._clock)
+        for group, row in self._progress.all_group_queues():
+            groups.add(group, row)
+            await slices.pause()
+        groups.read_times(self._store_times)
+        dead = dict(self._counters.dead + self._pop.reviver.dead)
+        of_groups = partial(groups.families, dead, self._clock.wall_ms(), self._families)
+        return self._others(), of_groups
+
+    def _others(self) -> list[Metric]:
+        """Read all values but those of groups."""
         return [
             *self._traffic(),
             *self._rates_of_traffic(),
             *self._tables(),
             *self._clients(),
-            *self._groups(),
             *self._storage(),
             *self._transactions(),
             *self._replicas(),
@@ -287,15 +305,6 @@ class Metrics:
         registry = self._client_registry
         alive = [client for client in registry if registry.alive(client.client_id, now_ns)]
         return client_families(alive, self._families)
-
-    def _groups(self) -> list[Metric]:
-        return group_families(
-            self._progress.all_group_queues(),
-            self._store_times,
-            self._counters.dead + self._pop.reviver.dead,
-            self._clock.wall_ms(),
-            self._families,
-        )
 
     def _replicas(self) -> list[Metric]:
         return replica_families(

@@ -25,7 +25,7 @@ from ...store.format.layout import REPLICA_FOLDER
 from .. import private_file
 from ..errors import CliError, Exit
 from .command import where_options
-from .replicas import Replica, find
+from .replicas import Replica, find, newest_only
 from .static_groups import PromotionRequest, StaticFailover, newest_state, old_leader
 
 Say = Callable[[str], None]
@@ -119,7 +119,8 @@ class Watch:
     def step(self, now_s: float) -> bool:
         """Check once; True if a replica was promoted."""
         try:
-            self._replicas = self._look() or self._replicas
+            # A leader that has stopped is in no route any more; its file still names it.
+            self._replicas = newest_only([*self._replicas, *self._look()])
         except CliError as error:
             self._say(f"no nameserver answers ({error}); using the known replicas")
         for one in self._replicas:

@@ -205,12 +205,18 @@ def members(address: str, answer: v1.GetClusterResponse, group: str) -> Iterator
 def newest_only(replicas: Iterable[Replica]) -> list[Replica]:
     """Return one entry for each replica: after a change of its broker id, the routes have its
     former one for a while."""
-    newest: dict[str, Replica] = {}
+    newest: list[Replica] = []
     for one in replicas:
-        before = newest.get(one.uuid or one.ha)
-        if before is None or one.incarnation >= before.incarnation:
-            newest[one.uuid or one.ha] = one
-    return sorted(newest.values(), key=lambda one: (one.group, one.broker_id))
+        same = [at for at, other in enumerate(newest) if _is_same(one, other)]
+        if not same:
+            newest.append(one)
+        elif one.incarnation >= newest[same[0]].incarnation:
+            newest[same[0]] = one
+    return sorted(newest, key=lambda one: (one.group, one.broker_id))
+
+
+def _is_same(one: Replica, other: Replica) -> bool:
+    return (bool(one.ha) and one.ha == other.ha) or (bool(one.uuid) and one.uuid == other.uuid)
 
 
 def from_report(report: v1.GroupReport) -> list[Replica]:

@@ -15,7 +15,7 @@ import asyncio
 import errno
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ..errors import AddressError, PortInUseError
@@ -49,6 +49,8 @@ _REASONS = {
 }
 
 Answer = tuple[int, str, bytes]
+#: Renders a page in any thread.
+Render = Callable[[], bytes]
 
 
 class MetricsServer:
@@ -56,7 +58,7 @@ class MetricsServer:
 
     def __init__(
         self,
-        scrape: Callable[[], Callable[[], bytes]],
+        scrape: Callable[[], Render | Awaitable[Render]],
         ready: Checks,
         clock: Clock,
         token: bytes = b"",
@@ -153,7 +155,8 @@ class MetricsServer:
         return await asyncio.shield(self._rendering)
 
     async def _render(self) -> bytes:
-        return await asyncio.to_thread(self._scrape())
+        collected = self._scrape()
+        return await asyncio.to_thread(collected if callable(collected) else await collected)
 
     def _rendered(self, _rendering: asyncio.Task[bytes]) -> None:
         self._rendering = None

@@ -75,6 +75,9 @@ async def turns_of(root: Path, patch: pytest.MonkeyPatch, number: int) -> dict[s
                 found[name] = await busiest_turn(partial(method.handler, request_of(name), ctx))
             except (RpcFailure, WireError):
                 continue  # needs other fields: tests of its own
+        metrics = live.server.instance.metrics
+        assert metrics is not None
+        found["metrics"] = await busiest_turn(metrics.scrape)
     return found
 
 
@@ -87,7 +90,14 @@ async def test_turns_of_administrative_calls_do_not_grow_with_the_objects(
         few = await turns_of(tmp_path / "few", patch, FEW)
     with monkeypatch.context() as patch:
         many = await turns_of(tmp_path / "many", patch, MANY)
-    assert {"ListTopics", "ListGroups", "DescribeTopic", "DescribeGroup", *LAST} <= many.keys()
+    assert {
+        "metrics",
+        "ListTopics",
+        "ListGroups",
+        "DescribeTopic",
+        "DescribeGroup",
+        *LAST,
+    } <= many.keys()
     objects = 2 * (MANY - FEW)  # topics, and those of retries
     grown = {
         name: (few[name], calls)
