@@ -80,8 +80,9 @@ class Book(Struct, eq=False):
     queue_id: int
     #: Open messages with the newest checkpoint of each.
     open: dict[int, Checkpoint] = field(default_factory=dict)
-    #: Offsets acknowledged according to the log, with the store time of the acknowledging record.
-    consumed: dict[int, int] = field(default_factory=dict)
+    #: Offsets acknowledged according to the log, with log offset and store time of the
+    #: acknowledging record.
+    consumed: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: Called after a write; not used in this module.
     holder: Any = None
 

@@ -427,7 +427,7 @@ class Sender:
                     if self._spans is not None:
                         ready.spans = self._spans.arrived(ready, ctx.begin_ns)
                     if self._dedup is not None and ready is not request:
-                        self._dedup.reserve(ready, now_ms)
+                        self._dedup.reserve(ready)
                     batches.append((answer, ready))
                 else:
                     self._settlement.refuse(answer, refusal)

@@ -166,7 +166,7 @@ def test_acknowledged_offsets_below_the_consumer_offset_or_before_a_rewind_are_d
     assert sorted(book.consumed) == [0, 1, 2, 3]
     core.prune(book, 1)
     assert sorted(book.consumed) == [1, 2, 3]
-    core.prune(book, 0, book.consumed[2])
+    core.prune(book, 0, book.consumed[3][0])
     assert sorted(book.consumed) == [3]
     core.prune(book, 9)
     assert not core.consuming
