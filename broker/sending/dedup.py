@@ -63,6 +63,10 @@ class SendDedup:
         """Drop a reservation of which nothing was stored."""
         self._window.release(reservation)
 
+    def forget(self, topic: str, message_id: str) -> None:
+        """Let a message be sent again: it was recalled."""
+        self._window.forget(topic, message_id.encode())
+
     def _load(self, topic: str, message_id: bytes, now_ms: int) -> None:
         """Add a message of an earlier instance to the window if the index holds it."""
         wall_ms = self._clock.wall_ms()

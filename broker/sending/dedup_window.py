@@ -72,6 +72,10 @@ class SendWindow:
         self._sent[key] = SentMessage(since_ms, None, result)
         self._sent.move_to_end(key, last=False)
 
+    def forget(self, topic: str, message_id: bytes) -> None:
+        """Remove a message; not between `reserve` and `settle`."""
+        self._sent.pop((topic, message_id), None)
+
     def reserve(
         self,
         topic: str,

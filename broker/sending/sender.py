@@ -310,6 +310,11 @@ class Sender:
         self._pump.appended()
         return results
 
+    def forget(self, topic: str, message_id: str) -> None:
+        """Let a message with this id be stored again: it was recalled."""
+        if self._dedup is not None:
+            self._dedup.forget(topic, message_id)
+
     def append_pending(self) -> None:
         """Check and append the collected requests, and answer them or wait for durability."""
         self._queue.append_all()
