@@ -105,6 +105,7 @@ class JournalState(Struct):
             revive_queue,
             record.suspended,
             timer_offset,
+            place=stored[0],
         )
         for offset in checkpoint.offsets_of(opened):
             old = book.open.get(offset)
@@ -119,7 +120,7 @@ class JournalState(Struct):
         self._keys[key] = checkpoint
         self._note_written(checkpoint)
 
-    def read_ack(self, record: AckRecord, stored: tuple[int, int]) -> None:
+    def read_ack(self, record: AckRecord, stored_ms: int) -> None:
         """Process acks, in log order; acks of an unknown checkpoint belong to a finished one."""
         checkpoint = self._keys.get(record.key)
         if checkpoint is None:
@@ -134,7 +135,7 @@ class JournalState(Struct):
             if book.open.get(offset) is checkpoint:
                 del book.open[offset]
                 self.open_count -= 1
-                self._consume(book, offset, stored)
+                self._consume(book, offset, (checkpoint.place, stored_ms))
         self._drop_if_finished(record.key, checkpoint)
 
     def read_passed(self, key: BatchKey) -> None:
@@ -157,8 +158,8 @@ class JournalState(Struct):
         self._keys = {one.key: one for one in self._keys.values() if one.surfaced}
 
     def prune(self, book: Book, committed: int, rewound_at: int = 0, since_ms: int = 0) -> None:
-        """Drop acknowledged offsets that the consumer offset covers, that were acknowledged before
-        the offset was set back at this end of the log, or before `since_ms`.
+        """Drop acknowledged offsets that the consumer offset covers, whose delivery is in the log
+        before the offset was set back (when this was its end), or acknowledged before `since_ms`.
         """
         book.consumed = {
             offset: stored

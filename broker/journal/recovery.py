@@ -223,7 +223,7 @@ class ReviveReader:
         where = physical, stored.store_timestamp_ms
         journal = self._journal
         if isinstance(record, AckRecord):
-            journal.read_ack(record, where)
+            journal.read_ack(record, stored.store_timestamp_ms)
             return
         if source is self._timer:
             revive_queue = whole_number(property_value(stored.properties, _REAL_QUEUE)) or 0

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import Received, message
+from cometmq.tests.broker.desk import message
 from cometmq.tests.broker.lite_desk import ADD, Lite
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.stepping import DAY, HOUR, SECOND, YEAR
@@ -130,11 +130,9 @@ class Model:
 
     async def receive(self, pair: tuple[str, str]) -> int:
         k = self.one.k
-        chosen = {"invisible_ms": INVISIBLE_MS, "batch": self.source.choice((1, 2, 32))}
-        if pair == LITE:
-            got: Received = await self.lite.receive(**chosen)
-        else:
-            got = await k.receive(*pair, k.context(remaining_ms=60), **chosen)
+        batch = self.source.choice((1, 2, 32))
+        ctx = k.context(remaining_ms=60)  # no long poll
+        got = await k.receive(*pair, ctx, invisible_ms=INVISIBLE_MS, batch=batch)
         for body, handle in zip(got.bodies, got.handles, strict=True):
             assert self.elapsed_ms >= self.hidden[body], f"{body!r} came early"
             # A FIFO batch comes again as a whole: some of it may be acknowledged.
