@@ -71,6 +71,6 @@ class ClockWatch:
         direction = "forward" if step_ms > 0 else "back"
         self._runtime.counters.clock_steps[direction] += 1
         logger.warning(
-            "clock.stepped direction=%s ms=%d: %s. Store times follow it; see docs/operations.md.",
+            "clock.stepped direction=%s ms=%d: %s. Store times follow it; see docs/store.md.",
             *(direction, abs(step_ms), cause),
         )

@@ -41,8 +41,8 @@ from ..store.format.disk import NO_SPACE
 from .access.guard import Guard
 from .assembly import assemble, set_store_host
 from .client_port import ClientPort
-from .clock_watch import ClockWatch
 from .clients.expiry import expire_clients
+from .clock_watch import ClockWatch
 from .config import BrokerConfig, split_addresses
 from .metadata.group_recorder import GroupRecorder
 from .metrics.scrape import Metrics

@@ -4,15 +4,14 @@ Every level has a queue whose messages all wait equally long, so the first is al
 one (docs/formats/store-format.md, sections 11.1 and 11.3). A failed append blocks its level until
 it succeeds. Where the clock was set back, messages from before are due later than those behind
 them: each is delivered at the latest when its own delay has passed since then (`bound`), in a time
-that never goes back. Progress counts only deliveries that are on disk, as with timers (`timer_core.py`).
-"""
+that never goes back. Progress counts only deliveries that are on disk, as with timers
+(`timer_core.py`)."""
 
 from __future__ import annotations
 
 from collections import deque
 
 from msgspec import Struct, field
-
 
 #: Bounds of one level: one for each time that the clock was set back within its delay.
 _BOUNDS_MAX = 64

@@ -2,12 +2,12 @@
 
 Clients of the gRPC protocol cannot choose a level; such messages come from directories that Apache
 wrote, or have the property DELAY (`delayed.py`). The shell around `level_core.py`: it reads each
-level's queue from the offset in `delayOffset.json`, delivers due messages
-(docs/formats/store-format.md, section 11.3) and sleeps until the next one is due. It runs on the
-leader only. A message waits for its delay at most, counted from the last start or the last time that
-the clock was set back, whatever store time it has. Promises: those of `timer_service.py`; messages for the half message topic are dropped,
-as in Apache, and so are those of deleted topics, also if there is a new topic of the name.
-"""
+level's queue from the offset in `delayOffset.json`, delivers due messages (docs/formats/store-
+format.md, section 11.3) and sleeps until the next one is due. It runs on the leader only. A message
+waits for its delay at most, counted from the last start or the last time that the clock was set
+back, whatever store time it has. Promises: those of `timer_service.py`; messages for the half
+message topic are dropped, as in Apache, and so are those of deleted topics, also if there is a new
+topic of the name."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ Nothing is taken before its time. A cancellation wins over every message of its 
 taken yet, in whichever order both arrived. A message that arrives late, for an open or past slot,
 is delivered too. `progress` never passes an undelivered message or a delivery that is not on disk.
 
-When the clock is set back by some seconds, the core goes back with it (`rewind`): the read time too,
-so that new messages get slots, and what waits in memory for a slot of the time to come waits in the
-wheel again. Otherwise all messages before the old read time would wait in memory, and the limits
-below would stop those that are due. A message without a unit returns to the timer topic.
+When the clock is set back by some seconds, the core goes back with it (`rewind`): the read time
+too, so that new messages get slots, and what waits in memory for a slot of the time to come waits
+in the wheel again. Otherwise all messages before the old read time would wait in memory, and the
+limits below would stop those that are due. A message without a unit returns to the timer topic.
 
 Derived data: rebuilt from the timer files, at worst with repetitions.
 """

@@ -137,8 +137,8 @@ def flushed_beyond(checkpoint: Checkpoint, offset: int, following_ms: int | None
     """Return whether the checkpoint shows that the log was flushed beyond `offset`. `following_ms`
     is the store time of the first whole record behind it, if there is one.
 
-    A store time decides only without a flushed end, and only towards "it was flushed": a record that
-    is older than the last flushed one was appended before it, or after the clock was set back.
+    A store time decides only without a flushed end, and only for "it was flushed": a record that is
+    older than the last flushed one was appended before it, or after the clock was set back.
     """
     if checkpoint.flushed_end >= 0:
         return checkpoint.flushed_end > offset

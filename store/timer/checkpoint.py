@@ -79,8 +79,9 @@ class TimerCheckpoint(Struct):
     def examine(cls, data: bytes) -> tuple["TimerCheckpoint", SealState]:
         """Return the values, from the seal if the fields are damaged, and what the seal shows."""
         fields, state = unseal(data, _FIELDS.size, _follows)
-        values = _FIELDS.unpack(fields) if fields else (0,) * 7
-        return cls(*values[:7], done=_done(data)), state
+        found = cls(*_FIELDS.unpack(fields)) if fields else cls()
+        found.done = _done(data)
+        return found, state
 
 
 def _done(data: bytes) -> tuple[tuple[int, int], ...]:
