@@ -42,6 +42,7 @@ from .access.guard import Guard
 from .assembly import assemble, set_store_host
 from .client_port import ClientPort
 from .clients.expiry import expire_clients
+from .clock_watch import ClockWatch
 from .config import BrokerConfig, split_addresses
 from .metadata.group_recorder import GroupRecorder
 from .metrics.scrape import Metrics
@@ -399,6 +400,9 @@ class BrokerLifecycle:
             broker.users.lead()
         broker.maintenance.start()
         stack.callback(broker.maintenance.stop)
+        clock_watch = ClockWatch(broker.runtime, broker.store)
+        clock_watch.start()
+        stack.callback(clock_watch.stop)
         self._start_delays(broker)
         await self._open_journal(broker)
         self._start_transactions(broker)

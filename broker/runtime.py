@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class ClockListeners:
-    """Callbacks for jumps of the wall clock, which only `cometmq.v1.Test` causes."""
+    """Callbacks for jumps of the wall clock: the machine's, or those of `cometmq.v1.Test`."""
 
     def __init__(self) -> None:
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
 
-    def add(self, listener: Callable[[], None]) -> None:
+    def add(self, listener: Callable[[], object]) -> None:
         """Call `listener` after every jump."""
         self._listeners.append(listener)
 

@@ -1,11 +1,11 @@
 """Append: validates messages, assigns queue offsets, writes records, adds dispatch hints.
 
-All records of a batch get one store timestamp, never earlier than the previous one, so that store
-times increase with offsets. The records that one segment takes from a batch are written with one
-call (a run); positions and hints move after the write. A refused message changes nothing and does
-not stop the rest of its batch. Exception: a record that fits no segment ends the last segment, as
-in Apache's broker (docs/formats/store-format.md, section 2.6), unless a hook writes records at the
-start of every segment.
+All records of a batch get one store timestamp, the wall time: when the clock is set back, store
+times go back with it, as in Apache's broker, and only offsets order records. The records that one
+segment takes from a batch are written with one call (a run); positions and hints move after the
+write. A refused message changes nothing and does not stop the rest of its batch. Exception: a
+record that fits no segment ends the last segment, as in Apache's broker
+(docs/formats/store-format.md, section 2.6), unless a hook writes records at the start of every segment.
 
 `append_batch` is the old-style batch of a remoting client (section 2.10): all or nothing, adjacent
 in one queue and one segment.
@@ -210,7 +210,7 @@ class Appender:
         if self._assigned_end != log.end:
             self.assign_from_log()
         self._dispatcher.begin_hints()
-        return max(self._wall_ms(), log.last_store_timestamp_ms)
+        return self._wall_ms()
 
     def _finish(self, begin: int, now_ms: int) -> None:
         log = self._log

@@ -78,6 +78,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 #: Pause cause: dispatch found no free disk space.
 _DISPATCH: Final = "dispatch"
+_LAST_MS: Final = (1 << 63) - 1
 
 
 class MessageStore:
@@ -106,6 +107,7 @@ class MessageStore:
         self._gate = WriteGate()
         self._opened = False
         self._sync = config.sync_flush
+        self._wall_ms = wall_ms
         self._lock = StoreLock(config.root, self.disk)
         self._dispatcher = Dispatcher(self.log, self.queue_table, native.queue_units)
         self._appender = Appender(
@@ -610,8 +612,21 @@ class MessageStore:
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
     ) -> int:
         """Return the first offset stored at or after the time; with `upper` the last at or before
-        it."""
+        it.
+
+        Where the clock was set back, the store times of a queue are not in order: the result is a
+        message stored at or after the time whose predecessor was stored before it (the first
+        message has none). There may be several such places; one of them is found, as in Apache.
+        """
         return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper)
+
+    def search_offset(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int:
+        """Return `offset_by_time` for a client: the end for a time to come, although the clock was
+        ahead of it when messages were stored."""
+        asked_ms = _LAST_MS if timestamp_ms > self._wall_ms() else timestamp_ms
+        return self.offset_by_time(topic, queue_id, asked_ms, upper)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self._reader.min_offset(topic, queue_id)

@@ -551,7 +551,11 @@ class QueueReader:
             # A deleted record is earlier than all.
             return log.store_timestamp(position) if position >= log.start else -1
 
-        found = queue.first_with(time_of, timestamp_ms, above=upper)
+        last_ms = time_of(queue.max_offset - 1)
+        if last_ms < timestamp_ms or (upper and last_ms == timestamp_ms):
+            found = queue.max_offset  # also if earlier messages have later times
+        else:
+            found = queue.first_with(time_of, timestamp_ms, above=upper)
         return max(found - 1, queue.min_offset) if upper else found
 
     def _position_of(self, queue: ConsumeQueue, number: int) -> int:

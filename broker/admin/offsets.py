@@ -149,7 +149,7 @@ class OffsetAdmin:
             if request.timestamp_ms < _LATEST_TIME:
                 raise _bad(f"{request.timestamp_ms} is not a timestamp")
             if request.timestamp_ms != _LATEST_TIME:
-                return store.offset_by_time(topic, queue_id, request.timestamp_ms)
+                return store.search_offset(topic, queue_id, request.timestamp_ms)
             return end
         if request.edge == v1.ResetOffsetsRequest.EARLIEST:
             return first

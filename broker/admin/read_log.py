@@ -199,7 +199,7 @@ class LogReads:
         if request.HasField("place"):
             offset = store.offset_by_position(topic, queue_id, request.place)
         elif request.HasField("timestamp_ms"):
-            offset = store.offset_by_time(topic, queue_id, request.timestamp_ms)
+            offset = store.search_offset(topic, queue_id, request.timestamp_ms)
         return v1.QueueBounds(
             topic=topic,
             queue_id=queue_id,

@@ -99,7 +99,7 @@ class ClassicOffsets:
             return _number("offset", 0)
         upper = header.boundary.lower() == "upper"
         queue = header.topic, header.queue_id
-        return _number("offset", self._store.offset_by_time(*queue, header.timestamp_ms, upper))
+        return _number("offset", self._store.search_offset(*queue, header.timestamp_ms, upper))
 
     def max(self, command: Command, _: Connection) -> Command:
         """Answer GET_MAX_OFFSET."""

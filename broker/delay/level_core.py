@@ -2,14 +2,19 @@
 
 Every level has a queue whose messages all wait equally long, so the first is always the next due
 one (docs/formats/store-format.md, sections 11.1 and 11.3). A failed append blocks its level until
-it succeeds. Progress counts only deliveries that are on disk, as with timers (`timer_core.py`).
-"""
+it succeeds. Where the clock was set back, messages from before are due later than those behind
+them: each is delivered at the latest when its own delay has passed since then (`bound`), in a time
+that never goes back. Progress counts only deliveries that are on disk, as with timers
+(`timer_core.py`)."""
 
 from __future__ import annotations
 
 from collections import deque
 
 from msgspec import Struct, field
+
+#: Bounds of one level: one for each time that the clock was set back within its delay.
+_BOUNDS_MAX = 64
 
 
 class Level(Struct):
@@ -28,10 +33,12 @@ class Level(Struct):
     #: End of a delivery in the log, and the offset after it; one entry per append, a few per
     #: interval.
     unsafe: deque[tuple[int, int]] = field(default_factory=deque)
+    #: Messages below the offset are due at this time at the latest, in forward milliseconds.
+    bounds: deque[tuple[int, int]] = field(default_factory=deque)
 
 
 class DelayCore:
-    """The state of all levels, driven by events; times in wall milliseconds."""
+    """The state of all levels, driven by events; times in wall milliseconds, except bounds."""
 
     def __init__(self, offsets: list[int]) -> None:
         """`offsets`: the start of each level, level 1 first."""
@@ -81,6 +88,20 @@ class DelayCore:
         """Read all levels again after a clock change: a message may be due earlier."""
         for level in self.levels:
             level.head_due_ms = None
+
+    def bound(self, index: int, end: int, latest_ms: int) -> None:
+        """Deliver the messages below `end` at `latest_ms` at the latest."""
+        bounds = self.levels[index].bounds
+        if len(bounds) == _BOUNDS_MAX:
+            bounds.pop()
+        bounds.append((end, latest_ms))
+
+    def latest_ms(self, index: int, offset: int) -> int | None:
+        """Return the bound of a message at or above the level's offset."""
+        level = self.levels[index]
+        while level.bounds and level.bounds[0][0] <= level.offset:
+            level.bounds.popleft()
+        return next((latest_ms for end, latest_ms in level.bounds if offset < end), None)
 
     def _move(self, index: int, offset: int, end: int) -> None:
         level = self.levels[index]

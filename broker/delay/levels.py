@@ -2,11 +2,12 @@
 
 Clients of the gRPC protocol cannot choose a level; such messages come from directories that Apache
 wrote, or have the property DELAY (`delayed.py`). The shell around `level_core.py`: it reads each
-level's queue from the offset in `delayOffset.json`, delivers due messages
-(docs/formats/store-format.md, section 11.3) and sleeps until the next one is due. It runs on the
-leader only. Promises: those of `timer_service.py`; messages for the half message topic are dropped,
-as in Apache, and so are those of deleted topics, also if there is a new topic of the name.
-"""
+level's queue from the offset in `delayOffset.json`, delivers due messages (docs/formats/store-
+format.md, section 11.3) and sleeps until the next one is due. It runs on the leader only. A message
+waits for its delay at most, counted from the last start or the last time that the clock was set
+back, whatever store time it has. Promises: those of `timer_service.py`; messages for the half
+message topic are dropped, as in Apache, and so are those of deleted topics, also if there is a new
+topic of the name."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
-from ...store.config.delay_levels import DelayOffsets, deliver_ms, parse_levels
+from ...store.config.delay_levels import DelayOffsets, parse_levels
 from ...store.format.errors import StoreError
 from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, property_value
 from ...store.format.record import Message, decode_delivery
@@ -44,6 +45,8 @@ _BATCH_BYTES = 1 << 20
 _SLICE_NS = 4_000_000
 _RETRY_S = 0.5
 _POLL_S = 0.5
+#: The clock was set back if it lost more than this; below, messages wait that much longer.
+_STEP_MS = 100
 _PERMANENT = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -74,7 +77,8 @@ class DelayLevels:
         self._core = DelayCore([])
         self._handle: asyncio.Handle | None = None
         self._running = False
-        self._last_turn_ms = 0
+        #: How far the forward time is ahead of the wall time.
+        self._ahead_ms = 0
         self._last_failure = ""
         #: Messages delivered since the start.
         self.delivered = 0
@@ -102,6 +106,7 @@ class DelayLevels:
             ]
         )
         self._running = True
+        self._bound()
         self._wake()
 
     def halt(self) -> None:
@@ -157,6 +162,18 @@ class DelayLevels:
         self._core.look_again()
         self._wake()
 
+    def _bound(self) -> None:
+        """Bound the time of the present messages: the clock may be behind that of their store
+        times."""
+        clock = self._clock
+        now_ms = clock.forward_ms()
+        self._ahead_ms = now_ms - clock.wall_ms()
+        for index, delay_ms in enumerate(self._levels_ms):
+            end = self._store.max_offset(SCHEDULE_TOPIC, index)
+            if end > self._core.levels[index].offset:
+                self._core.bound(index, end, now_ms + delay_ms)
+        self._core.look_again()
+
     def _wake(self) -> None:
         if self._running:
             if self._handle is not None:
@@ -168,10 +185,8 @@ class DelayLevels:
         # First: turns go on even if this one fails.
         self._handle = loop.call_later(_POLL_S, self._turn)
         stop_ns = clock.steady_ns() + _SLICE_NS
-        now_ms = clock.wall_ms()
-        if now_ms < self._last_turn_ms:
-            self._core.look_again()  # the clock was set back
-        self._last_turn_ms = now_ms
+        if clock.forward_ms() - clock.wall_ms() > self._ahead_ms + _STEP_MS:
+            self._bound()  # the clock was set back
         try:
             busy = self._deliver_due(stop_ns)
             pause_s = 0.0 if busy else self._pause_s()
@@ -208,11 +223,14 @@ class DelayLevels:
         core = self._core
         offset = core.levels[index].offset
         found = self._store.get(SCHEDULE_TOPIC, index, offset, _BATCH, _BATCH_BYTES)
-        now_ms = self._clock.wall_ms()
+        now_ms, forward_ms = self._clock.wall_ms(), self._clock.forward_ms()
         due: list[StoredRecord] = []
         wait_ms = None
         for stored in found.records:
-            due_ms = deliver_ms(self._due_ms(index, stored), now_ms, index + 1, self._levels_ms)
+            due_ms = self._due_ms(index, stored)
+            latest_ms = core.latest_ms(index, stored.queue_offset)
+            if latest_ms is not None:
+                due_ms = min(due_ms, now_ms + latest_ms - forward_ms)
             if due_ms > now_ms:
                 wait_ms = due_ms
                 break

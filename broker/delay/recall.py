@@ -110,6 +110,7 @@ class Recalls:
             if outcome is PutStatus.PUT_OK:
                 # Again: before the confirm offset had reached the recall, it could not be enqueued.
                 self._timers.recalled(slot_ms, name)
+                self._sender.forget(handle.topic, handle.message_id)
                 answer.set_result(_answer(handle))
             else:
                 answer.set_exception(WireError(*FAILURES[outcome]))

@@ -13,6 +13,12 @@ finds the same files, because the read time moves only when a slot is done
 Nothing is taken before its time. A cancellation wins over every message of its slot that was not
 taken yet, in whichever order both arrived. A message that arrives late, for an open or past slot,
 is delivered too. `progress` never passes an undelivered message or a delivery that is not on disk.
+
+When the clock is set back by some seconds, the core goes back with it (`rewind`): the read time
+too, so that new messages get slots, and what waits in memory for a slot of the time to come waits
+in the wheel again. Otherwise all messages before the old read time would wait in memory, and the
+limits below would stop those that are due. A message without a unit returns to the timer topic.
+
 Derived data: rebuilt from the timer files, at worst with repetitions.
 """
 
@@ -30,6 +36,8 @@ from ...store.timer.rules import delete_key, is_cancelled
 WAITING_MAX = 200_000
 #: Messages without a unit (`Timed.number`) above which enqueueing pauses.
 DIRECT_MAX = 10_000
+#: Slots by which the core may be ahead of the clock.
+_AHEAD_SLOTS = 2
 
 
 #: A message in memory: the fields of `Timed` in a plain tuple of plain values, which the garbage
@@ -127,6 +135,58 @@ class TimerCore:
             slot.read = slot.read or passed < slot_ms
         self.open_ms = max(self.open_ms, slot_ms)
 
+    def was_read(self) -> bool:
+        """Return whether the slot at `open_ms` is in memory already: kept by `rewind`."""
+        slot = self._slots.get(self.open_ms)
+        return slot is not None and slot.read
+
+    def is_ahead(self, now_ms: int) -> bool:
+        """Return whether the clock was set back: slots are open that begin seconds later than those
+        to open now. (After a smaller step the messages in memory just wait.)"""
+        return self.open_ms - self.horizon_ms(now_ms) >= _AHEAD_SLOTS * self.precision_ms
+
+    def rewind(self, now_ms: int, flushed: int) -> int | None:
+        """Go back to `now_ms`; return the time before which all units so far are delivered. The
+        caller saves the progress before it puts another unit: in the one saved before, all slots
+        up to the former read time are delivered.
+
+        None, with nothing changed, while deliveries are not on disk: the progress would pass them.
+        """
+        self.progress(flushed)
+        if self._finished:
+            return None
+        floor_ms, horizon_ms = self.floor(now_ms), self.horizon_ms(now_ms)
+        end_ms = min((at_ms for at_ms in self._slots if at_ms >= floor_ms), default=self.open_ms)
+        kept = {slot_ms for slot_ms, _ in self._held}
+        later = {
+            slot_ms
+            for slot_ms, slot in self._slots.items()
+            # A slot that is delivered in part is kept, but not at the cost of what is due.
+            if slot_ms >= horizon_ms
+            and slot_ms not in kept
+            and not (slot.end and slot.waiting < DIRECT_MAX)
+        }
+        heap = [self._rolled(entry, now_ms) if entry[7] >= 0 else entry for entry in self._heap]
+        self._heap = [entry for entry in heap if entry[7] >= 0 or entry[2] not in later]
+        heapify(self._heap)
+        self._waiting -= sum(self._slots.pop(slot_ms).waiting for slot_ms in later)
+        self.read_ms = min(self.read_ms, floor_ms)
+        self.open_ms = floor_ms
+        self.changes += 1
+        return end_ms
+
+    def _rolled(self, entry: Entry, now_ms: int) -> Entry:
+        """Return the entry of a message without a unit that returns to the timer topic now, if it
+        waits for the time to come and is not cancelled."""
+        timed = Timed(*entry)
+        if timed.due_ms < self.horizon_ms(now_ms):
+            return entry
+        slot = self._slots.get(timed.slot_ms)
+        keys = self._late_cancelled.get(timed.slot_ms) if slot is None else slot.cancelled
+        timed.rolled = not (keys and is_cancelled(keys, timed.key, timed.topic))
+        timed.due_ms = now_ms
+        return timed.entry()
+
     def begin(self) -> int:
         """Open the slot at `open_ms`; return its time. Later arrivals come through `add`."""
         slot_ms = self.open_ms
@@ -154,7 +214,8 @@ class TimerCore:
         """Return whether a message of this slot must be added here, because it will not be read any
         more.
         """
-        return slot_ms < self.open_ms
+        slot = self._slots.get(slot_ms)
+        return slot_ms < self.open_ms or (slot is not None and slot.read)
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -206,11 +267,9 @@ class TimerCore:
         """Return whether the message of a topic with this `recall_key` waits in the slot; None: the
         slot is not read yet.
         """
-        if slot_ms >= self.open_ms:
-            return None
         slot = self._slots.get(slot_ms)
         if slot is None:
-            return False
+            return None if slot_ms >= self.open_ms else False
         if not slot.read:
             return None
         if slot.keys is None:

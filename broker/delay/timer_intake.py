@@ -72,6 +72,23 @@ class TimerIntake:
         self._reading: Iterator[TimerUnit] | None = None
         self._reading_slot = 0
         self._cancellations: list[TimerUnit] = []
+        #: No message is enqueued: `rewind` has changed progress that is not saved yet.
+        self.paused = False
+
+    # -- the clock was set back ---------------------------------------------------------------
+
+    def rewind(self) -> bool:
+        """Go back with the clock; return False if that must wait for a flush of the log."""
+        core = self._core
+        if self._reading is not None:
+            self._reading, self._cancellations = None, []
+            core.reopen(self._reading_slot)
+        end_ms = core.rewind(self._clock.wall_ms(), self._store.flushed_offset)
+        if end_ms is None:
+            return False
+        self._timers.go_back(end_ms)
+        self.paused = True
+        return True
 
     # -- reading slots ------------------------------------------------------------------------
 
@@ -85,6 +102,9 @@ class TimerIntake:
                 core.pass_to(timers.wheel.next_used(core.open_ms, horizon_ms))
                 if not core.may_open(now_ms):
                     return False
+                if core.was_read():
+                    core.pass_to(core.open_ms + core.precision_ms)
+                    continue
                 self._reading_slot = core.begin()
                 self._reading = timers.units(self._reading_slot)
             try:
@@ -142,7 +162,7 @@ class TimerIntake:
     def enqueue(self, stop_ns: int) -> bool:
         """Put arrived messages into the wheel until `stop_ns`; return True if there are more."""
         clock, core = self._clock, self._core
-        while not core.crowded:
+        while not (core.crowded or self.paused or core.is_ahead(clock.wall_ms())):
             found = self._store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
             if found.status in _NO_RECORDS:
                 return False

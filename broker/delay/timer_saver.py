@@ -51,6 +51,13 @@ class TimerSaver:
         self._flushing: asyncio.Future[None] | None = None
         self._changes = core.changes
         self._trimmed_to = store.log_start
+        #: Number of flushes that have succeeded.
+        self.flushes = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a flush runs."""
+        return self._flushing is not None
 
     def start(self) -> None:
         """Start the timer; the first flush is one interval away."""
@@ -84,6 +91,11 @@ class TimerSaver:
             if self._core.changes != self._changes:
                 self._flush()
 
+    def save(self) -> None:
+        """Start a flush now; `busy` is False."""
+        if not self._stats.broken:
+            self._flush()
+
     def _flush(self) -> None:
         core = self._core
         self._changes = core.changes
@@ -103,6 +115,7 @@ class TimerSaver:
         self._flushing = None
         error = None if done.cancelled() else done.exception()
         if error is None:
+            self.flushes += 1
             return
         self._changes = -1  # the collected changes are still unsaved
         if isinstance(error, OSError) and shortage(error) is not None:

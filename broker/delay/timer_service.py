@@ -101,6 +101,7 @@ class TimerService:
         self._recovering: asyncio.Future[TimerRecovery] | None = None
         self._not_before_ns = 0
         self._begin_at = 0
+        self._flushes_before = 0
         self._last_failure = ""
         self._repairing: asyncio.Task[None] | None = None
         self._repairs = 0
@@ -333,6 +334,7 @@ class TimerService:
         busy = False
         try:
             if clock.steady_ns() >= self._not_before_ns:
+                self._follow_clock(intake)
                 # Acknowledged messages are in the wheel before their slot is read, so that recalls
                 # take effect.
                 self._pump.catch_up()
@@ -348,6 +350,21 @@ class TimerService:
             return
         self._core.advance(clock.wall_ms())
         self._arm(0 if busy else self._pause_s())
+
+    def _follow_clock(self, intake: TimerIntake) -> None:
+        """Go back with a clock that was set back: once the deliveries so far are on disk, and
+        without new messages until the progress is saved."""
+        saver = self._saver
+        assert saver is not None
+        if intake.paused:
+            intake.paused = saver.flushes == self._flushes_before
+        elif self._core.is_ahead(self._clock.wall_ms()):
+            if saver.busy or not intake.rewind():
+                self._store.flush_soon()
+                return
+            self._flushes_before = saver.flushes
+            logger.warning("timer.clock_set_back read_ms=%d", self._core.read_ms)
+            saver.save()
 
     async def _repair(self) -> None:
         """Recover the damaged timer files from the log: what follows the damage is enqueued
@@ -397,7 +414,8 @@ class TimerService:
             return False
         assert dedup is not None
         if core.queue_offset < self._begin_at and not core.crowded:
-            return True
+            assert self._intake is not None
+            return not (self._intake.paused or core.is_ahead(clock.wall_ms()))
         if not dedup.visible:
             self._not_before_ns = clock.steady_ns() + _VISIBLE_NS
             return False

@@ -35,6 +35,8 @@ class Checkpoint(Struct, eq=False):
     acks: int = 0
     #: A copy is in the revive topic or about to be.
     surfaced: bool = False
+    #: Log offset of its record, if that was read.
+    place: int = 0
 
     @property
     def visible_ms(self) -> int:
@@ -80,8 +82,9 @@ class Book(Struct, eq=False):
     queue_id: int
     #: Open messages with the newest checkpoint of each.
     open: dict[int, Checkpoint] = field(default_factory=dict)
-    #: Offsets acknowledged according to the log, with the store time of the acknowledging record.
-    consumed: dict[int, int] = field(default_factory=dict)
+    #: Offsets acknowledged according to the log, with the log offset of the checkpoint and the
+    #: store time of the acknowledging record.
+    consumed: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: Called after a write; not used in this module.
     holder: Any = None
 

@@ -75,9 +75,14 @@ class JournalState(Struct):
     # Records of the log: after a restart, and on a follower.
 
     def read_checkpoint(
-        self, record: CheckpointRecord, revive_queue: int, timer_offset: int, stored_ms: int
+        self,
+        record: CheckpointRecord,
+        revive_queue: int,
+        timer_offset: int,
+        stored: tuple[int, int],
     ) -> None:
-        """Process a checkpoint, in log order; `timer_offset` as in `Checkpoint`."""
+        """Process a checkpoint, in log order; `timer_offset` as in `Checkpoint`, `stored` is its
+        log offset and store time."""
         key = record.key
         known = self._keys.get(key)
         if known is not None:
@@ -86,7 +91,7 @@ class JournalState(Struct):
         offsets = [key.start + distance for distance in record.distances]
         for at, offset in enumerate(offsets):
             if record.acked >> at & 1 and offset not in book.open:
-                self._consume(book, offset, stored_ms)
+                self._consume(book, offset, stored)
         opened = ((1 << len(offsets)) - 1) & ~record.acked
         if not opened:
             return
@@ -100,6 +105,7 @@ class JournalState(Struct):
             revive_queue,
             record.suspended,
             timer_offset,
+            place=stored[0],
         )
         for offset in checkpoint.offsets_of(opened):
             old = book.open.get(offset)
@@ -129,7 +135,7 @@ class JournalState(Struct):
             if book.open.get(offset) is checkpoint:
                 del book.open[offset]
                 self.open_count -= 1
-                self._consume(book, offset, stored_ms)
+                self._consume(book, offset, (checkpoint.place, stored_ms))
         self._drop_if_finished(record.key, checkpoint)
 
     def read_passed(self, key: BatchKey) -> None:
@@ -151,14 +157,14 @@ class JournalState(Struct):
         self._to_ack = deque(one for one in self._keys.values() if one.acks)
         self._keys = {one.key: one for one in self._keys.values() if one.surfaced}
 
-    def prune(self, book: Book, committed: int, rewound_ms: int = 0) -> None:
-        """Drop acknowledged offsets that the consumer offset covers, or that were acknowledged
-        before the offset was set back.
+    def prune(self, book: Book, committed: int, rewound_at: int = 0, since_ms: int = 0) -> None:
+        """Drop acknowledged offsets that the consumer offset covers, whose delivery is in the log
+        before the offset was set back (when this was its end), or acknowledged before `since_ms`.
         """
         book.consumed = {
-            offset: stored_ms
-            for offset, stored_ms in book.consumed.items()
-            if offset >= committed and stored_ms > rewound_ms
+            offset: stored
+            for offset, stored in book.consumed.items()
+            if offset >= committed and stored[0] >= rewound_at and stored[1] > since_ms
         }
         if not book.consumed:
             self.consuming.pop(id(book), None)
@@ -172,11 +178,11 @@ class JournalState(Struct):
         if checkpoint.finished:
             self._keys.pop(key, None)
 
-    def _consume(self, book: Book, offset: int, stored_ms: int) -> None:
+    def _consume(self, book: Book, offset: int, stored: tuple[int, int]) -> None:
         if len(book.consumed) >= CONSUMED_MAX:
             # The oldest: the consumer offset has passed it or will pass it soon.
             del book.consumed[next(iter(book.consumed))]
-        book.consumed[offset] = stored_ms
+        book.consumed[offset] = stored
         self.consuming[id(book)] = book
 
     # Copies in the revive topic.

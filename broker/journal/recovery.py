@@ -58,6 +58,8 @@ class Log(Protocol):
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
     ) -> int: ...
 
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int: ...
+
 
 class _Source(Struct):
     """One queue being read."""
@@ -91,7 +93,7 @@ class ReviveReader:
         self._committed = committed
         self._timer = _Source(TIMER_TOPIC, TIMER_QUEUE)
         self._revive: dict[int, _Source] = {}
-        #: Store time of the newest record read.
+        #: Store time of the last record read: less than before where the clock was set back.
         self.newest_ms = 0
         self._begin_timer()
 
@@ -146,8 +148,7 @@ class ReviveReader:
             if not ready:
                 return False
             source = min(ready, key=lambda one: one.ahead[0][0])
-            _, offset, record = source.ahead.popleft()
-            self._process(source, offset, record)
+            self._process(source, *source.ahead.popleft())
             limit -= 1
         return True
 
@@ -162,9 +163,7 @@ class ReviveReader:
         timer.next_offset = max(first, min(mark or 0, log.max_offset(TIMER_TOPIC, TIMER_QUEUE)))
         begin = log.get(TIMER_TOPIC, TIMER_QUEUE, timer.next_offset, 1)
         # No record read now reached the revive topic before it was written.
-        self._since_ms = (
-            decode_delivery(begin.records[0].data).store_timestamp_ms if begin.records else None
-        )
+        self._since = begin.records[0].physical_offset if begin.records else None
 
     def _newest_timer_ms(self) -> int:
         end = self._log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
@@ -179,8 +178,8 @@ class ReviveReader:
         mark = self._committed(self._topic, queue_id)
         if mark is None:
             return first
-        if self._since_ms is not None:
-            mark = min(mark, log.offset_by_time(self._topic, queue_id, self._since_ms))
+        if self._since is not None:
+            mark = min(mark, log.offset_by_position(self._topic, queue_id, self._since))
         return max(first, min(mark, log.max_offset(self._topic, queue_id)))
 
     def _skip_settled(self) -> None:
@@ -216,32 +215,23 @@ class ReviveReader:
             )
         return _LOOK_COST
 
-    def _process(self, source: _Source, offset: int, stored: Stored) -> None:
-        self.newest_ms = max(self.newest_ms, stored.store_timestamp_ms)
+    def _process(self, source: _Source, physical: int, offset: int, stored: Stored) -> None:
+        self.newest_ms = stored.store_timestamp_ms
         record = decode(stored.body)
         if record is None:
             return
-        if source is self._timer:
-            self._process_timer(offset, stored, record)
-            return
+        where = physical, stored.store_timestamp_ms
         journal = self._journal
-        if not isinstance(record, CheckpointRecord):
+        if isinstance(record, AckRecord):
             journal.read_ack(record, stored.store_timestamp_ms)
+            return
+        if source is self._timer:
+            revive_queue = whole_number(property_value(stored.properties, _REAL_QUEUE)) or 0
+            journal.read_checkpoint(record, revive_queue, offset, where)
             return
         if not property_value(stored.properties, _OUT_MS):
             # It never was in the timer topic; later records of it are after the read position.
-            journal.read_checkpoint(
-                record, source.queue_id, self._timer.position, stored.store_timestamp_ms
-            )
+            journal.read_checkpoint(record, source.queue_id, self._timer.position, where)
         journal.read_copy(record, offset, source.queue_id)
         if offset < (self._committed(self._topic, source.queue_id) or 0):
             journal.read_passed(record.key)
-
-    def _process_timer(
-        self, offset: int, stored: Stored, record: CheckpointRecord | AckRecord
-    ) -> None:
-        if isinstance(record, AckRecord):
-            self._journal.read_ack(record, stored.store_timestamp_ms)
-            return
-        revive_queue = whole_number(property_value(stored.properties, _REAL_QUEUE)) or 0
-        self._journal.read_checkpoint(record, revive_queue, offset, stored.store_timestamp_ms)

@@ -131,6 +131,8 @@ class ReviveWriter:
         self._precision_ms = precision_ms
         #: Born host and store host, packed.
         self.host = b""
+        #: How far the pop times are ahead of the wall time, which timers are due by.
+        self.ahead_ms = 0
 
     def checkpoint(self, record: CheckpointRecord, revive_queue: int, now_ms: int) -> Message:
         """Return the record of a batch."""
@@ -174,7 +176,7 @@ class ReviveWriter:
     def _message(
         self, body: str, tag: str, unique: str, *, revive_queue: int, times: tuple[int, int]
     ) -> Message:
-        deliver_ms, now_ms = times
+        deliver_ms, now_ms = (time_ms - self.ahead_ms for time_ms in times)
         own = f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01{unique}\x02TAGS\x01{tag}\x02"
         topic, queue_id = self._topic, revive_queue
         if deliver_ms > now_ms:

@@ -66,6 +66,7 @@ class JournalService:
         appender: InternalAppender,
         system_topics: SystemTopics,
     ) -> None:
+        self._clock = runtime.clock
         self._config = runtime.config
         self._loop = runtime.loop
         self._store = store
@@ -158,7 +159,7 @@ class JournalService:
         if not self.leading and reader is not None:
             while reader.step(SLICE):
                 pass  # at most the records of 0.2 s: a follower reads continuously
-        found = Restored()
+        found, now_ms = Restored(), self._clock.forward_ms()
         for kind, topic in enumerate(core.topics):
             for book in self.core.books_of(topic, core.group):
                 key = kind, book.queue_id
@@ -167,7 +168,7 @@ class JournalService:
                 if self.leading:
                     self.core.handed_over(book)
                 for offset in sorted(book.open):
-                    found.deliveries.append((key, _delivery(offset, book.open[offset])))
+                    found.deliveries.append((key, _delivery(offset, book.open[offset], now_ms)))
         return found
 
     def wants(self, _properties: bytes, body: bytes) -> bool:
@@ -203,8 +204,8 @@ class JournalService:
     def _prune(self, book: Book) -> None:
         position = self._offsets.position(book.topic, book.group, book.queue_id)
         if position is not None and self._reader is not None:
-            horizon_ms = max(position.rewound_ms, self._reader.newest_ms - CONSUMED_AGE_MS)
-            self.core.prune(book, position.offset, horizon_ms)
+            since_ms = self._reader.newest_ms - CONSUMED_AGE_MS
+            self.core.prune(book, position.offset, position.rewound_at, since_ms)
 
     # Start, role changes and stop.
 
@@ -358,11 +359,12 @@ class JournalService:
                 self.core.forget(each, name)
 
 
-def _delivery(offset: int, checkpoint: Checkpoint) -> Delivery:
+def _delivery(offset: int, checkpoint: Checkpoint, now_ms: int) -> Delivery:
     return Delivery(
         offset,
         checkpoint.pop_ms,
-        checkpoint.visible_ms,
+        # Never hidden for longer than asked, whatever clock the pop time is of.
+        min(checkpoint.visible_ms, now_ms + checkpoint.invisible_ms),
         1,
         stored=checkpoint.timer_offset >= 0,
         counted=not checkpoint.suspended,

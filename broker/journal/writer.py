@@ -94,7 +94,7 @@ class JournalWriter:
     def flush_all(self) -> None:
         """Write everything, also what may still wait."""
         while True:
-            batch = self.core.take(self._clock.wall_ms(), SLICE, everything=True)
+            batch = self.core.take(self._clock.forward_ms(), SLICE, everything=True)
             if not batch.size or not self._write(batch):
                 return
 
@@ -102,7 +102,7 @@ class JournalWriter:
         self.armed = None
         clock = self._clock
         begin_ns = clock.steady_ns()
-        batch = self.core.take(clock.wall_ms(), SLICE)
+        batch = self.core.take(clock.forward_ms(), SLICE)
         full = batch.size >= SLICE
         if batch.size and self._write(batch) and full:
             self.armed = self._loop.call_soon(self._flush)
@@ -112,7 +112,8 @@ class JournalWriter:
 
     def _write(self, batch: Batch) -> bool:
         """Return whether the log accepted the whole batch; put the rest back."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
+        self._codec.ahead_ms = now_ms - self._clock.wall_ms()
         try:
             batch.urgent = self._checkpoints(batch.urgent, now_ms)
             if not batch.urgent:

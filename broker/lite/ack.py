@@ -121,7 +121,7 @@ class LiteAcks:
             check_invisible(invisible_ms, 0)
             handle, queue = self._usable(request, text, request.lite_topic)
             core, _ = self._receive.state(request.group.name, queue)
-            now_ms = self._clock.wall_ms()
+            now_ms = self._clock.forward_ms()
             outcome, delivery = core.change(
                 _claim(handle), now_ms, invisible_ms, count=not request.suspend
             )
@@ -149,7 +149,7 @@ class LiteAcks:
         handle, queue = self._usable(request, request.receipt_handle, request.lite_topic)
         group = request.group.name
         core, state = self._receive.state(group, queue)
-        claim, now_ms = _claim(handle), self._clock.wall_ms()
+        claim, now_ms = _claim(handle), self._clock.forward_ms()
         outcome = core.judge(claim, now_ms)
         if outcome is Outcome.STALE:
             raise WireError(*_EXPIRED)
@@ -186,7 +186,7 @@ class LiteAcks:
             return error.code, error.message
         core, _ = self._receive.state(request.group.name, queue)
         touched[queue] = None
-        outcome = core.ack(_claim(handle), self._clock.wall_ms())
+        outcome = core.ack(_claim(handle), self._clock.forward_ms())
         if outcome is Outcome.STALE:
             return _EXPIRED
         if outcome is Outcome.DONE:

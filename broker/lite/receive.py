@@ -153,7 +153,7 @@ class LiteReceive:
 
     def _release_gone(self) -> None:
         gone, self._gone = self._gone, set()
-        visible_ms = self._clock.wall_ms() + UNDELIVERED_MS
+        visible_ms = self._clock.forward_ms() + UNDELIVERED_MS
         for sub in self.subscriptions():
             sub.core.clients_gone(gone, visible_ms)
             self._pop_service.watch(sub)
@@ -163,7 +163,7 @@ class LiteReceive:
         core = sub.core
         if self._cores.get((core.group, core.topic)) is not sub:
             return
-        core.expire(self._clock.wall_ms(), self._alive)
+        core.expire(self._clock.forward_ms(), self._alive)
         self._unlocked(sub)
 
     def end_polls(self) -> None:
@@ -197,7 +197,7 @@ class LiteReceive:
         sub = self._cores.get((group, queue))
         if sub is None or QUEUE not in sub.core.queues:
             return None
-        return sub.core.progress(QUEUE, self._clock.wall_ms(), self._alive)
+        return sub.core.progress(QUEUE, self._clock.forward_ms(), self._alive)
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Iterate over a copy of the current states."""
@@ -238,7 +238,7 @@ class LiteReceive:
         sub = self._cores.get((group, queue))
         if sub is None:
             self._begin(group, queue)
-            core = OrderedGroup(queue, group, self._in_flight_max, self._clock.wall_ms())
+            core = OrderedGroup(queue, group, self._in_flight_max, self._clock.forward_ms())
             sub = self._cores[group, queue] = Subscription(core, on_due=self.due)
             self._pop_service.restore_order(core)
         return sub
@@ -304,7 +304,7 @@ class LiteReceive:
         assert isinstance(core, OrderedGroup)
         state = self._reader.ordered(core, QUEUE)
         self._pop_service.watch(sub)
-        if not core.open_for(state, self._clock.wall_ms(), ""):
+        if not core.open_for(state, self._clock.forward_ms(), ""):
             return
         if state.committed < self._store.max_offset(core.topic, 0):
             parent, _ = parse_queue(core.topic) or ("", "")
@@ -318,7 +318,7 @@ class LiteReceive:
         return self._pop_service.found(popped.turn.items)
 
     def _undelivered(self, popped: LiteTurn) -> None:
-        visible_ms = self._clock.wall_ms() + UNDELIVERED_MS
+        visible_ms = self._clock.forward_ms() + UNDELIVERED_MS
         for core, given in popped.given:
             sub = self._cores.get((core.group, core.topic))
             if sub is not None and sub.core is core:

@@ -81,7 +81,7 @@ class LiteService:
         self._ended: dict[str, int] = {}
         #: Lite topics that may be of a deleted parent: its name may be in use again.
         self._suspects: set[str] = set()
-        self._started_ms = self._clock.wall_ms()
+        self._started_ms = self._clock.forward_ms()
         #: Groups bound to each parent, as of the last sweep.
         self._groups: dict[str, list[str]] = {}
         self._sweeping: Iterator[str] | None = None
@@ -91,7 +91,7 @@ class LiteService:
         """Find the existing lite topics and start the timer; `stack` stops it."""
         self._last = {name: 0 for name in self._store.lmqs() if is_lite_queue(name)}
         self._suspects.update(self._last)
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         for topic, _, _, _ in self._offsets:
             if is_lite_queue(topic) and topic not in self._last:
                 self._ended[topic] = now_ms
@@ -114,7 +114,7 @@ class LiteService:
         """Wake the polls of a lite topic with new messages."""
         if not is_lite_queue(topic):
             return
-        self._last[topic] = self._clock.wall_ms()
+        self._last[topic] = self._clock.forward_ms()
         self._ended.pop(topic, None)
         parent, _ = parse_queue(topic) or ("", "")
         self.receiving.wake(self.table.ready(topic, parent))
@@ -156,7 +156,7 @@ class LiteService:
         self.table.drop(key)
         self.receiving.client_gone(key)
         self.subscribing.dropped(queues, key[0])
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         for queue in queues:
             if queue not in self._last:  # it never had a message
                 self._ended.setdefault(queue, now_ms)
@@ -172,7 +172,7 @@ class LiteService:
         if self._sweeping is None:
             return
         clock = self._clock
-        now_ms, end_ns = clock.wall_ms(), clock.steady_ns() + _SLICE_NS
+        now_ms, end_ns = clock.forward_ms(), clock.steady_ns() + _SLICE_NS
         for name in self._sweeping:
             try:
                 if name in self._last and self._is_over(name, now_ms):
@@ -213,10 +213,14 @@ class LiteService:
         return last is not None and last < parent.since
 
     def _last_message_ms(self, name: str) -> int:
-        """Return the store time of a lite topic's last message; 1 if the record is deleted."""
+        """Return when a lite topic's last message was stored, in forward time; 1 if the record is
+        deleted."""
         store = self._store
         records = store.get(name, 0, store.max_offset(name, 0) - 1, 1).records
-        return decode_delivery(records[0].data).store_timestamp_ms if records else 1
+        if not records:
+            return 1
+        age_ms = self._clock.wall_ms() - decode_delivery(records[0].data).store_timestamp_ms
+        return self._clock.forward_ms() - max(age_ms, 0)
 
     def _end(self, name: str, now_ms: int) -> None:
         """End the lite topic."""

@@ -305,8 +305,11 @@ def _check_in_order(
         )
     size += len(tag.encode())
     for key in system.keys:
-        if not key or key.isspace() or _CONTROL.search(key):
-            raise WireError(v2.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
+        # A space separates the keys of a record: a key that holds one would come back as two.
+        if not key or " " in key or key.isspace() or _CONTROL.search(key):
+            raise WireError(
+                v2.ILLEGAL_MESSAGE_KEY, "a key is blank, or holds a space or a control character"
+            )
         size += len(key.encode())
     if size > MAX_PROPERTIES_BYTES:
         raise WireError(

@@ -65,6 +65,8 @@ class Counters(Struct):
     refused_calls: Counter[str] = field(default_factory=Counter)
     #: Entries missing in the audit topic: above the "rate", or refused by the "log".
     audit_dropped: Counter[str] = field(default_factory=Counter)
+    #: Steps of the wall clock: "forward" or "back".
+    clock_steps: Counter[str] = field(default_factory=Counter)
     #: Calls refused by a quota: by "User" or "Topic", and limit.
     refused_by_quota: Counter[tuple[str, str]] = field(default_factory=Counter)
 

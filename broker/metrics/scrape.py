@@ -336,6 +336,12 @@ class Metrics:
                 "Used share of the store's file system.",
                 disk.percent / 100,
             ),
+            self._counter(
+                "cometmq_clock_steps",
+                "Steps of the wall clock by more than a second.",
+                [((way,), self._counters.clock_steps[way]) for way in ("back", "forward")],
+                ("direction",),
+            ),
         ]
 
     def _door_calls(self) -> list[Metric]:

@@ -10,8 +10,8 @@ interpret are kept and written back.
 
 The file is never newer than the log on the same disk (`_log_flushed`), and a replica applies a
 snapshot when its log is as long as the leader's was (`catch_up`). Changes since the file was
-written are in `ha/offsets-recent` (`recent.py`). The time of a rewind is kept in the file for a
-day, under a CometMQ key that Apache ignores: earlier acknowledgements no longer count.
+written are in `ha/offsets-recent` (`recent.py`). The log's end at a rewind is kept in the file,
+under a CometMQ key that Apache ignores: acknowledgements before it no longer count.
 
 Each offset travels with the end of what was delivered: after a failover it gives the number of
 repeated deliveries, because pop state is not replicated.
@@ -39,8 +39,9 @@ logger = logging.getLogger(__name__)
 _SEPARATOR = "@"
 # As in RocketMQ, whose brokers compare versions: a version per commit would be meaningless.
 _COMMITS_PER_VERSION = 500
-_REWOUND = "rewoundTable"
-_REWOUND_KEPT_MS = 86_400_000
+_REWOUND = "rewoundAtTable"
+#: In files of earlier versions: times in its place.
+_REWOUND_MS = "rewoundTable"
 # Snapshots that wait for the log; beyond this the newest replaces the last.
 _LATER_MAX = 8
 _FLUSH_LOOK_S = 0.02
@@ -114,7 +115,7 @@ class ConsumerOffsets:
         self._rest = {
             key: value
             for key, value in found.items()
-            if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND)
+            if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND, _REWOUND_MS)
         }
         self._version.update(found.get("dataVersion") or {})
         for name, queues in offsets_of(found).items():
@@ -125,12 +126,14 @@ class ConsumerOffsets:
                 }
             else:
                 self._foreign[name] = queues
-        for name, times in tables(found.get(_REWOUND)).items():
-            topic, _, group = name.partition(_SEPARATOR)
-            for queue_id, rewound_ms in times.items():
-                position = self.position(topic, group, queue_id)
-                if position is not None:
-                    position.rewound_ms = rewound_ms
+        for key in (_REWOUND_MS, _REWOUND):
+            for name, ends in tables(found.get(key)).items():
+                topic, _, group = name.partition(_SEPARATOR)
+                for queue_id, end in ends.items():
+                    position = self.position(topic, group, queue_id)
+                    if position is not None:
+                        # After a rewind at an unknown place nothing counts: it is delivered again.
+                        position.rewound_at = end if key == _REWOUND else self._log_end()
 
     def load_recent(self) -> None:
         """Apply the changes after the last write of the file, as far as the log reaches."""
@@ -146,7 +149,7 @@ class ConsumerOffsets:
                         entry.topic, entry.group, entry.queue_id, entry.offset, entry.next_offset
                     )
         self._table = {key: queues for key, queues in self._table.items() if queues}
-        self._recent.begin(self._take_moved(), self._wall_ms())
+        self._recent.begin(self._take_moved(), self._now_ms())
 
     def start(self) -> None:
         """Write changes a few seconds after they happen; needs the running loop."""
@@ -188,7 +191,7 @@ class ConsumerOffsets:
         else:
             if offset < position.offset:
                 position.generation += 1
-                position.rewound_ms = self._wall_ms()
+                position.rewound_at = self._log_end()
             position.offset = offset
             position.handed_out = max(position.handed_out, handed_out)
             position.encoded = b""
@@ -317,14 +320,21 @@ class ConsumerOffsets:
             await asyncio.sleep(_FLUSH_LOOK_S)
         return False
 
+    def _now_ms(self) -> int:
+        """Return the time of a change: never before the last write of the file, so that the changes
+        after it are found when the clock was set back."""
+        return max(self._wall_ms(), int(self._version["timestamp"]))
+
+    def _log_end(self) -> int:
+        return self._log.log_end if self._log is not None else 0
+
     def _rewound(self) -> dict[str, dict[int, int]]:
-        since_ms = self._wall_ms() - _REWOUND_KEPT_MS
         table: dict[str, dict[int, int]] = {}
         for (topic, group), queues in self._table.items():
             for queue_id, position in queues.items():
-                if position.rewound_ms > since_ms:
-                    times = table.setdefault(f"{topic}{_SEPARATOR}{group}", {})
-                    times[queue_id] = position.rewound_ms
+                if position.rewound_at:
+                    ends = table.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+                    ends[queue_id] = position.rewound_at
         return table
 
     def _topics_of_groups(self) -> dict[str, list[str]]:
@@ -344,7 +354,7 @@ class ConsumerOffsets:
         moved = (entry.generation, entry.offset) > (mine.generation, mine.offset)
         ahead = entry.next_offset > mine.handed_out
         if entry.generation > mine.generation >= 0:
-            mine.rewound_ms = self._wall_ms()
+            mine.rewound_at = self._log_end()
         if moved:
             mine.generation, mine.offset = entry.generation, entry.offset
         if ahead:
@@ -380,7 +390,7 @@ class ConsumerOffsets:
     def _note(self) -> None:
         self._note_timer = None
         if self._recent is not None and self._moved:
-            self._recent.append(self._take_moved(), self._wall_ms())
+            self._recent.append(self._take_moved(), self._now_ms())
 
     def _take_moved(self) -> bytes:
         """Return the changes since the last call, with the log end on which they rely."""

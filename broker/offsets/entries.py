@@ -25,8 +25,8 @@ class Position:
     generation: int = 0
     #: Messages below this offset were delivered at least once, by this or another replica.
     handed_out: int = 0
-    #: Time of the last rewind.
-    rewound_ms: int = dataclass_field(default=0, compare=False)
+    #: End of the log at the last rewind.
+    rewound_at: int = dataclass_field(default=0, compare=False)
     #: Encoded entry of a snapshot; empty after a change.
     encoded: bytes = dataclass_field(default=b"", compare=False, repr=False)
 

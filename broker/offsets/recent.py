@@ -65,9 +65,11 @@ class RecentOffsets:
         self._size = 0
         self._covered = 0
         self._trouble = ""
+        self._table: Path | None = None
 
     def read(self, table: Path, since_ms: int, log_end: int) -> Iterator[v1.Offsets]:
         """Yield the frames that count after the JSON file `table`, in written order."""
+        self._table = table
         data = self._content()
         if table.exists() and table.stat().st_mtime_ns > self._written_ns():
             return  # another writer, possibly Apache's broker, has written the table since
@@ -112,6 +114,7 @@ class RecentOffsets:
             for path in (self._path, self._copy):
                 with path.open("ab") as file:
                     file.write(frame)
+                self._date(path)
         except OSError as error:
             self._report(error)
             return
@@ -139,10 +142,19 @@ class RecentOffsets:
             for path in (self._copy, self._path):
                 temporary.write_bytes(content)
                 os.replace(temporary, path)
+                self._date(path)
         except OSError as error:
             self._report(error)
             return
         self._size, self._covered = len(content), 0
+
+    def _date(self, path: Path) -> None:
+        """Give a file that was just written no earlier date than the table's, which may have been
+        written before the clock was set back: else `read` takes the table for newer."""
+        if self._table is not None and self._table.exists():
+            table_ns = self._table.stat().st_mtime_ns
+            if path.stat().st_mtime_ns < table_ns:
+                os.utime(path, ns=(table_ns, table_ns))
 
     def _report(self, error: OSError) -> None:
         if str(error) != self._trouble:  # every retry repeats the error

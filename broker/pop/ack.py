@@ -147,7 +147,7 @@ class AckService:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
         if len(entries) > ACKS_MAX:
             raise WireError(v2.BAD_REQUEST, f"over {ACKS_MAX} entries in one request")
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         trace = self._trace
         touched: set[Key] = set()
         parts = [_OK_STATUS]
@@ -218,7 +218,7 @@ class AckService:
             invisible_ms = duration_ms(request.invisible_duration)
             check_invisible(invisible_ms, 0)
             handle = self._usable(core, topic, text)
-            now_ms = self._clock.wall_ms()
+            now_ms = self._clock.forward_ms()
             count = not request.suspend
             outcome, delivery = core.change(_claim(handle), now_ms, invisible_ms, count=count)
             if outcome is Outcome.STALE:
@@ -251,7 +251,7 @@ class AckService:
         else:
             handle = self._find_by_id(core, request.message_id)
         stored = self._stored(core, handle)
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         claim = _claim(handle)
         outcome = core.judge(claim, now_ms)
         if outcome is Outcome.STALE:

@@ -108,7 +108,7 @@ class PopReader:
 
     def turn(self, request: PopRequest, revive_queue: int) -> PopTurn:
         """Return an empty turn for a request."""
-        return PopTurn(self._context, request, self._clock.wall_ms(), revive_queue)
+        return PopTurn(self._context, request, self._clock.forward_ms(), revive_queue)
 
     def queue(self, core: PopGroup, key: Key) -> PopQueue:
         """Return the state of a queue; a new one starts at the consumer offset."""

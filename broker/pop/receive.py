@@ -261,13 +261,13 @@ class PopService:
         return None
 
     def _progress(self, sub: Subscription, key: Key) -> tuple[int, int]:
-        return sub.core.progress(key, self._clock.wall_ms(), self.reviver.alive)
+        return sub.core.progress(key, self._clock.forward_ms(), self.reviver.alive)
 
     def deliveries(self, group: str) -> Iterator[v1.GroupDelivery]:
         """Return the messages of a group in flight, on all topics."""
         for sub in self._subs:
             if sub.core.group == group:
-                yield from deliveries_of(sub.core, self._clock.wall_ms(), self.reviver.alive)
+                yield from deliveries_of(sub.core, self._clock.forward_ms(), self.reviver.alive)
 
     def restore_order(self, core: OrderedGroup) -> None:
         """Restore the lock of a FIFO state that another part owns."""
@@ -309,7 +309,7 @@ class PopService:
 
     def _release_gone(self) -> None:
         gone, self._gone = self._gone, set()
-        visible_ms = self._clock.wall_ms() + UNDELIVERED_MS
+        visible_ms = self._clock.forward_ms() + UNDELIVERED_MS
         for topic, group in self._receivers.take(gone):
             sub = self._subs.get(topic, group)
             if sub is not None:
@@ -331,7 +331,7 @@ class PopService:
         return self.found(popped.items)
 
     def _undelivered(self, sub: Subscription, given: Given) -> None:
-        visible_ms = self._clock.wall_ms() + UNDELIVERED_MS
+        visible_ms = self._clock.forward_ms() + UNDELIVERED_MS
         for key, messages in given.items():
             if key in sub.core.queues:
                 sub.core.release(key, messages, visible_ms)

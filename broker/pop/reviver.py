@@ -117,14 +117,14 @@ class Reviver:
             return True
         if not core.ready:
             return False
-        return not self.writes() or self._clock.wall_ms() < core.refused_until_ms
+        return not self.writes() or self._clock.forward_ms() < core.refused_until_ms
 
     def run(self, sub: Subscription) -> bool:
         """Copy one slice of a group's due messages; return whether more is due now."""
         core = sub.core
         if not isinstance(core, PopGroup):
             return False
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         more = core.expire(now_ms, self.alive, LOOKED_AT)
         self._record_renewals(core, now_ms)
         if not core.ready or not self.writes() or now_ms < core.refused_until_ms:
@@ -214,7 +214,7 @@ class Reviver:
         )
 
     def _append(self, sub: Subscription, core: PopGroup, copies: list[_Copy]) -> None:
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         try:
             results = self._appender.append_internal([copy.message for copy in copies])
         except WireError as error:

@@ -135,7 +135,7 @@ class Subscriptions:
 
     def _new_core(self, topic: str, group: Group) -> Core:
         kind = OrderedGroup if group.orderly else PopGroup
-        return kind(topic, group.name, self._in_flight_max, self._clock.wall_ms())
+        return kind(topic, group.name, self._in_flight_max, self._clock.forward_ms())
 
     def _restore(self, core: Core) -> None:
         """Load earlier deliveries of a group."""

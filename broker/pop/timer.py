@@ -65,7 +65,7 @@ class PopTimer:
         visible_ms = sub.core.next_visible_ms()
         if visible_ms is None:
             return
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         if visible_ms <= now_ms:
             # Processed since then without effect: the log accepts nothing now, for example.
             visible_ms = now_ms + (WAKE_MS if sub.looked_ms >= visible_ms else 0)
@@ -74,7 +74,7 @@ class PopTimer:
     def watch(self, sub: Subscription) -> None:
         """Call `sub.on_due` once, when the lock of the state ends."""
         visible_ms = sub.core.next_visible_ms()
-        if visible_ms is not None and visible_ms > self._clock.wall_ms():
+        if visible_ms is not None and visible_ms > self._clock.forward_ms():
             self.schedule(sub, visible_ms)
 
     def run_soon(self) -> None:
@@ -93,7 +93,7 @@ class PopTimer:
     def _run(self) -> None:
         self._scheduled = False
         clock = self._clock
-        now_ms = clock.wall_ms()
+        now_ms = clock.forward_ms()
         end_ns = clock.steady_ns() + _SLICE_NS
         try:
             while (sub := self._due.take(now_ms)) is not None:
@@ -130,5 +130,5 @@ class PopTimer:
         due_ms = self._due.next_ms()
         if due_ms is None or self._scheduled:
             return
-        delay_ms = min(max(due_ms - self._clock.wall_ms(), WAKE_MIN_MS), WAKE_MS)
+        delay_ms = min(max(due_ms - self._clock.forward_ms(), WAKE_MIN_MS), WAKE_MS)
         self._timer = self._loop.call_later(delay_ms / 1000, self._run)

@@ -39,10 +39,11 @@ class SendDedup:
     def lead(self) -> None:
         """Start with an empty window; earlier messages are found through the index only."""
         self._window = SendWindow(self._window_ms, self._limit)
-        self._since_ms = self._clock.wall_ms()
+        self._since_ms = self._clock.forward_ms()
 
-    def reserve(self, ready: Prepared, now_ms: int) -> None:
+    def reserve(self, ready: Prepared) -> None:
         """Remove the messages that were sent before from `ready.messages`."""
+        now_ms = self._clock.forward_ms()
         extras = ready.extras or [None] * len(ready.ids)
         if now_ms < self._since_ms + self._window_ms:
             for message_id in ready.ids:
@@ -62,9 +63,14 @@ class SendDedup:
         """Drop a reservation of which nothing was stored."""
         self._window.release(reservation)
 
+    def forget(self, topic: str, message_id: str) -> None:
+        """Let a message be sent again: it was recalled."""
+        self._window.forget(topic, message_id.encode())
+
     def _load(self, topic: str, message_id: bytes, now_ms: int) -> None:
         """Add a message of an earlier instance to the window if the index holds it."""
-        begin_ms = now_ms - self._window_ms + 1
+        wall_ms = self._clock.wall_ms()
+        begin_ms = wall_ms - self._window_ms + 1
         try:
             found = self._store.queries.query(
                 topic, message_id.decode(), count_max=1, begin_ms=begin_ms, index_type="U"
@@ -80,4 +86,5 @@ class SendDedup:
                 record.queue_offset,
                 record.store_timestamp_ms,
             )
-            self._window.add(topic, message_id, result)
+            age_ms = max(wall_ms - record.store_timestamp_ms, 0)
+            self._window.add(topic, message_id, result, now_ms - age_ms)

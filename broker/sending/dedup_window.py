@@ -66,11 +66,15 @@ class SendWindow:
         sent = self._sent.get((topic, message_id))
         return sent is not None and sent.since_ms > now_ms - self._window_ms
 
-    def add(self, topic: str, message_id: bytes, result: AppendResult) -> None:
+    def add(self, topic: str, message_id: bytes, result: AppendResult, since_ms: int) -> None:
         """Add a message that was stored before the window started, as the oldest entry."""
         key = (topic, message_id)
-        self._sent[key] = SentMessage(result.store_timestamp_ms, None, result)
+        self._sent[key] = SentMessage(since_ms, None, result)
         self._sent.move_to_end(key, last=False)
+
+    def forget(self, topic: str, message_id: bytes) -> None:
+        """Remove a message; not between `reserve` and `settle`."""
+        self._sent.pop((topic, message_id), None)
 
     def reserve(
         self,

@@ -310,6 +310,11 @@ class Sender:
         self._pump.appended()
         return results
 
+    def forget(self, topic: str, message_id: str) -> None:
+        """Let a message with this id be stored again: it was recalled."""
+        if self._dedup is not None:
+            self._dedup.forget(topic, message_id)
+
     def append_pending(self) -> None:
         """Check and append the collected requests, and answer them or wait for durability."""
         self._queue.append_all()
@@ -427,7 +432,7 @@ class Sender:
                     if self._spans is not None:
                         ready.spans = self._spans.arrived(ready, ctx.begin_ns)
                     if self._dedup is not None and ready is not request:
-                        self._dedup.reserve(ready, now_ms)
+                        self._dedup.reserve(ready)
                     batches.append((answer, ready))
                 else:
                     self._settlement.refuse(answer, refusal)

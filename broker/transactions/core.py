@@ -285,8 +285,11 @@ class TransactionTable(Struct):
 
     def _step(self, half: HalfMessage, now_ms: int) -> Step | None:
         age = now_ms - half.since_ms
-        if half.checks >= self.rules.check_max or age > self.rules.retention_ms:
+        if half.checks >= self.rules.check_max:
             return Step.GIVE_UP
+        if age > self.rules.retention_ms:
+            # Asked once at least: the clock may have gone ahead.
+            return Step.GIVE_UP if half.checks else Step.ASK
         if age < 0:
             return Step.ASK  # the clock was set back: its age is unknown
         if half.immunity_ms is None:

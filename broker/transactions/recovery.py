@@ -138,7 +138,11 @@ class Recovery:
         # A copy whose original is gone can be found by its message id only.
         by_key = {half.key: half for half in halves if half.checks}
         store, clock = self._store, self._clock
-        offset = store.offset_by_time(topic, queue_id, self._begin_ms(halves, min(by_offset)))
+        # By place; by time too, for a copy whose original is gone.
+        offset = min(
+            store.offset_by_position(topic, queue_id, min(by_offset)),
+            store.offset_by_time(topic, queue_id, self._begin_ms(halves, min(by_offset))),
+        )
         found = 0
         slice_end = clock.steady_ns() + _SLICE_NS
         while True:

@@ -27,6 +27,7 @@ from ..times import present_ms, time_ms
 from . import moves
 
 _EDGES = {
+    "now": v1.ResetOffsetsRequest.LATEST,
     "earliest": v1.ResetOffsetsRequest.EARLIEST,
     "latest": v1.ResetOffsetsRequest.LATEST,
 }

@@ -51,12 +51,6 @@ def due_ms(store_ms: int, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS
     return store_ms + levels_ms[queue_of(level, levels_ms)]
 
 
-def deliver_ms(due: int, now_ms: int, level: int, levels_ms: Sequence[int]) -> int:
-    """Return the delivery time: now, if the clock was set back so far that the message would wait
-    longer than its delay."""
-    return due if due <= now_ms + levels_ms[queue_of(level, levels_ms)] else now_ms
-
-
 class DelayOffsets:
     """`config/delayOffset.json`: level -> next offset in its queue."""
 

@@ -76,10 +76,12 @@ class IndexCheck:
         """After an unclean stop, files that are newer than the checkpoint are rebuilt anyway: their
         slots were in memory, and they count only what was written out."""
         vouched_ms = read_checkpoint(self._layout).index_msg_timestamp_ms
-        for file in self._files:
+        ends_ms = [file.view.header.end_timestamp_ms for file in self._files]
+        for at, file in enumerate(self._files):
             header = file.view.header
             full = header.count >= file.view.layout.entries
-            if not full or header.end_timestamp_ms > vouched_ms:
+            covered = vouched_ms in ends_ms[at:]  # as in `Index.recover`
+            if not full or (not covered and header.end_timestamp_ms > vouched_ms):
                 file.severity = NOTE
                 if header.count < file.view.count:
                     file.view.count = max(header.count, 1)

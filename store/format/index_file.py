@@ -47,6 +47,8 @@ assert (HEADER.size, SLOT.size, ENTRY.size) == (40, 4, 20)
 
 #: More keys do not fit the properties of a record: each takes two bytes of at most 32,767.
 ENTRIES_A_RECORD_MAX: Final = 1 << 14
+#: Entries of a chain before the range of a query, one behind the other, that end its search.
+_OLDER_MAX: Final = 1_000
 #: Size limit of `guess_layout`, which takes one step per entry.
 GUESS_BYTES_MAX: Final = 64 << 20
 
@@ -216,15 +218,18 @@ class IndexFile:
         first: int = -1,
     ) -> Iterator[int]:
         """Yield the log offsets of the entries with this hash, newest first; -1 for an entry that
-        does not count (another hash, too young), so that the caller can limit the steps.
+        does not count (another hash, another time), so that the caller can limit the steps.
 
         Times of entries are whole seconds: the last second before `begin_ms` is included, and the
-        caller compares the record's time. For a file that is being filled the caller passes the
-        header and the newest entry of the chain.
+        caller compares the record's time. Where the clock was set back, an older time may precede a
+        later one, so only a run of older entries ends the search; and an entry from before the
+        file's first time has that one. For a file that is being filled the caller passes the header
+        and the newest entry of the chain.
         """
         header = header or self.header
         number = self.slot(hash_) if first < 0 else first
         layout, data = self.layout, self.data
+        older = 0
         while 0 < number < header.count:
             entry_hash, offset, seconds, previous = ENTRY.unpack_from(data, layout.entry_at(number))
             if seconds < 0:
@@ -232,9 +237,12 @@ class IndexFile:
             if number == 1:
                 seconds = 0  # it may count from the seed
             time_ms = header.begin_timestamp_ms + seconds * MS_PER_SECOND
-            if time_ms + MS_PER_SECOND <= begin_ms:
+            is_old = time_ms + MS_PER_SECOND <= begin_ms
+            older = older + 1 if is_old else 0
+            if older > _OLDER_MAX:
                 return
-            yield offset if entry_hash == hash_ and time_ms <= end_ms else -1
+            in_range = not is_old and (time_ms <= end_ms or seconds == 0)
+            yield offset if entry_hash == hash_ and in_range else -1
             if previous >= number:
                 return
             number = previous

@@ -144,8 +144,12 @@ class Index:
         """Delete untrusted files, once log and checkpoint are known; set `offset`. Returns the
         number of files deleted. Raises OSError."""
         kept = 0
-        for file in self._files:
-            reason = self._doubt(file, clean, index_timestamp_ms)
+        ends_ms = [file.header.end_timestamp_ms for file in self._files]
+        for at, file in enumerate(self._files):
+            # The checkpoint has the time of the newest file that was flushed; those before it were
+            # flushed too, and end later only where the clock was set back.
+            covered = clean or index_timestamp_ms in ends_ms[at:]
+            reason = self._doubt(file, clean, covered, index_timestamp_ms)
             if not reason and file is not self._files[-1] and not self._is_full(file):
                 reason = "it is not full, and a later file exists."
             if reason:
@@ -166,13 +170,13 @@ class Index:
     def _is_full(self, file: _File) -> bool:
         return file.header.count >= self._layout.entries
 
-    def _doubt(self, file: _File, clean: bool, index_timestamp_ms: int) -> str:
+    def _doubt(self, file: _File, clean: bool, covered: bool, index_timestamp_ms: int) -> str:
         header = file.header
         if problem := header.problem(self._layout):
             return problem
         if not header.is_empty and header.end_offset >= self._log.end:
             return f"it points to offset {header.end_offset}, the log ends at {self._log.end}."
-        if not clean and header.end_timestamp_ms > index_timestamp_ms:
+        if not covered and header.end_timestamp_ms > index_timestamp_ms:
             return "the store was not stopped, and the checkpoint is older."
         if not clean and not self._is_full(file):
             return "the store was not stopped while this file was being filled."
@@ -468,14 +472,19 @@ class Index:
     # -- asking -------------------------------------------------------------------------------
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Return the log offsets of entries with this hash, newest first; see `IndexFile.find`."""
+        """Return the log offsets of entries with this hash, newest first; see `IndexFile.find`.
+
+        A file counts for the times of its first and last entry, which may leave out some where the
+        clock was set within it; the newest one always counts.
+        """
         writer = self._writer
-        for file in reversed(self._files[:]):
+        for number, file in enumerate(reversed(self._files[:])):
             header = file.header
-            if header.is_empty or header.begin_timestamp_ms > end_ms:
+            if header.is_empty:
                 continue
-            if header.end_timestamp_ms < begin_ms:
-                return
+            times = header.begin_timestamp_ms, header.end_timestamp_ms
+            if number and (min(times) > end_ms or max(times) < begin_ms):
+                continue
             with IndexFile(file.path, self._layout) as opened:
                 if writer is not None and header is writer.header:
                     first = writer.slot(hash_)

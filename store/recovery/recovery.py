@@ -194,18 +194,25 @@ class Recovery:
         oldest = max(len(self._log.segments) - self._config.commit_log_recover_max_num, 0)
         for index in range(len(self._log.segments) - 1, oldest, -1):
             segment = self._log.segments[index]
-            store_timestamp_ms = self._first_store_timestamp(segment)
-            if not store_timestamp_ms:
+            if not self._first_store_timestamp(segment):
                 continue
             if self._clean:
                 vouched = segment.start <= known_end
             elif checkpoint.queues_durable_to:
                 vouched = segment.start <= checkpoint.queues_durable_to
             else:
-                vouched = store_timestamp_ms <= checkpoint.logics_msg_timestamp_ms
+                vouched = self._is_vouched_by_time(index)
             if vouched:
                 return index
         return oldest
+
+    def _is_vouched_by_time(self, index: int) -> bool:
+        """Return whether a segment begins no later than the checkpoint's time, and no segment up to
+        it begins earlier than the one before: there the clock was set back, and the time says
+        nothing."""
+        segments = self._log.segments[: index + 1]
+        times = [self._first_store_timestamp(segment) for segment in segments]
+        return times[-1] <= self._checkpoint.logics_msg_timestamp_ms and times == sorted(times)
 
     def _first_record(self, segment: Segment) -> int:
         """Return the start in the first segment: its begin, or the record of the last flushed queue

@@ -13,7 +13,8 @@ A walk ends at the first position without a whole record. Four questions decide 
 
 *It was durable*: after a clean stop everything was, as shown by a record behind the position or a
 queue unit that points there. After an unclean stop the checkpoint shows it: its flushed end lies
-behind the position, or a record behind the position is older than the last one that was flushed.
+behind the position. Store times show it only where Apache's broker has written the checkpoint: they
+go back with the clock.
 
 *Bytes are missing*: the damaged record overlaps a sector that is all zeros from the position on.
 That is the trace of a page that was allocated and did not reach the disk before a power loss (whole
@@ -136,18 +137,14 @@ def flushed_beyond(checkpoint: Checkpoint, offset: int, following_ms: int | None
     """Return whether the checkpoint shows that the log was flushed beyond `offset`. `following_ms`
     is the store time of the first whole record behind it, if there is one.
 
-    Store times never decrease, so a record that is older than the last flushed one was flushed. One
-    of the same millisecond may have been appended after the flush: then only the flushed end
-    decides.
+    A store time decides only without a flushed end, and only for "it was flushed": a record that is
+    older than the last flushed one was appended before it, or after the clock was set back.
     """
-    if checkpoint.flushed_end > offset:
-        return True
+    if checkpoint.flushed_end >= 0:
+        return checkpoint.flushed_end > offset
     if following_ms is None:
         return False
-    if checkpoint.flushed_end >= 0:
-        return following_ms < checkpoint.physic_msg_timestamp_ms
-    # Nothing else is known. A time of 0 is no information about flushes, so all may have been
-    # flushed.
+    # A time of 0 is no information about flushes, so all may have been flushed.
     known_ms = checkpoint.physic_msg_timestamp_ms
     return not known_ms or following_ms <= known_ms
 

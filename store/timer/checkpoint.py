@@ -10,16 +10,22 @@ offset  size  field
     40     8  time of the version, ms
     48     8  counter of the version
     56    60  ours: seal of the fields before it (store/format/sealed_fields.py)
-   116  3980  zeros
+   116   132  ours: what was delivered before the clock was set back, and a CRC-32; or zeros
+   248  3848  zeros
 
 Seven big-endian i64 in a file of 4096 bytes without a backup (docs/formats/store-format.md, section
 11.4). They lie within one sector: a crash leaves the old values or the new ones. Damaged fields are
 read from the seal; without a usable one all are unknown.
+
+The last read time goes back with the clock. Then up to eight pairs of a time and a log offset say
+which units from there on are delivered: those of slots before the time, of messages up to the
+offset. Without them these are delivered again.
 """
 
 import logging
 import os
 import struct
+import zlib
 from typing import Final
 
 from msgspec import Struct
@@ -32,8 +38,12 @@ from ..format.sealed_fields import SealState, seal, sealed_bytes, unseal
 logger = logging.getLogger(__name__)
 FILE_BYTES: Final = 4096
 _FIELDS: Final = struct.Struct(">7q")
+_SEALED_BYTES: Final = sealed_bytes(_FIELDS.size)
+_DONE_MAX: Final = 8
+_DONE: Final = struct.Struct(f">{2 * _DONE_MAX}q")
+_CRC_BYTES: Final = 4
 #: End of what is written; zeros follow.
-USED_BYTES: Final = sealed_bytes(_FIELDS.size)
+USED_BYTES: Final = _SEALED_BYTES + _DONE.size + _CRC_BYTES
 
 
 class TimerCheckpoint(Struct):
@@ -46,19 +56,41 @@ class TimerCheckpoint(Struct):
     state_version: int = 0
     version_ms: int = 0
     counter: int = 0
+    #: Pairs of a time and a log offset (see above), the oldest first.
+    done: tuple[tuple[int, int], ...] = ()
 
     def encode(self) -> bytes:
-        return seal(_FIELDS.pack(*astuple(self)))
+        *values, done = astuple(self)
+        # Of more pairs the oldest are dropped.
+        numbers = [number for pair in done[-_DONE_MAX:] for number in pair]
+        data = _DONE.pack(*numbers, *[0] * (2 * _DONE_MAX - len(numbers)))
+        crc = zlib.crc32(data) if numbers else 0
+        return seal(_FIELDS.pack(*values)) + data + crc.to_bytes(_CRC_BYTES, "big")
 
     @classmethod
     def decode(cls, data: bytes) -> "TimerCheckpoint":
         return cls.examine(data)[0]
 
+    def is_done(self, slot_ms: int, physical_offset: int) -> bool:
+        """Return whether the unit of this message was delivered before the clock was set back."""
+        return any(slot_ms < end_ms and physical_offset <= last for end_ms, last in self.done)
+
     @classmethod
     def examine(cls, data: bytes) -> tuple["TimerCheckpoint", SealState]:
         """Return the values, from the seal if the fields are damaged, and what the seal shows."""
         fields, state = unseal(data, _FIELDS.size, _follows)
-        return cls(*_FIELDS.unpack(fields)) if fields else cls(), state
+        found = cls(*_FIELDS.unpack(fields)) if fields else cls()
+        found.done = _done(data)
+        return found, state
+
+
+def _done(data: bytes) -> tuple[tuple[int, int], ...]:
+    part = data[_SEALED_BYTES : _SEALED_BYTES + _DONE.size]
+    crc = int.from_bytes(data[_SEALED_BYTES + _DONE.size : USED_BYTES], "big")
+    if len(part) < _DONE.size or zlib.crc32(part) != crc:
+        return ()
+    numbers = _DONE.unpack(part)
+    return tuple(pair for pair in zip(numbers[::2], numbers[1::2], strict=True) if pair[0])
 
 
 def _follows(fields: bytes, copy: bytes) -> bool:

@@ -14,7 +14,7 @@
    Always within the bounds of the queue.
    If the first files of the log are missing while the commit log holds their messages, both files
    are emptied before step 1.
-5. Reading resumes at the saved time, but at most seven days less a minute ago.
+5. Reading resumes at the saved time, however long ago; without one, seven days less a minute ago.
 
 Rules of docs/formats/store-format.md, section 11.4. Steps 1 (no wheel) and 4 (no unit) keep timers
 that Apache loses; and Apache always resumes behind the last unit if that is earlier, which delivers
@@ -96,7 +96,7 @@ def recover(
     """Repair as described in the module docstring. Raises OSError."""
     wheel, log = files.wheel, files.log
     flushed = check.last_timer_log_flush_pos
-    read_ms = max(check.last_read_ms, oldest_read_ms(now_ms, config.timer_precision_ms))
+    read_ms = check.last_read_ms or oldest_read_ms(now_ms, config.timer_precision_ms)
     missing = _begin_missing(files, read_ms, messages)
     if missing:
         logger.warning(
@@ -251,7 +251,7 @@ def _torn(unit: TimerUnit, messages: TimerMessages) -> bool:
 
 
 def oldest_read_ms(now_ms: int, precision_ms: int) -> int:
-    """Return the oldest time whose slot may still be read."""
+    """Return where reading begins without saved progress."""
     return now_ms - now_ms % precision_ms - (TIMER_SLOTS // 2 - _BLANK_SLOTS) * precision_ms
 
 

@@ -2,6 +2,7 @@
 
     enqueue   timer topic -> `slot_for` (rules.py) -> `put`    unit appended, slot points to it
     dequeue   second by second -> `units_at` -> delivered            nothing is cleared
+    go back   the clock was set back -> `go_back`          delivered units stay, and do not count
     flush     timer log, wheel, timercheck, timermetrics             each durable before the next
 
 The caller owns two numbers: how far slots were read (`read_ms`) and how far the timer topic was
@@ -49,13 +50,13 @@ from .metrics import TimerMetrics
 from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
 from .rules import DELETE_KEY, REAL_TOPIC, cancellation, slot_for
 from .unit import DEFAULT, DELETE, ROLL, TimerUnit
-from .wheel import Slot, TimerWheel
+from .wheel import NONE, Slot, TimerWheel
 
 logger = logging.getLogger(__name__)
 
 #: Results of `put` without a unit.
 KNOWN: Final = -1  #: the message has its unit already
-DUE: Final = -2  #: its time has passed: deliver it now
+DUE: Final = -2  #: its time has passed, or its place is taken: deliver it when it is due
 
 
 class SlotUnits(Struct, frozen=True):
@@ -116,6 +117,9 @@ class TimerStore:
         files = TimerFiles(self.wheel, self.log, self.wheel.load())
         unfinished = self.log.load()
         self.check = self._check_file.load() or TimerCheckpoint()
+        # Offsets behind the log's end will be those of other messages.
+        log_last = self._messages.log_end - 1
+        self.check.done = tuple((end_ms, min(last, log_last)) for end_ms, last in self.check.done)
         self.metrics.load()
         if unfinished:
             self._disk.unlink(unfinished)
@@ -158,7 +162,12 @@ class TimerStore:
             return DUE
         if self.wheel.lost(where.slot_ms):
             self._restore(where.slot_ms)
-        slot = self.wheel.slot(where.slot_ms)
+        slot = self.wheel.at(self.wheel.index(where.slot_ms))
+        time = where.slot_ms // self.wheel.precision_ms
+        if slot.time > time and slot.last >= 0:
+            return DUE  # messages of weeks later wait here: the clock was set back
+        if slot.time != time:
+            slot = NONE
         magic = DEFAULT | (ROLL if where.rolled else 0) | (DELETE if cancels else 0)
         delay_ms = where.slot_ms - write_ms
         topic_hash = java_hash(real_topic) if real_topic else 0
@@ -188,7 +197,15 @@ class TimerStore:
         if self.wheel.lost(slot_ms):
             yield from reversed(self._restore(slot_ms))
         elif slot.last >= 0:
-            yield from units_of_slot(self.log, slot, self.wheel.precision_ms, self._note_damage)
+            units = units_of_slot(self.log, slot, self.wheel.precision_ms, self._note_damage)
+            is_done = self.check.is_done
+            yield from (unit for unit in units if not is_done(slot_ms, unit.physical_offset))
+
+    def go_back(self, end_ms: int) -> None:
+        """Note that reading goes on at an earlier time, and that the units so far of slots before
+        `end_ms` are delivered."""
+        kept = (pair for pair in self.check.done if pair[0] > end_ms)
+        self.check.done = (*kept, (end_ms, self.newest))
 
     def _restore(self, slot_ms: int) -> list[TimerUnit]:
         """Write a damaged slot again; return its units, found in the timer log, oldest first."""
@@ -232,6 +249,7 @@ class TimerStore:
         `queue_offset` enqueued or delivered. Run the flush before beginning another one."""
         check = self.check
         check.last_read_ms = read_ms
+        check.done = tuple(pair for pair in check.done if pair[0] > read_ms)
         check.last_timer_log_flush_pos = self.log.end
         check.last_timer_queue_offset = check.master_timer_queue_offset = queue_offset
         check.counter = (check.counter + 1) % (1 << 63)

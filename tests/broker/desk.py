@@ -55,10 +55,20 @@ class StoppedClock(Clock):
     def __init__(self) -> None:
         super().__init__()
         self._start_ms = super().wall_ms()
+        self._most_ms = 0
 
     def wall_ms(self) -> int:
         """Return the start plus the moves."""
         return self._start_ms + self._wall_shift_ms
+
+    def ahead_ms(self) -> int:
+        """Return the moves."""
+        return self._wall_shift_ms
+
+    def forward_ms(self) -> int:
+        """Return the latest wall time so far."""
+        self._most_ms = max(self._most_ms, self._wall_shift_ms)
+        return self._start_ms + self._most_ms
 
     def set_wall_ms(self, wall_ms: int) -> None:
         """Set the wall time, which stays there."""

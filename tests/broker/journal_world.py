@@ -88,6 +88,12 @@ class SimLog:
         times = [self.messages[one.physical_offset][1] for one in queue]
         return next((n for n, time in enumerate(times) if time >= timestamp_ms), len(queue))
 
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Return the first offset whose record lies at the position or above."""
+        queue = self.queues.get((topic, queue_id), [])
+        places = [one.physical_offset for one in queue]
+        return next((n for n, place in enumerate(places) if place >= physical_offset), len(queue))
+
 
 @dataclass(slots=True)
 class Out:

@@ -93,6 +93,12 @@ class _StillClock(Clock):
     def wall_ms(self) -> int:
         return 1_795_255_684_123
 
+    def ahead_ms(self) -> int:
+        return 0
+
+    def forward_ms(self) -> int:
+        return self.wall_ms()
+
 
 @dataclass(slots=True)
 class Side:

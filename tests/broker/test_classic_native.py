@@ -60,6 +60,12 @@ class _StillClock(Clock):
     def wall_ms(self) -> int:
         return NOW_MS
 
+    def ahead_ms(self) -> int:
+        return 0
+
+    def forward_ms(self) -> int:
+        return self.wall_ms()
+
 
 @dataclass(slots=True)
 class Side:

@@ -84,6 +84,24 @@ def test_frames_that_are_old_or_ahead_of_the_log_do_not_count(tmp_path: Path) ->
     assert found(file, log_end=55) == [1, 2]
 
 
+async def test_changes_count_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    hour = 3_600_000
+    table = tmp_path / "config" / "consumerOffset.json"
+    before = made(tmp_path, SafeLog(), wall_ms=9 * hour)
+    before.start()
+    before.commit("t", "g", 0, 10)
+    await before.close()
+    ahead_ns = table.stat().st_mtime_ns + 8 * hour * 1_000_000
+    os.utime(table, ns=(ahead_ns, ahead_ns))
+    after = made(tmp_path, SafeLog(), wall_ms=hour)
+    after.start()
+    after.commit("t", "g", 0, 4)
+    after._note()
+    found = made(tmp_path, SafeLog(), wall_ms=hour).position("t", "g", 0)
+    assert found is not None and found.offset == 4
+    await after.close()
+
+
 @given(cut=st.integers(1, 200), flip=st.integers(0, 7))
 def test_an_incomplete_or_damaged_end_is_ignored(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flip: int

@@ -22,8 +22,9 @@ from cometmq.store.format.errors import DiskFullError
 from cometmq.store.format.record import decode
 from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, StoppedClock, desk, message, resource
+from cometmq.tests.broker.live import settings as settings_of
 from cometmq.tests.broker.live import until
-from cometmq.tests.broker.timing import with_store
+from cometmq.tests.broker.timing import arrives, with_store
 
 TOPIC, GROUP = "Later", "g"
 HOUR = 3_600_000
@@ -286,3 +287,16 @@ async def test_a_recall_in_the_log_is_ok_even_if_enqueueing_fails(
         k.advance(HOUR)
         await until(lambda: k.node.timers.enqueue_lag == 0 and k.node.timers.dequeue_lag == 0)
         await k.nothing(TOPIC, GROUP)
+
+
+async def test_a_recalled_message_can_be_sent_again_with_its_id(tmp_path: Path) -> None:
+    chosen = settings_of(tmp_path, message_deduplication_enable=True)
+    async with desk(tmp_path, chosen) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due_ms = k.node.runtime.clock.wall_ms() + HOUR
+        handle = await send(k, b"first", due_ms, "ID-one")
+        assert await send(k, b"repeated", due_ms, "ID-one") == handle
+        assert (await recall(k, handle)).status.code == v2.OK
+        await send(k, b"again", due_ms, "ID-one")
+        k.advance(HOUR)
+        await arrives(k, b"again")

@@ -61,6 +61,12 @@ class _StillClock(Clock):
     def wall_ms(self) -> int:
         return self.now_ms
 
+    def ahead_ms(self) -> int:
+        return 0
+
+    def forward_ms(self) -> int:
+        return self.wall_ms()
+
 
 @dataclass(slots=True)
 class Side:

@@ -115,7 +115,7 @@ MESSAGES: list[tuple[dict[str, Any], int]] = [
     ({"tag": "a b"}, 0),
     ({"tag": "a" * 16_384}, 0),
     ({"tag": "a" * 16_385}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
-    ({"keys": ["a", "b c"]}, 0),
+    ({"keys": ["a", "b c"]}, v2.ILLEGAL_MESSAGE_KEY),
     ({"keys": [""]}, v2.ILLEGAL_MESSAGE_KEY),
     ({"keys": ["a", " "]}, v2.ILLEGAL_MESSAGE_KEY),
     ({"keys": ["a", ""]}, v2.ILLEGAL_MESSAGE_KEY),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cometmq.store.config.delay_levels import (
     DelayOffsets,
-    deliver_ms,
     due_ms,
     parse_levels,
     queue_of,
@@ -190,8 +189,6 @@ def test_the_levels() -> None:
             parse_levels(wrong)
     assert [queue_of(level) for level in (1, 18, 19)] == [0, 17, 17]
     assert due_ms(NOW_MS, 3) == NOW_MS + 10_000
-    assert deliver_ms(NOW_MS + 5000, NOW_MS, 2, DELAY_LEVELS_MS) == NOW_MS + 5000
-    assert deliver_ms(NOW_MS + 5001, NOW_MS, 2, DELAY_LEVELS_MS) == NOW_MS
 
 
 def test_offsets_of_levels_stay_within_their_queues(tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_damaged_files_are_recovered_or_refused(
     with open(root / "timerlog" / f"{0:020d}", "r+b") as file:
         file.seek(5 * at)
         file.write(log)
-    (root / "config" / "timercheck").write_bytes(TimerCheckpoint(*check).encode())
+    made_check = TimerCheckpoint(*check)  # type: ignore[arg-type]
+    (root / "config" / "timercheck").write_bytes(made_check.encode())
     again = small(root)
     again.recover(NOW_MS)
     for _, slot in again.wheel.occupied():

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import (
@@ -33,10 +34,16 @@ def test_a_slot_comes_back(time: int, first: int, last: int, num: int, magic: in
     assert len(slot.encode()) == 32
 
 
-@given(st.lists(LONG, min_size=7, max_size=7))
-def test_a_checkpoint_comes_back(fields: list[int]) -> None:
-    check = TimerCheckpoint(*fields)
-    assert TimerCheckpoint.decode(check.encode()) == check
+PAIRS = st.lists(st.tuples(st.integers(1, (1 << 63) - 1), LONG), max_size=10)
+
+
+@given(st.lists(LONG, min_size=7, max_size=7), PAIRS)
+def test_a_checkpoint_comes_back(fields: list[int], done: list[tuple[int, int]]) -> None:
+    check = TimerCheckpoint(*fields)  # type: ignore[arg-type]
+    check.done = tuple(done)
+    found = TimerCheckpoint.decode(check.encode())
+    assert found.done == tuple(done[-8:])
+    assert found == replace(check, done=found.done)
 
 
 def test_a_slot_belongs_to_one_time(tmp_path: Path) -> None:

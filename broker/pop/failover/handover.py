@@ -81,7 +81,7 @@ class Handover:
         if self._leadership.pop_leads:
             return known
         if self._saved is None:
-            self._saved = _by_group(read_file(self._path))
+            self._saved = self._read()
         topics = core.topics if isinstance(core, PopGroup) else (core.topic,)
         for kind, topic in enumerate(topics):
             for state in self._saved.pop((topic, core.group), ()):
@@ -122,10 +122,16 @@ class Handover:
         """Return what was delivered without a leader, also before a restart."""
         given_out = self._state() if self._served else v1.PopHandover()
         if self._saved is None:
-            self._saved = _by_group(read_file(self._path))
+            self._saved = self._read()
         for states in self._saved.values():
             given_out.queues.extend(states)
         return given_out
+
+    def _read(self) -> dict[tuple[str, str], list[v1.PopQueueState]]:
+        handover = read_file(self._path)
+        if handover is not None:
+            set_back(handover, self._clock.forward_ms())
+        return _by_group(handover)
 
     def close(self, write: bool = True) -> None:
         """Write pending changes."""
@@ -136,7 +142,7 @@ class Handover:
             self._timer = None
 
     def _state(self) -> v1.PopHandover:
-        handover = v1.PopHandover(written_at_ms=self._clock.wall_ms())
+        handover = v1.PopHandover(written_at_ms=self._clock.forward_ms())
         handover.replica.broker_id = self._broker_id
         room = ENTRIES_MAX
         for sub in self._subscriptions():
@@ -235,6 +241,16 @@ def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
     queue.skips.update(o for o in acknowledged(state) if o >= queue.next_read)
     queue.settle()
     return True
+
+
+def set_back(handover: v1.PopHandover, now_ms: int) -> None:
+    """Move the visible times back with the clock if it was set back since the writing, or if the
+    writer's was ahead: no message is hidden for longer than it was then."""
+    back_ms = handover.written_at_ms - now_ms
+    if back_ms > 0:
+        for state in handover.queues:
+            for delivery in state.deliveries:
+                delivery.visible_at_ms -= back_ms
 
 
 def acknowledged(state: v1.PopQueueState) -> Iterator[int]:

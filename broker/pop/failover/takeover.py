@@ -18,7 +18,7 @@ from ..fifo.ordered_group import Batch, OrderedGroup, OrderedQueue
 from ..group import PopGroup
 from ..queue import PopQueue
 from ..retry import origin_topic, queue_topics
-from .handover import acknowledged
+from .handover import acknowledged, set_back
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
@@ -51,6 +51,7 @@ class Takeover:
 
     def merge(self, given_out: v1.PopHandover) -> int:
         """Merge a handover; return how many deliveries were adopted."""
+        set_back(given_out, self._clock.forward_ms())
         return sum(self._merge_queue(state) for state in given_out.queues)
 
     def _merge_queue(self, state: v1.PopQueueState) -> int:
@@ -111,7 +112,7 @@ class Takeover:
         self, core: PopGroup, queue: PopQueue, known: Delivery, saved: v1.PopDelivery
     ) -> int:
         """Adopt a later delivery of a message that the journal knows by an earlier one."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.forward_ms()
         if saved.pop_time_ms <= known.pop_ms or saved.visible_at_ms <= now_ms:
             return 0
         known.attempt = max(known.attempt, saved.attempt)

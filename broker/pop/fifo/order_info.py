@@ -8,7 +8,8 @@ queues unlock early: their messages are delivered again, in order, from the firs
 acknowledged.
 
 Promises: a batch that the log no longer holds (a crash cut the log's end) is not restored; a batch
-that is idle for a day, or whose group is unknown, is dropped.
+that is idle for a day, or whose group is unknown, is dropped. If the clock was set back since the
+file was written, no lock is longer than it was then: all times are moved back with the clock.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _FILE = "consumerOrderInfo.json"
 _SEPARATOR = "@"
 #: A key of CometMQ's, which Apache ignores: what earlier batches acknowledged.
 _ACKED_BEFORE = "ackedBefore"
+#: A key of CometMQ's: the time at which the text was written.
+_WRITTEN = "writtenMs"
 IDLE_MAX_MS = 24 * 3_600_000
 #: Pause after a snapshot, as a multiple of the time that rendering it took.
 _COST = 19
@@ -104,11 +107,12 @@ class OrderInfo:
         if not received:
             return
         try:
-            found = batches_of(json_file.loads(received.decode()))
+            content = json_file.loads(received.decode())
+            found, written_ms = batches_of(content), written_ms_of(content)
         except (ValueError, TypeError, AttributeError) as error:
             logger.warning("order_info.refused error=%s", error)
             return
-        self._waiting = self._usable(found)
+        self._waiting = self._usable(found, written_ms)
 
     def load(self) -> None:
         """Read the file, and start to write it."""
@@ -116,11 +120,21 @@ class OrderInfo:
         found = json_file.load(self._path, batches_of)
         if found is None:
             return
-        self._waiting.update(self._usable(batches_of(found)))
+        self._waiting.update(self._usable(batches_of(found), written_ms_of(found)))
 
-    def _usable(self, found: Mapping[str, Mapping[int, Batch]]) -> dict[str, dict[int, Batch]]:
-        """Return the batches that are recent and in the log."""
+    def _usable(
+        self, found: Mapping[str, Mapping[int, Batch]], written_ms: int
+    ) -> dict[str, dict[int, Batch]]:
+        """Return the batches that are recent and in the log, in this process' time."""
         usable: dict[str, dict[int, Batch]] = {}
+        batches = [batch for queues in found.values() for batch in queues.values()]
+        # A file of Apache's has no time: it is no older than its newest batch.
+        newest_ms = max([written_ms, *(batch.since_ms for batch in batches)])
+        if (back_ms := newest_ms - self._clock.forward_ms()) > 0:
+            for batch in batches:
+                batch.visible_ms -= back_ms
+                batch.since_ms -= back_ms
+                batch.visible = {offset: ms - back_ms for offset, ms in batch.visible.items()}
         for name, queues in found.items():
             topic, _, _ = name.partition(_SEPARATOR)
             kept = {
@@ -175,6 +189,7 @@ class OrderInfo:
                 "orderInfoCount": len(table),
                 "orderedConsumptionLevel": "QUEUE",
                 "table": table,
+                _WRITTEN: self._clock.forward_ms(),
             }
         )
 
@@ -189,7 +204,7 @@ class OrderInfo:
 
     def _current(self, batch: Batch) -> bool:
         idle_since_ms = max(batch.since_ms, batch.unblocked_ms() or 0)
-        return self._clock.wall_ms() - idle_since_ms < IDLE_MAX_MS
+        return self._clock.forward_ms() - idle_since_ms < IDLE_MAX_MS
 
     def _end(self, topic: str, queue_id: int) -> int:
         return self._store.next_offset(topic, queue_id)
@@ -246,6 +261,11 @@ def batch_of(bean: Mapping[str, Any]) -> Batch | None:
         },
         acked_before={int(offset) for offset in bean.get(_ACKED_BEFORE) or ()},
     )
+
+
+def written_ms_of(content: Mapping[Any, Any]) -> int:
+    """Return when the text was written; 0 if unknown. Raises ValueError, TypeError."""
+    return int(content.get(_WRITTEN) or 0)
 
 
 def batches_of(content: Mapping[Any, Any]) -> dict[str, dict[int, Batch]]:
