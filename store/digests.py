@@ -117,6 +117,15 @@ class StoreDigests:
                 self._names = names
                 self._changed = True
 
+    def forget_queues(self, queues: Iterable[Queue]) -> None:
+        """Drop the noted ends of queues, durably: a queue begins at 0 if it is used again. Raises
+        OSError."""
+        with self._lock:
+            for queue in queues:
+                if self._names.pop(queue, None) is not None:
+                    self._changed = True
+        self.save()
+
     def ends_missed(self, ends: Iterable[tuple[str, int, int]]) -> dict[Queue, int]:
         """Return the noted ends that are above these."""
         now = {(topic, q): end for topic, q, end in ends}

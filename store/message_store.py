@@ -666,10 +666,16 @@ class MessageStore:
         if queue is not None:
             queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))
 
-    def remove_expired_queue(self, topic: str, queue_id: int) -> bool:
-        """Remove an unused queue if retention has deleted all of its records; else return false.
-        It starts at offset 0 if it is used again. Raises OSError."""
-        return self.queue_table.remove_expired(topic, queue_id, self.log.start)
+    def remove_expired_queues(self, queues: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Remove and return those of these unused queues of which retention has deleted all
+        records. They start at offset 0 if they are used again. Raises OSError."""
+        table = self.queue_table
+        expired = [queue for queue in queues if table.has_expired(*queue, self.log.start)]
+        if expired:
+            self._digests.forget_queues(expired)  # first: a start goes on at a noted end
+        for queue in expired:
+            table.remove_expired(*queue)
+        return expired
 
     def lmqs(self) -> list[str]:
         """Return the names of the light queues (LMQ); a record is in queue 0 of those it names."""

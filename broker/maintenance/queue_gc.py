@@ -42,18 +42,15 @@ class QueueGc:
             self._candidates = [key for key in store.queues() if self._is_unused(key[0])]
         part = self._candidates[:_REMOVALS_PER_TURN]
         self._candidates = self._candidates[_REMOVALS_PER_TURN:]
-        for topic, queue_id in part:
-            if not self._is_unused(topic):
-                continue  # the topic was created again meanwhile
-            try:
-                removed = store.remove_expired_queue(topic, queue_id)
-            except OSError as error:
-                logger.warning(
-                    "queue.not_removed topic=%s queue=%d error=%s", topic, queue_id, error
-                )
-                continue
-            if removed:
-                logger.info("queue.removed topic=%s queue=%d", topic, queue_id)
+        # A topic may have been created again meanwhile.
+        unused = [queue for queue in part if self._is_unused(queue[0])]
+        try:
+            removed = store.remove_expired_queues(unused)
+        except OSError as error:
+            logger.warning("queue.not_removed queues=%s error=%s", unused, error)
+            return
+        for topic, queue_id in removed:
+            logger.info("queue.removed topic=%s queue=%d", topic, queue_id)
 
     def _is_unused(self, topic: str) -> bool:
         return not (

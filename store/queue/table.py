@@ -527,19 +527,21 @@ class QueueTable:
         self.lmq_count -= 1
         return True
 
-    def remove_expired(self, topic: str, queue_id: int, log_start: int) -> bool:
-        """Remove an ordinary queue if retention has deleted all of its records; it restarts at 0 if
-        it is used again, and the log holds no record of its earlier use. Raises OSError."""
+    def has_expired(self, topic: str, queue_id: int, log_start: int) -> bool:
+        """Return whether retention has deleted all records of an ordinary queue."""
         queue = self.queues.get((topic, queue_id))
         if queue is None or is_lmq(topic) or queue.next_offset > queue.max_offset:
             return False
-        if queue.max_offset:
-            # Not `known_end`: it is -1 for a queue without readable units.
-            offset, size, _ = queue.unit(queue.max_offset - 1)
-            if size == FILLER_SIZE or offset + size > log_start:
-                return False
-        self._discard(queue)
-        return True
+        if not queue.max_offset:
+            return True
+        # Not `known_end`: it is -1 for a queue without readable units.
+        offset, size, _ = queue.unit(queue.max_offset - 1)
+        return size != FILLER_SIZE and offset + size <= log_start
+
+    def remove_expired(self, topic: str, queue_id: int) -> None:
+        """Remove an ordinary queue that has expired; it restarts at 0 if it is used again, and the
+        log holds no record of its earlier use. Raises OSError."""
+        self._discard(self.queues[topic, queue_id])
 
     def _discard(self, queue: ConsumeQueue) -> None:
         self.empty(queue)

@@ -145,15 +145,12 @@ class LossyStore:
         return {one.number for one in self.there if one.topic == topic}
 
     def remove_expired(self, topic: str) -> set[int]:
-        """Remove the queues of a deleted topic whose messages have expired, and restart the broker;
-        return the messages."""
+        """Remove the queues of a deleted topic whose messages have expired; return the messages."""
         removed = {
             queue
             for name, queue in list(self.store.queues())
-            if name == topic and self.store.remove_expired_queue(name, queue)
+            if name == topic and self.store.remove_expired_queues([(name, queue)])
         }
-        self.store.close()
-        self._open()
         return {one.number for one in self.there if one.topic == topic and one.queue in removed}
 
     def readable(self) -> set[int]:

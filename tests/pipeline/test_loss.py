@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -341,3 +342,20 @@ def test_a_group_that_does_not_exist_is_refused_before_the_first_batch(
         query.start().commit({"broker-a": {"t": {"0": 3}}})
     query.restart(consumerGroup="nobody", **ON_LOSS)
     query.start().commit({"broker-a": {"t": {"0": 3}}})
+
+
+def test_a_queue_that_was_removed_and_used_again_keeps_its_messages_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """Its noted end is that of its earlier use, and the start reads none of the new records."""
+    with closing(LossyStore(tmp_path / "store")) as world:
+        world.send("u", 12)
+        world.send("t", 30)
+        world.expire(9)
+        queues = [("u", 0), ("u", 1)]
+        assert [world.store.min_offset(*queue) for queue in queues] == [6, 6]
+        assert world.store.remove_expired_queues(queues) == queues
+        world.send("u", 5)
+        world.crash()
+        assert [world.store.min_offset(*queue) for queue in queues] == [0, 0]
+        assert sum(world.store.max_offset(*queue) for queue in queues) == 5
