@@ -5,7 +5,8 @@ times go back with it, as in Apache's broker, and only offsets order records. Th
 segment takes from a batch are written with one call (a run); positions and hints move after the
 write. A refused message changes nothing and does not stop the rest of its batch. Exception: a
 record that fits no segment ends the last segment, as in Apache's broker
-(docs/formats/store-format.md, section 2.6), unless a hook writes records at the start of every segment.
+(docs/formats/store-format.md, section 2.6), unless a hook writes records at the start of every
+segment.
 
 `append_batch` is the old-style batch of a remoting client (section 2.10): all or nothing, adjacent
 in one queue and one segment.
