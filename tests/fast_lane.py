@@ -24,8 +24,7 @@ LEFT_OUT = {
         absent_things ack admin_forwarded admin_groups admin_offsets admin_topics
         apache_directory both_protocols bounded_requests broadcast classic classic_access
         classic_admin classic_calls classic_hostile classic_native classic_pop classic_replicas
-        classic_replies classic_transactions clock_model clock_steps cold_records
-        dedup delay_levels delayed
+        classic_replies classic_transactions cold_records dedup delay_levels delayed
         descriptors differential durability extreme_values filters flow full_disk_broker
         gaps incarnations lite lite_core lite_ends lite_random lite_replicas lite_subscribe
         message_queries meta_log meta_machine metrics_token observed offset_recent
@@ -35,6 +34,7 @@ LEFT_OUT = {
         stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
         transaction_records transaction_restart trouble_that_passes wire_messages
+        clock_model clock_steps
     """,
     "cli": """
         admin_commands auth_commands backup backup_users bench broker_groups commands
