@@ -214,7 +214,7 @@ class Model:
 
 
 @given(st.lists(st.sampled_from(ACTIONS), min_size=8, max_size=30), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_nothing_is_lost_hidden_longer_or_early_by_more_than_the_jump(
     tmp_path_factory: object, actions: list[str], source: random.Random
 ) -> None:

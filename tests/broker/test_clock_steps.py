@@ -24,9 +24,10 @@ from cometmq.tests.broker.timing import delayed, enqueued, stored
 from cometmq.tests.broker.transacting import end_transaction, prepared
 
 TOPIC, GROUP = "t", "g"
-AHEAD = [8 * HOUR, YEAR]
 STOPPED = pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-BY = pytest.mark.parametrize("ahead", AHEAD, ids=["hours", "year"])
+STEPS = pytest.mark.parametrize(
+    ("stopped", "ahead"), [(False, 8 * HOUR), (True, YEAR)], ids=["running", "stopped"]
+)
 
 
 class Machine:
@@ -85,8 +86,7 @@ async def leveled(k: Desk, body: bytes, level: int) -> None:
     await k.dispatched()
 
 
-@BY
-@STOPPED
+@STEPS
 async def test_store_times_follow_the_clock_back(tmp_path: Path, stopped: bool, ahead: int) -> None:
     async with machine(tmp_path) as one:
         await one.k.sent(TOPIC, b"before")
@@ -135,8 +135,7 @@ async def test_a_query_by_key_finds_messages_of_both_times(tmp_path: Path, stopp
             assert queries.query(TOPIC, "ID-ahead", begin_ms=begin_ms, end_ms=end_ms)
 
 
-@BY
-@STOPPED
+@STEPS
 @pytest.mark.parametrize("orderly", [False, True], ids=["pop", "fifo"])
 async def test_an_invisible_message_is_hidden_for_its_own_time(
     tmp_path: Path, stopped: bool, ahead: int, orderly: bool
@@ -159,8 +158,7 @@ async def test_an_invisible_message_is_hidden_for_its_own_time(
         assert sorted(again) == [b"a", b"b"]
 
 
-@BY
-@STOPPED
+@STEPS
 async def test_a_lite_topic_is_locked_for_its_own_time(
     tmp_path: Path, stopped: bool, ahead: int
 ) -> None:
@@ -180,8 +178,7 @@ async def test_a_lite_topic_is_locked_for_its_own_time(
         assert (await lite.receive()).bodies == [b"a1"]
 
 
-@BY
-@STOPPED
+@STEPS
 async def test_a_delay_level_waits_for_its_delay(tmp_path: Path, stopped: bool, ahead: int) -> None:
     async with machine(tmp_path) as one:
         await one.step(ahead)
@@ -208,8 +205,7 @@ async def test_a_small_step_back_does_not_deliver_a_level_early(tmp_path: Path) 
         await until(lambda: stored(one.k, TOPIC))
 
 
-@BY
-@STOPPED
+@STEPS
 async def test_due_timers_are_delivered_whatever_else_waits(
     tmp_path: Path, stopped: bool, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
