@@ -26,11 +26,12 @@ def timer() -> None:
     show_default=True,
     help="Maximum number of rows.",
 )
+@click.option("--system", is_flag=True, help="Include messages of the broker itself.")
 @broker_option
 @endpoint_option
 @output_option
 def list_timers(
-    *, topic: str, begin: int, end: int, count: int, endpoint: str, output: str
+    *, topic: str, begin: int, end: int, count: int, system: bool, endpoint: str, output: str
 ) -> None:
     """List the waiting messages of TOPIC, or of all topics; the next to be due is the first.
 
@@ -43,7 +44,7 @@ def list_timers(
     from ..proto import v1
     from .cluster.broker_groups import answers, broker_groups, note_failures
 
-    request = v1.ListTimersRequest(topic=topic, begin_ms=begin, end_ms=end)
+    request = v1.ListTimersRequest(topic=topic, begin_ms=begin, end_ms=end, include_system=system)
     with broker_groups(endpoint) as groups:
         outcomes = [_waiting(groups.among([name]), request, count + 1) for name in groups.names]
     found = [(broker, *each) for broker, waiting in answers(outcomes) for each in waiting]

@@ -2205,6 +2205,7 @@ class ListTimersRequest(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     BOUNDS_MS_FIELD_NUMBER: _builtins.int
     SLOT_MS_FIELD_NUMBER: _builtins.int
+    INCLUDE_SYSTEM_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
     topic: _builtins.str
     """of the messages; empty: every topic"""
@@ -2216,6 +2217,8 @@ class ListTimersRequest(_message.Message):
     """most messages; 0: none, only the counts"""
     slot_ms: _builtins.int
     """slots at this time or later: next_slot_ms; 0: all"""
+    include_system: _builtins.bool
+    """messages of the broker itself, too"""
     @_builtins.property
     def bounds_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ascending times within seven days of the beginning"""
@@ -2230,10 +2233,11 @@ class ListTimersRequest(_message.Message):
         count: _builtins.int = ...,
         bounds_ms: _abc.Iterable[_builtins.int] | None = ...,
         slot_ms: _builtins.int = ...,
+        include_system: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_ms", b"begin_ms", "bounds_ms", b"bounds_ms", "broker", b"broker", "count", b"count", "end_ms", b"end_ms", "slot_ms", b"slot_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_ms", b"begin_ms", "bounds_ms", b"bounds_ms", "broker", b"broker", "count", b"count", "end_ms", b"end_ms", "include_system", b"include_system", "slot_ms", b"slot_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,6 +19,7 @@ from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import decode_properties
 from ...store.format.record import checked_delivery
 from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled, recall_key
+from ..metadata.tables import is_system_topic
 from .delivery_copy import number
 from .recall_handle import RecallHandle
 from .timer_intake import due_ms
@@ -138,6 +139,8 @@ class TimerList:
                 continue
             one, mark = self._message(unit, slot_ms, files.wheel.precision_ms)
             if unit.rolled and not request.begin_ms <= one.due_ms < (request.end_ms or _FAR_MS):
+                continue
+            if not topic and is_system_topic(one.topic) and not request.include_system:
                 continue
             key = recall_key(one.message_id, mark)
             if topic in ("", one.topic) and not is_cancelled(cancelled, key, one.topic):

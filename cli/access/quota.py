@@ -14,6 +14,7 @@ from ..cluster.broker_groups import (
     merged,
     note_failures,
     present,
+    show_done,
     show_failures,
 )
 from ..errors import CliError, Exit
@@ -79,7 +80,11 @@ def delete(*, subject: str, endpoint: str, output: str) -> None:
     """
     with broker_groups(endpoint) as groups:
         request = v1.DeleteQuotaRequest(subject=subject)
-        _show(present(groups.each(paths.DELETE_QUOTA, request, v1.QuotaResponse)), output)
+        outcomes = present(groups.each(paths.DELETE_QUOTA, request, v1.QuotaResponse))
+    if output == "table":
+        show_done(outcomes, f"Deleted the quota of {subject}.", output)
+    else:
+        _show(outcomes, output)
 
 
 @quota.command("list")

@@ -217,7 +217,7 @@ def _unread(groups: BrokerGroups, name: str) -> list[tuple[str, str]]:
 
 def _delayed(here: BrokerGroups) -> bool:
     """Return whether a delayed message waits in the group. Raises CliError."""
-    request = v1.ListTimersRequest(count=1)
+    request = v1.ListTimersRequest(count=1, include_system=True)
     while True:
         ((_, answer),) = answers(here.each(paths.LIST_TIMERS, request, v1.ListTimersResponse))
         if answer.timers:

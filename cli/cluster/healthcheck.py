@@ -1,6 +1,7 @@
-"""`cometmq healthcheck`: the standard gRPC health service of a broker or nameserver.
+"""`cometmq healthcheck`: the standard gRPC health service of brokers and nameservers.
 
-Exit code 0 if the node is serving, 3 if it is not or does not answer: for containers and scripts.
+Exit code 0 if every node is serving, 3 if one is not or does not answer: for containers and
+scripts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import grpc
 
 _CHECK = "/grpc.health.v1.Health/Check"
+_SERVING = "SERVING"
 
 
 @click.command()
@@ -33,19 +35,25 @@ _CHECK = "/grpc.health.v1.Health/Check"
 @endpoint_option
 @output_option
 def healthcheck(timeout: int, endpoint: str, output: str) -> int:
-    """Check whether a node (broker, nameserver or proxy) is serving.
+    """Check whether a node (broker, nameserver or proxy) is serving, or each of several.
 
     \b
     cometmq healthcheck --endpoint 127.0.0.1:8081
     """
-    state = _state(endpoint, timeout / 1_000)
+    nodes = [one for one in endpoint.split(";") if one] or [endpoint]
+    states = {one: _state(one, timeout / 1_000) for one in nodes}
+    sick = [one for one, state in states.items() if state != _SERVING]
     if output == "json":
-        show_document({"endpoint": endpoint, "healthy": state == "SERVING", "state": state})
-    elif state == "SERVING":
-        click.echo(f"{endpoint} is serving.")
-    else:
-        click.echo(f"cometmq: {endpoint} is not healthy: {state}.", err=True)
-    return Exit.DONE if state == "SERVING" else Exit.UNHEALTHY
+        state = states[sick[0]] if sick else _SERVING
+        document = {"endpoint": endpoint, "healthy": not sick, "state": state}
+        show_document({**document, "nodes": states} if len(states) > 1 else document)
+        return Exit.UNHEALTHY if sick else Exit.DONE
+    for one, state in states.items():
+        if state == _SERVING:
+            click.echo(f"{one} is serving.")
+        else:
+            click.echo(f"cometmq: {one} is not healthy: {state}.", err=True)
+    return Exit.UNHEALTHY if sick else Exit.DONE
 
 
 def _state(endpoint: str, timeout_s: float) -> str:

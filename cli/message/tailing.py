@@ -181,7 +181,8 @@ async def tail_topic(
         finished, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        # All: at a closed pipe the tasks of several queues fail, and each would print a traceback.
+        await asyncio.gather(*tasks, return_exceptions=True)
         for task in finished:
             task.result()
     finally:

@@ -14,7 +14,7 @@ import pytest
 
 from cometmq.broker.delay import timer_list
 from cometmq.proto import paths, v1, v2
-from cometmq.store.format.record import checked_delivery
+from cometmq.store.format.record import Message, checked_delivery
 from cometmq.store.timer.store import TimerStore
 from cometmq.tests.broker.live import Live, create_topic, running, settings, until
 from cometmq.tests.broker.turns import Turns
@@ -191,3 +191,18 @@ async def test_a_turn_of_the_loop_reads_a_bounded_number_of_units(
         assert await pages(wire, topic="Unused", count=9) == []
         assert turns.all >= 16
         assert turns.most <= 2 * 3 + 1
+
+
+async def test_messages_of_the_broker_itself_are_listed_only_on_request(tmp_path: Path) -> None:
+    revives = "rmq_sys_REVIVE_LOG_DefaultCluster"
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        first_ms = await send_some(live, wire)
+        wanted = {"UNIQ_KEY": "R", "TIMER_DELIVER_MS": str(first_ms)}
+        node = live.node
+        node.sender.append(node.delayed.record(Message(revives, 0, b"checkpoint"), wanted))
+        await until(lambda: not node.timers.enqueue_lag)
+        assert await pages(wire, count=10) == ["M1", "M2", "M3", "M4"]
+        assert "R" in await pages(wire, count=10, include_system=True)
+        assert await pages(wire, count=10, topic=revives) == ["R"]
+        assert revives not in (await command(live, "ls")).stdout
+        assert revives in (await command(live, "ls", "--system")).stdout

@@ -60,6 +60,24 @@ class Shell:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    def to_closed_pipe(self, *words: str) -> str:
+        """Return what a command prints on stderr if nothing reads its output (`| true`)."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            done = subprocess.run(
+                [*cometmq_command(), *words, "--endpoint", f"127.0.0.1:{self._endpoint}"],
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+        return done.stderr
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """The broker hangs inside."""
@@ -148,6 +166,26 @@ def test_a_send_prints_the_queue_that_holds_the_message(shell: Shell) -> None:
         tuple(one[name] for name in names) for one in stored
     }
     assert {one["queue"] for one in sent} == {0, 1, 2, 3}
+
+
+def test_commands_end_quietly_when_their_output_is_not_read(shell: Shell) -> None:
+    shell("topic", "create", "piped", "--queues", "8")
+    shell("message", "send", "piped", "body", "--count", "40")
+    for words in (
+        ("message", "tail", "piped", "--from", "beginning"),
+        ("message", "tail", "piped", "--from", "beginning", "-o", "json"),
+        ("consume", "pipers", "piped", "--count", "40"),
+        ("message", "get", "piped", "0", "0"),
+        ("message", "send", "piped", "body", "--count", "40"),
+        ("topic", "list"),
+        ("top", "--once"),
+    ):
+        said = [
+            line
+            for line in shell.to_closed_pipe(*words).splitlines()
+            if not line.startswith(("Following", "cometmq: Received"))
+        ]
+        assert said == [], words
 
 
 def test_a_tail_names_its_start_and_creates_no_group(shell: Shell) -> None:

@@ -190,7 +190,8 @@ def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
     assert listed == [{"subject": "Topic:orders", **expected}]
     assert "Give a limit" in run(cluster, "quota", "set", "Topic:orders", code=2, cwd=at)
     assert "is invalid" in run(cluster, "quota", "set", "x", "--polls", "1", code=1, cwd=at)
-    run(cluster, "quota", "delete", "Topic:orders", cwd=at)
+    said = run(cluster, "quota", "delete", "Topic:orders", cwd=at)
+    assert said == "Deleted the quota of Topic:orders.\n"
     assert "no quotas" in run(cluster, "quota", "list", cwd=at)
     assert "has no quota" in run(cluster, "quota", "delete", "Topic:orders", code=4, cwd=at)
     assert '"call": "PutQuota", "target": "topic:orders"' in audit(cluster)

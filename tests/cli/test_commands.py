@@ -154,7 +154,7 @@ def test_contradictory_settings_are_refused_at_start(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_nameserver_stops_on_a_signal_with_exit_code_0() -> None:
+def test_a_nameserver_stops_on_a_signal_with_exit_code_0(closed_port: str) -> None:
     process = subprocess.Popen(
         [*COMMAND, "namesrv", "--listen-port", "0", "--bind-address", "127.0.0.1"],
         stderr=subprocess.PIPE,
@@ -168,6 +168,9 @@ def test_a_nameserver_stops_on_a_signal_with_exit_code_0() -> None:
             break
     address = lines[-1].rsplit("address=", 1)[1].split()[0]
     assert cometmq("healthcheck", "--endpoint", address).returncode == 0
+    both = cometmq("healthcheck", "--endpoint", f"{address};{closed_port}")
+    assert (both.returncode, both.stdout) == (3, f"{address} is serving.\n"), "one of two"
+    assert f"{closed_port} is not healthy" in both.stderr
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 0
