@@ -39,10 +39,20 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+#: Files that share a session of Spark, by worker: each session needs half a minute of CPU to become
+#: fast.
+SPARK_FILES = {
+    "spark 1": ("gate", "rebuild", "secured", "sink", "source"),
+    "spark 2": ("golden", "pipeline_commands", "stream", "wire", "worked_example"),
+}
+_SPARK_GROUPS = {
+    f"pipeline/test_{name}.py": group for group, names in SPARK_FILES.items() for name in names
+}
 #: Files that occupy a worker for a minute or more, longest first, so that none runs alone at the
 #: end.
 LONG_FILES = (
     "containers/test_compose.py",
+    *_SPARK_GROUPS,
     "front/test_native_soak.py",
     "drills/test_table_network.py",
     "drills/test_random.py",
@@ -53,8 +63,6 @@ LONG_FILES = (
     "drills/test_table_power.py",
     "drills/test_table_messages.py",
     "pipeline/test_kills.py",
-    "pipeline/test_worked_example.py",
-    "pipeline/test_gate.py",
     "pipeline/test_ending.py",
     "interop/test_other_clients.py",
     "drills/test_kill9.py",
@@ -74,11 +82,14 @@ _sharing: set[Path] = set()
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Sends the tests of a file to one worker; tests of `INDEPENDENT_FILES` go to any worker."""
+    """Sends the tests of a file, or of a group of `SPARK_FILES`, to one worker; tests of
+    `INDEPENDENT_FILES` go to any worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return nodeid if file.endswith(INDEPENDENT_FILES) else file
+        if file.endswith(INDEPENDENT_FILES):
+            return nodeid
+        return _SPARK_GROUPS.get(file.removeprefix("tests/"), file)
 
 
 def pytest_configure(config: pytest.Config) -> None:

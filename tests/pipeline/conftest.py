@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from cometmq.tests.conftest import SPARK_FILES
 from cometmq.tests.formats import cases
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Raise the timeout: a JVM starts in ten seconds, or in minutes on a busy machine."""
+    grouped = {f"test_{name}.py" for names in SPARK_FILES.values() for name in names}
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+        if "spark" not in getattr(item, "fixturenames", ()):
+            continue
+        if item.path.name not in grouped:
+            raise pytest.UsageError(f"{item.path.name} uses Spark: add it to SPARK_FILES")
+        if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))
 
 

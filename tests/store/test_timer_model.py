@@ -159,6 +159,8 @@ class TimerMachine(RuleBasedStateMachine):
         for out_ms, offset, cancels in self.topic.due[: self.enqueued]:
             index = self.timers.wheel.index(out_ms)
             known = slots.get(index)
+            if known is not None and known[0] > out_ms:
+                continue  # it was due: messages of a later turn of the wheel wait there
             if known is None or known[0] != out_ms:
                 known = slots[index] = (out_ms, [])
             known[1].append((offset, cancels))
