@@ -49,7 +49,8 @@ def call(
     address: str, path: str, request: Any, answer: type[Any], within_s: float = WITHIN_S
 ) -> Any:
     """Make one unary call. Raises grpc.RpcError."""
-    method = _channel(address).unary_unary(
+    channel = _channel(address)
+    method = channel.unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=answer.FromString,
@@ -59,8 +60,10 @@ def call(
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             # The next call opens a new channel. A call on a channel that has failed returns at
-            # once, and gRPC continues to connect only while a call waits.
-            forget(address)
+            # once, and gRPC continues to connect only while a call waits. Other threads may be
+            # using the channel: the last of them closes it.
+            if _channels.get(address) is channel:
+                _channels.pop(address, None)
         raise
 
 
