@@ -58,12 +58,12 @@ def call(
     try:
         return method(request, timeout=within_s, metadata=_METADATA)
     except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            # The next call opens a new channel. A call on a channel that has failed returns at
-            # once, and gRPC continues to connect only while a call waits. Other threads may be
-            # using the channel: the last of them closes it.
-            if _channels.get(address) is channel:
-                _channels.pop(address, None)
+        # The next call opens a new channel. A call on a channel that has failed returns at once,
+        # and gRPC continues to connect only while a call waits. Other threads may be using the
+        # channel: the last of them closes it.
+        failed = error.code() is grpc.StatusCode.UNAVAILABLE
+        if failed and _channels.get(address) is channel:
+            _channels.pop(address, None)
         raise
 
 
