@@ -2,7 +2,8 @@
 
 Promises: a system topic has the name and size of Apache's, so that Apache finds it where it expects
 it (docs/formats/store-format.md, section 12.3); it does not count against `maxTopics`; clients can
-neither send to it nor receive from it (`messages/validation.py: check_topic`).
+neither send to it nor receive from it, except classic ones with `OPEN_TOPICS`
+(`messages/validation.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A queue of a log that still has the checkpoint's mark (`marks.py`) has lost mess
 above its next offset. It was deleted and created again if the message before its next offset lies
 behind the mark. A log without the mark was restored from a backup or lost its end: messages stored
 after the mark's time are new ones, in whatever offsets, and those before it are the common history.
-(A broker stores no message earlier than the one before it. The clock of the broker that goes on
-must not be behind the store time of the mark.)
+Store times follow the clock: one that was set back behind the mark's store time makes new messages
+look old, and only failOnDataLoss=true reports them.
 
 A queue that the checkpoint does not have was empty when the mark was the log's end. If it begins
 above 0 and the log was deleted beyond the mark, its first messages are lost.

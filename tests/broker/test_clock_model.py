@@ -182,7 +182,7 @@ class Model:
         self.subscribe()
 
     async def check(self) -> None:
-        """Check that everything comes within its own time, and timers when the clock says so."""
+        """Check that messages arrive within their own duration, and timers at their wall time."""
         await self.one.k.dispatched()
         await asyncio.sleep(0.01)
         await self.passes(OWN_MS)

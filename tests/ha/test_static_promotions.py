@@ -113,7 +113,7 @@ class StaticPair:
         return [one for one in self.look() if one.ha in {x.address for x in self.lives.values()}]
 
     def status(self) -> tuple[str, list[str]]:
-        """Return what `ha status` says of the group."""
+        """Return the state that `ha status` shows."""
         replicas = self.look()
         for one in replicas:
             one.refresh()

@@ -37,7 +37,7 @@ SEGMENT = 4096
 BEGIN_MS = 1_795_000_000_000
 BROKER = "broker-a"
 _BODY = b"x" * 900
-#: What a report says of a queue, of a part of the log, and of a log that was replaced.
+#: Forms of a report: of a queue, of a part of the log, and of a log that was replaced.
 _OF_QUEUE = re.compile(
     r"[Qq]ueue (\d+) of (\w+) \(broker-a\)[^:]*: messages (\d+) to (\d+) are (?:lost|not those)"
 )

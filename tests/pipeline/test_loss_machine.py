@@ -146,7 +146,7 @@ class Losses(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _past_losses(self, step: object) -> None:
-        """Run a step. After an error run it with failOnDataLoss=false, as the error says."""
+        """Run a step; after an error, run it again with failOnDataLoss=false."""
         assert callable(step)
         try:
             step()
