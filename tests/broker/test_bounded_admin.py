@@ -53,7 +53,7 @@ def request_of(name: str) -> Any:
 
 
 async def turns_of(root: Path, patch: pytest.MonkeyPatch, number: int) -> dict[str, int]:
-    """Return the calls in the busiest turn of each method of a broker with this number of objects."""
+    """Return the calls in the busiest turn of each method of a broker with `number` objects."""
     methods: list[Method] = []
     for name in ("administration", "reading"):
         make = getattr(services, name)
