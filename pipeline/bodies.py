@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from ..store.format.bodies import COMPRESSED, decompress
-from ..store.format.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6
+from ..store.format.record_layout import (
+    BORN_HOST_V6,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    STORE_HOST_V6,
+)
 from ..store.scan.columns import Columns
 from ..store.scan.raw import Integers, RawBytes
 from .inner_batch import WRAPPED, InnerMessage, unwrap

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from ..proto.addresses import host_port
-from ..store.format.record import (
+from ..store.format.record import unpack_host
+from ..store.format.record_layout import (
     BORN_HOST_V6,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     STORE_HOST_V6,
-    unpack_host,
 )
 from ..store.scan.columns import Columns
 from ..store.scan.raw import BytesTable, Integers, RawBytes

@@ -6,7 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from ..store.format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from ..store.format.record_layout import (
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from ..store.scan.columns import Columns, TopicTable
 from ..store.scan.properties import value_spans
 from ..store.scan.raw import BytesTable, Flags, Integers, RawBytes

@@ -23,18 +23,20 @@ from .format.lmq_queues import MULTI_DISPATCH
 from .format.properties import SCHEDULE_TOPIC, is_delayed
 from .format.queue_unit import UNIT, UNQUEUED
 from .format.record import (
-    BLANK_BYTES,
-    BORN_HOST_V6,
-    HOST_V4_BYTES,
     PROPERTIES_BYTES_MAX,
-    STORE_HOST_V6,
-    TRANSACTION_MASK,
     Message,
     encode,
     encode_sealed,
     record_size,
     tags_code,
     with_crc_room,
+)
+from .format.record_layout import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    HOST_V4_BYTES,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
 )
 from .format.results import AppendResult, Arrival, PutStatus
 from .format.topic_names import is_lmq

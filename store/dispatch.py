@@ -19,16 +19,24 @@ from msgspec import Struct
 from .format.errors import CorruptLogError
 from .format.lmq_queues import NUMBERS, lmq_units
 from .format.queue_unit import UNIT, UNQUEUED
-from .format.record import (
+from .format.record import tags_code
+from .format.record_layout import (
     BLANK,
     BLANK_BYTES,
+    BODY_LENGTH,
     FIXED,
     FIXED_V4,
+    MAGIC,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    SIZE,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
     TRANSACTION_MASK,
-    tags_code,
 )
 from .format.results import Arrival, PutStatus
 from .log.commit_log import CommitLog
@@ -62,14 +70,14 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
     data = segment.map
     fixed = FIXED_V4
     values = fixed.unpack_from(data, position)
-    if values[7] & 0x30:
-        fixed = FIXED[values[7] >> 4 & 3]
+    if values[SYS_FLAG] & 0x30:
+        fixed = FIXED[values[SYS_FLAG] >> 4 & 3]
         values = fixed.unpack_from(data, position)
-    size, magic = values[0], values[1]
+    size, magic = values[SIZE], values[MAGIC]
     if magic not in (MAGIC_V1, MAGIC_V2):
         offset = segment.start + position
         raise CorruptLogError(segment.path, offset, "a record should begin here.")
-    topic_at = position + fixed.size + values[14]
+    topic_at = position + fixed.size + values[BODY_LENGTH]
     if magic == MAGIC_V1:
         topic_at += 1
         topic_end = topic_at + data[topic_at - 1]
@@ -78,14 +86,15 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
         topic_end = topic_at + int.from_bytes(data[topic_at - 2 : topic_at], "big")
     topic = _topic(data[topic_at:topic_end])
     properties = data[topic_end + 2 : position + size]
-    offset, number, stored_ms = values[6], values[5], values[10]
+    offset, number = values[PHYSICAL_OFFSET], values[QUEUE_OFFSET]
+    stored_ms = values[STORE_TIMESTAMP]
     code = tags_code(topic, properties, stored_ms)
     ok = PutStatus.PUT_OK
-    arrivals = [Arrival(ok, offset, size, number, stored_ms, topic, values[3], code)]
+    arrivals = [Arrival(ok, offset, size, number, stored_ms, topic, values[QUEUE_ID], code)]
     if NUMBERS in properties:
         for name, light in lmq_units(topic, properties):
             arrivals.append(Arrival(ok, offset, size, light, stored_ms, name, 0, code))
-    return arrivals, values[7]
+    return arrivals, values[SYS_FLAG]
 
 
 class NativeUnits(Protocol):

@@ -36,36 +36,34 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
 from msgspec import Struct
 
-from .config.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
+from .config.store_config import StoreConfig
 from .format.checksum import crc32
-from .format.queue_unit import FILLER_SIZE, UNIT
-from .format.record import RECORD_BYTES_MIN
+from .format.queue_unit import FILLER_SIZE, UNIT, UNIT_BYTES
+from .format.record_layout import (
+    RECORD_BYTES_MIN,
+    SIZE_AND_OFFSET,
+    UNIT_FIELDS,
+    with_place,
+)
 from .format.results import ColdUnit, GetResult, GetStatus, StoredRecord
 from .format.topic_names import check_topic, is_lmq
 from .gaps import Gaps
 from .log.commit_log import CommitLog
 from .queue.consume_queue import ConsumeQueue
 from .queue.table import QueueTable
-from .queue.unit_repair import RECORD_HEAD, Found, UnitRepair
+from .queue.unit_repair import Found, UnitRepair
 from .record_check import RecordCheck
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 #: Later than all store times.
 _NEVER_MS: Final = (1 << 63) - 1
-#: A record's own size and physical offset; both must equal the unit's. (Light queues; for others
-#: the queue id and the queue offset too.)
-_SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
-#: Queue id, flag and queue offset of a record.
-_QUEUE_AND_NUMBER: Final = struct.Struct(">i4sq")
-_QUEUE_ID_AT: Final = 12
 _COMPARED_MAX: Final = 4096
 
 
@@ -146,7 +144,7 @@ class QueueReader:
         self._table = queues
         self._queues = queues.queues
         self._config = config
-        units = config.max_filter_message_size // CONSUME_QUEUE_UNIT_BYTES
+        units = config.max_filter_message_size // UNIT_BYTES
         self._filter_units_max = max(units, 1)
         #: Records within this distance of the log end count as being in memory.
         self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
@@ -326,7 +324,7 @@ class QueueReader:
             if (size != FILLER_SIZE or offset) and not self._examine_one(batch, offset, size, code):
                 return
             batch.number += 1
-            at += CONSUME_QUEUE_UNIT_BYTES
+            at += UNIT_BYTES
 
     def _examine_common(self, batch: _Batch, units: bytes, at: int, native: NativeRecords) -> int:
         """Examine units of the common form in the segment of the first; return their bytes."""
@@ -348,7 +346,7 @@ class QueueReader:
             batch.seen = seen
         if full:
             batch.end = batch.number
-        return examined * CONSUME_QUEUE_UNIT_BYTES
+        return examined * UNIT_BYTES
 
     def _examine_one(self, batch: _Batch, offset: int, size: int, code: int) -> bool:
         """Add the record of a unit to the batch if it matches; return False if the unit must be
@@ -396,10 +394,10 @@ class QueueReader:
         queue, at = batch.queue, offset - batch.begin
         if at < 0 or offset + size > batch.stop:
             return b""
-        if is_lmq(queue.topic):
-            same = _SIZE_AND_OFFSET.unpack_from(batch.data, at) == (size, offset)
+        if is_lmq(queue.topic):  # queue id and queue offset are those of the message's own queue
+            same = SIZE_AND_OFFSET.unpack_from(batch.data, at) == (size, offset)
         else:
-            head = RECORD_HEAD.unpack_from(batch.data, at)
+            head = UNIT_FIELDS.unpack_from(batch.data, at)
             same = head == (size, queue.queue_id, batch.number, offset)
         if not same:
             return b""
@@ -457,7 +455,7 @@ class QueueReader:
         """Return a record with the queue id and the queue offset of the unit in place of its own;
         b"" for a record that has its own unit."""
         record = self._log.read(offset, size)
-        _, queue_id, own_number, _ = RECORD_HEAD.unpack_from(record)
+        _, queue_id, own_number, _ = UNIT_FIELDS.unpack_from(record)
         other = self._queues.get((queue.topic, queue_id))
         if (
             other is not None
@@ -466,11 +464,7 @@ class QueueReader:
         ):
             return b""
         self.check.mismatches["queue"] += 1
-        return (
-            record[:_QUEUE_ID_AT]
-            + _QUEUE_AND_NUMBER.pack(queue.queue_id, record[16:20], number)
-            + record[_QUEUE_ID_AT + _QUEUE_AND_NUMBER.size :]
-        )
+        return with_place(record, queue.queue_id, number)
 
     def _is_withheld(self, offset: int, size: int) -> bool:
         """Return whether the record lies in a damaged block."""

@@ -33,25 +33,23 @@ from .format.properties import (
     property_value,
     tags_code,
 )
-from .format.record import (
+from .format.record import CRC_NAME, CRC_TAIL_BYTES, property_crc_ok
+from .format.record_layout import (
+    BODY_LENGTH,
+    CHECKED_FIELDS,
     CRC_MASK,
-    CRC_NAME,
-    CRC_TAIL_BYTES,
     FIXED,
     FIXED_V4,
     MAGIC_V1,
     MAGIC_V2,
-    property_crc_ok,
+    STORE_TIMESTAMP,
+    physical_offset,
 )
 from .format.topic_names import is_lmq
 from .queue.consume_queue import ConsumeQueue
 
-#: Magic, checksum of the body, system flag, store time and length of the body, for IPv4 hosts.
-_CHECKED: Final = struct.Struct(">4xiI24xi16xq20xi")
 _LENGTH_16: Final = struct.Struct(">H")
 _IPV6: Final = 0x30
-_STORE_TIMESTAMP, _BODY_LENGTH = 10, 14
-_PHYSICAL_OFFSET: Final = slice(28, 36)
 _CRC_NAME_AT: Final = slice(-CRC_TAIL_BYTES, -CRC_TAIL_BYTES + len(CRC_NAME))
 #: Up to this size a copy of the body is cheaper than a view of it.
 _COPIED_MAX: Final = 1 << 16
@@ -62,7 +60,6 @@ _TAGS_MAX: Final = 4096
 _STEPS_MAX: Final = 10_000
 #: Returns the physical offsets of the index entries of a hash and a range of store times.
 FindEntries = Callable[[int, int, int], Iterator[int]]
-assert _CHECKED.size == FIXED_V4.size
 
 
 class RecordCheck:
@@ -80,7 +77,7 @@ class RecordCheck:
     def wrong_part(self, queue: ConsumeQueue, record: bytes, code: int) -> str:
         """Return the part that is not as it was stored, or "". The record has the size of the unit,
         and `code` is the unit's tags code."""
-        magic, crc, sys_flag, _, length = _CHECKED.unpack_from(record)
+        magic, crc, sys_flag, _, length = CHECKED_FIELDS.unpack_from(record)
         end = FIXED_V4.size + length
         field = queue.topic_field
         properties_at = end + len(field) + _LENGTH_16.size
@@ -106,14 +103,14 @@ class RecordCheck:
 
     def _wrong_part(self, queue: ConsumeQueue, record: bytes, code: int) -> str:
         """Return the same for any record."""
-        magic, crc, sys_flag, stored_ms, length = _CHECKED.unpack_from(record)
+        magic, crc, sys_flag, stored_ms, length = CHECKED_FIELDS.unpack_from(record)
         begin = FIXED_V4.size
         if sys_flag & _IPV6:
             fixed = FIXED[sys_flag >> 4 & 3]
             if len(record) < fixed.size:
                 return "lengths"
             values = fixed.unpack_from(record)
-            begin, stored_ms, length = fixed.size, values[_STORE_TIMESTAMP], values[_BODY_LENGTH]
+            begin, stored_ms, length = fixed.size, values[STORE_TIMESTAMP], values[BODY_LENGTH]
         end = begin + length
         light = is_lmq(queue.topic)
         if magic != queue.topic_magic and not (light and magic in (MAGIC_V1, MAGIC_V2)):
@@ -158,7 +155,7 @@ class RecordCheck:
         """Return whether the index has the record under its unique key, and not under its tag."""
         self.mismatches["tags_code"] += 1
         unique, tag = (property_value(properties, name) for name in (b"UNIQ_KEY", b"TAGS"))
-        place = int.from_bytes(record[_PHYSICAL_OFFSET], "big")
+        place = physical_offset(record)
         found = [
             self._is_indexed(f"{topic}{sign}{key.decode(errors='replace')}", place, stored_ms)
             for sign, key in (("#", unique), ("#T#", tag))

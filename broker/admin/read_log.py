@@ -17,7 +17,13 @@ from zlib import crc32
 from ...proto import v1, v2
 from ...proto.errors import WireError
 from ...store.format.errors import OffsetOutOfRangeError
-from ...store.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ...store.format.record_layout import (
+    BLANK,
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+)
 from ..slices import Slices
 
 if TYPE_CHECKING:

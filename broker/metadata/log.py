@@ -18,13 +18,15 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ...store.format.errors import RecordFormatError, StoreError
 from ...store.format.record import (
-    BLANK,
-    HOST_V4_BYTES,
-    MAGIC_BLANK,
     Message,
     Record,
     decode,
     encode_properties,
+)
+from ...store.format.record_layout import (
+    BLANK,
+    HOST_V4_BYTES,
+    MAGIC_BLANK,
 )
 from ...store.format.results import PutStatus
 from .codec import (

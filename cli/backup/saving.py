@@ -16,7 +16,10 @@ from zlib import crc32
 
 from ... import __version__
 from ...proto import paths, v1
-from ...store.format.record import BLANK, MAGIC_BLANK
+from ...store.format.record_layout import (
+    BLANK,
+    MAGIC_BLANK,
+)
 from ..cluster.broker_groups import BrokerGroups, answers
 from ..cluster.definition_files import exported
 from ..connection import Connection

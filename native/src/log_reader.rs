@@ -8,7 +8,10 @@ use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
-use crate::record_layout::{FIXED_BYTES, HOSTS_V6, MAGIC_V1, RECORD_BYTES_MIN};
+use crate::record_layout::{
+    i32_in, i64_in, BODY_LENGTH, FIXED_BYTES, HOSTS_V6, MAGIC, MAGIC_V1, PHYSICAL_OFFSET, QUEUE_ID,
+    QUEUE_OFFSET, RECORD_BYTES_MIN, SIZE, STORE_TIMESTAMP, SYS_FLAG,
+};
 
 /// Largest topic and properties with their lengths: more is not copied.
 const TEXT_BYTES_MAX: usize = 1 + u8::MAX as usize + 2 + u16::MAX as usize;
@@ -92,17 +95,17 @@ impl<B: Bytes> LogReader<B> {
         }
         self.data.copy(at, at + FIXED_BYTES, &mut self.head);
         let head = &self.head;
-        let size = i32_at(head, 0);
+        let size = i32_in(head, SIZE)?;
         let end = at.checked_add(usize::try_from(size).ok()?)?;
         if end - at < RECORD_BYTES_MIN || end > self.limit {
             return None;
         }
-        let sys_flag = i32_at(head, 36);
-        let offset = i64_at(head, 28);
-        let is_common = i32_at(head, 4) as u32 == MAGIC_V1
+        let sys_flag = i32_in(head, SYS_FLAG)?;
+        let offset = i64_in(head, PHYSICAL_OFFSET)?;
+        let is_common = i32_in(head, MAGIC)? as u32 == MAGIC_V1
             && sys_flag & HOSTS_V6 == 0
             && self.base.checked_add(i64::try_from(at).ok()?) == Some(offset);
-        let body_length = usize::try_from(i32_at(head, 84)).ok()?;
+        let body_length = usize::try_from(i32_in(head, BODY_LENGTH)?).ok()?;
         let text_start = (at + FIXED_BYTES).checked_add(body_length)?;
         if !is_common || text_start + 3 > end || end - text_start > TEXT_BYTES_MAX {
             return None;
@@ -112,26 +115,21 @@ impl<B: Bytes> LogReader<B> {
         let (topic, rest) = rest.split_at_checked(usize::from(*topic_length))?;
         let (length, properties) = rest.split_first_chunk()?;
         let head = &self.head;
-        (usize::from(u16::from_be_bytes(*length)) == properties.len()).then(|| LogRecord {
+        if usize::from(u16::from_be_bytes(*length)) != properties.len() {
+            return None;
+        }
+        Some(LogRecord {
             end,
             size,
             offset,
-            queue_id: i32_at(head, 12),
-            queue_offset: i64_at(head, 20),
+            queue_id: i32_in(head, QUEUE_ID)?,
+            queue_offset: i64_in(head, QUEUE_OFFSET)?,
             sys_flag,
-            store_ms: i64_at(head, 56),
+            store_ms: i64_in(head, STORE_TIMESTAMP)?,
             topic,
             properties,
         })
     }
-}
-
-fn i32_at(data: &[u8], at: usize) -> i32 {
-    i32::from_be_bytes(data[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn i64_at(data: &[u8], at: usize) -> i64 {
-    i64::from_be_bytes(data[at..at + 8].try_into().expect("eight bytes"))
 }
 
 #[cfg(test)]
@@ -149,20 +147,20 @@ pub mod tests {
     /// Make a record of queue 3 with queue offset 77.
     pub fn record(offset: i64, sys_flag: i32, topic: &[u8], properties: &[u8]) -> Vec<u8> {
         let mut data = vec![0; FIXED_BYTES];
-        data[4..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
-        data[12..16].copy_from_slice(&3_i32.to_be_bytes());
-        data[20..28].copy_from_slice(&77_i64.to_be_bytes());
-        data[28..36].copy_from_slice(&offset.to_be_bytes());
-        data[36..40].copy_from_slice(&sys_flag.to_be_bytes());
-        data[56..64].copy_from_slice(&1_700_000_000_000_i64.to_be_bytes());
-        data[84..88].copy_from_slice(&4_i32.to_be_bytes());
+        data[MAGIC].copy_from_slice(&MAGIC_V1.to_be_bytes());
+        data[QUEUE_ID].copy_from_slice(&3_i32.to_be_bytes());
+        data[QUEUE_OFFSET].copy_from_slice(&77_i64.to_be_bytes());
+        data[PHYSICAL_OFFSET].copy_from_slice(&offset.to_be_bytes());
+        data[SYS_FLAG].copy_from_slice(&sys_flag.to_be_bytes());
+        data[STORE_TIMESTAMP].copy_from_slice(&1_700_000_000_000_i64.to_be_bytes());
+        data[BODY_LENGTH].copy_from_slice(&4_i32.to_be_bytes());
         data.extend(b"body");
         data.push(topic.len() as u8);
         data.extend(topic);
         data.extend((properties.len() as u16).to_be_bytes());
         data.extend(properties);
         let size = data.len() as i32;
-        data[..4].copy_from_slice(&size.to_be_bytes());
+        data[SIZE].copy_from_slice(&size.to_be_bytes());
         data
     }
 
@@ -190,14 +188,14 @@ pub mod tests {
         let good = record(1_000, 0, b"T", b"KEYS\x01a\x02");
         assert!(reader(&good).record_at(0).is_some());
         for (at, byte) in [
-            (3, 200),
-            (4, 0),
-            (30, 1),
-            (39, 0x10),
-            (39, 0x20),
-            (84, 0x80),
-            (92, 200),
-            (95, 9),
+            (SIZE.end - 1, 200),
+            (MAGIC.start, 0),
+            (PHYSICAL_OFFSET.start + 2, 1),
+            (SYS_FLAG.end - 1, 0x10),
+            (SYS_FLAG.end - 1, 0x20),
+            (BODY_LENGTH.start, 0x80),
+            (FIXED_BYTES + 4, 200),
+            (FIXED_BYTES + 7, 9),
         ] {
             let mut data = good.clone();
             data[at] = byte;

@@ -10,7 +10,9 @@ use pyo3::types::PyBytes;
 
 use crate::log_reader::{read_segment, Bytes, LogReader, LogRecord};
 use crate::queue_read::tags_code;
-use crate::record_layout::{TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK};
+use crate::record_layout::{
+    put_unit, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK,
+};
 
 /// The third field of its units may be a due time.
 const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
@@ -123,9 +125,7 @@ impl Units {
             return None;
         }
         queue.next = next;
-        queue.units.extend(record.offset.to_be_bytes());
-        queue.units.extend(record.size.to_be_bytes());
-        queue.units.extend(code.to_be_bytes());
+        put_unit(&mut queue.units, record.offset, record.size, code);
         self.times_ms.push(record.store_ms);
         self.last = record.offset;
         Some(())
@@ -156,12 +156,13 @@ mod tests {
     use super::*;
     use crate::chance::{rounds, Chance};
     use crate::log_reader::tests::{reader, record};
+    use crate::record_layout::{QUEUE_OFFSET, UNIT_BYTES, UNIT_CODE};
 
     fn log(records: &[(i32, &[u8], i64, &[u8])]) -> Vec<u8> {
         let mut data = Vec::new();
         for (sys_flag, topic, number, properties) in records {
             let mut one = record(1_000 + data.len() as i64, *sys_flag, topic, properties);
-            one[20..28].copy_from_slice(&number.to_be_bytes());
+            one[QUEUE_OFFSET].copy_from_slice(&number.to_be_bytes());
             data.extend(one);
         }
         data
@@ -188,7 +189,10 @@ mod tests {
             .map(|queue| (queue.topic.as_str(), queue.first, queue.units.len()))
             .collect();
         assert_eq!(queues, [("A", 7, 40), ("B", 1, 20)]);
-        assert_eq!(found.queues[0].units[32..], 2_598_919_i64.to_be_bytes());
+        assert_eq!(
+            found.queues[0].units[UNIT_BYTES + UNIT_CODE.start..],
+            2_598_919_i64.to_be_bytes()
+        );
         assert_eq!(read(&data, 2).times_ms.len(), 2);
     }
 
@@ -240,7 +244,7 @@ mod tests {
                 };
                 let flags = chance.below(16) as i32;
                 let mut one = record(1_000 + data.len() as i64, flags, topic, &properties);
-                one[20..28].copy_from_slice(&number.to_be_bytes());
+                one[QUEUE_OFFSET].copy_from_slice(&number.to_be_bytes());
                 data.extend(one);
             }
             chance.mutate(&mut data);
@@ -248,7 +252,7 @@ mod tests {
             let units: usize = found.queues.iter().map(|queue| queue.units.len()).sum();
             let count = found.times_ms.len();
             assert!(found.end <= data.len() && count <= 4, "seed {seed}");
-            assert_eq!(units, 20 * count, "seed {seed}");
+            assert_eq!(units, UNIT_BYTES * count, "seed {seed}");
         }
     }
 }

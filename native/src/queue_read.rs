@@ -9,10 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet, PyList, PySlice};
 
 use crate::record_layout::{
-    FIXED_BYTES, HOSTS_V6, MAGIC_V1, MAGIC_V2, PAIR_END, RECORD_BYTES_MIN, TOPIC_BYTES_V1_MAX,
+    i32_in, i64_in, BODY_CRC, BODY_LENGTH, FIXED_BYTES, HOSTS_V6, MAGIC, MAGIC_V1, MAGIC_V2,
+    PAIR_END, PHYSICAL_OFFSET, QUEUE_ID, QUEUE_OFFSET, RECORD_BYTES_MIN, SIZE, SYS_FLAG,
+    TOPIC_BYTES_V1_MAX, UNIT_BYTES, UNIT_CODE, UNIT_OFFSET, UNIT_SIZE,
 };
 
-const UNIT_BYTES: usize = 20;
 const FILLER_SIZE: i32 = i32::MAX;
 const CRC_NAME: &[u8] = b"__CRC32#\x01";
 /// The checksum at the end of the properties: name, ten digits, end of the pair.
@@ -112,9 +113,9 @@ impl Unit {
     fn parse(raw: &[u8], number: i64) -> Option<Self> {
         Some(Self {
             number,
-            offset: i64_at(raw, 0)?,
-            size: i32_at(raw, 8)?,
-            code: i64_at(raw, 12)?,
+            offset: i64_in(raw, UNIT_OFFSET)?,
+            size: i32_in(raw, UNIT_SIZE)?,
+            code: i64_in(raw, UNIT_CODE)?,
         })
     }
 
@@ -133,20 +134,20 @@ impl Unit {
         } else {
             MAGIC_V2
         };
-        let head = i32_at(record, 0) == Some(self.size)
-            && i32_at(record, 4) == Some(magic as i32)
-            && i32_at(record, 12) == Some(queue_id)
-            && i64_at(record, 20) == Some(self.number)
-            && i64_at(record, 28) == Some(self.offset);
+        let head = i32_in(record, SIZE) == Some(self.size)
+            && i32_in(record, MAGIC) == Some(magic as i32)
+            && i32_in(record, QUEUE_ID) == Some(queue_id)
+            && i64_in(record, QUEUE_OFFSET) == Some(self.number)
+            && i64_in(record, PHYSICAL_OFFSET) == Some(self.offset);
         head && self.parts_are_sound(record, topic).unwrap_or(false)
     }
 
     fn parts_are_sound(&self, record: &[u8], topic: &[u8]) -> Option<bool> {
-        let crc = i32_at(record, 8)?;
-        if i32_at(record, 36)? & HOSTS_V6 != 0 || self.size as usize != record.len() {
+        let crc = i32_in(record, BODY_CRC)?;
+        if i32_in(record, SYS_FLAG)? & HOSTS_V6 != 0 || self.size as usize != record.len() {
             return None;
         }
-        let end = FIXED_BYTES.checked_add(usize::try_from(i32_at(record, 84)?).ok()?)?;
+        let end = FIXED_BYTES.checked_add(usize::try_from(i32_in(record, BODY_LENGTH)?).ok()?)?;
         let body = record.get(FIXED_BYTES..end)?;
         let rest = record[end..].strip_prefix(topic)?;
         let (length, properties) = rest.split_first_chunk::<2>()?;
@@ -179,16 +180,6 @@ pub fn tags_code(properties: &[u8]) -> Option<i64> {
     Some(hash.into())
 }
 
-fn i32_at(data: &[u8], at: usize) -> Option<i32> {
-    let bytes = data.get(at..at + 4)?;
-    bytes.try_into().ok().map(i32::from_be_bytes)
-}
-
-fn i64_at(data: &[u8], at: usize) -> Option<i64> {
-    let bytes = data.get(at..at + 8)?;
-    bytes.try_into().ok().map(i64::from_be_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +192,7 @@ mod tests {
         let mut data = record(0, body, properties);
         let mut sum = Crc::new();
         sum.update(body);
-        data[8..12].copy_from_slice(&(sum.sum() & 0x7FFF_FFFF).to_be_bytes());
+        data[BODY_CRC].copy_from_slice(&(sum.sum() & 0x7FFF_FFFF).to_be_bytes());
         let code = tags_code(properties).unwrap_or(0);
         let unit = Unit {
             number: 77,
@@ -228,8 +219,8 @@ mod tests {
         let (data, unit) = sealed(b"body", b"TAGS\x01TagA\x02");
         assert!(unit.is_sound(&data, 3, TOPIC));
         assert!(!unit.is_sound(&data, 4, TOPIC));
-        let topic_and_lengths = 92..96;
-        for at in (0..16).chain(20..36).chain(84..92).chain(topic_and_lengths) {
+        let head = (SIZE.start..QUEUE_ID.end).chain(QUEUE_OFFSET.start..PHYSICAL_OFFSET.end);
+        for at in head.chain(BODY_LENGTH.start..data.len()) {
             let mut damaged = data.clone();
             damaged[at] ^= 0x40;
             assert!(!unit.is_sound(&damaged, 3, TOPIC), "{at}");

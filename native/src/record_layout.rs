@@ -1,4 +1,52 @@
-//! The layout of a record of the commit log, as in `store/format/record.py`.
+//! The layout of a record of the commit log, and of its unit in a consume queue, as in
+//! `store/format/record_layout.py` and `store/format/queue_unit.py`. Integers are big-endian.
+
+use std::ops::Range;
+
+/// Positions of the fields of a record with IPv4 hosts.
+pub const SIZE: Range<usize> = 0..4;
+/// Version of the record.
+pub const MAGIC: Range<usize> = 4..8;
+/// CRC-32 of the body, with the top bit cleared.
+pub const BODY_CRC: Range<usize> = 8..12;
+/// Number of the queue.
+pub const QUEUE_ID: Range<usize> = 12..16;
+/// Number of the unit.
+pub const QUEUE_OFFSET: Range<usize> = 20..28;
+/// The record's own position in the log.
+pub const PHYSICAL_OFFSET: Range<usize> = 28..36;
+/// Bits of compression, transaction and hosts.
+pub const SYS_FLAG: Range<usize> = 36..40;
+/// Time of the append in ms.
+pub const STORE_TIMESTAMP: Range<usize> = 56..64;
+/// Bytes of the body.
+pub const BODY_LENGTH: Range<usize> = 84..FIXED_BYTES;
+
+/// Bytes of a unit.
+pub const UNIT_BYTES: usize = 20;
+/// Positions of the fields of a unit: of its record in the log, ...
+pub const UNIT_OFFSET: Range<usize> = 0..8;
+/// ... the record's size, ...
+pub const UNIT_SIZE: Range<usize> = 8..12;
+/// ... and the hash of its tags.
+pub const UNIT_CODE: Range<usize> = 12..UNIT_BYTES;
+
+/// Return the integer of a field of 4 bytes; None if the data is too short.
+pub fn i32_in(data: &[u8], field: Range<usize>) -> Option<i32> {
+    data.get(field)?.try_into().ok().map(i32::from_be_bytes)
+}
+
+/// Return the integer of a field of 8 bytes; None if the data is too short.
+pub fn i64_in(data: &[u8], field: Range<usize>) -> Option<i64> {
+    data.get(field)?.try_into().ok().map(i64::from_be_bytes)
+}
+
+/// Append a unit.
+pub fn put_unit(units: &mut Vec<u8>, offset: i64, size: i32, code: i64) {
+    units.extend_from_slice(&offset.to_be_bytes());
+    units.extend_from_slice(&size.to_be_bytes());
+    units.extend_from_slice(&code.to_be_bytes());
+}
 
 /// Magic code of a record whose topic has at most `TOPIC_BYTES_V1_MAX` bytes.
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;

@@ -13,7 +13,8 @@ use flate2::Crc;
 
 use crate::classic_send::ClassicSend;
 use crate::record_layout::{
-    FIXED_BYTES, HOST_BYTES, MAGIC_V1, MAGIC_V2, SYS_COMPRESSED, TOPIC_BYTES_V1_MAX,
+    put_unit, FIXED_BYTES, HOST_BYTES, MAGIC_V1, MAGIC_V2, SYS_COMPRESSED, TOPIC_BYTES_V1_MAX,
+    UNIT_BYTES,
 };
 use crate::sent::{self, Sent};
 use crate::wire_fields::{put_varint, varint_bytes};
@@ -119,7 +120,7 @@ pub struct Units {
 
 impl Units {
     fn next(&self) -> i64 {
-        self.first + (self.data.len() / 20) as i64
+        self.first + (self.data.len() / UNIT_BYTES) as i64
     }
 }
 
@@ -524,10 +525,8 @@ impl<L: Lookups> Work<'_, L> {
         let size = record_bytes(template, record.body.len(), properties_bytes) as u32;
         let units = &mut self.plan.units[queue];
         let number = units.next();
-        units.data.extend_from_slice(&offset.to_be_bytes());
-        units.data.extend_from_slice(&size.to_be_bytes());
         let code = i64::from(java_hash(record.tag));
-        units.data.extend_from_slice(&code.to_be_bytes());
+        put_unit(&mut units.data, offset, size as i32, code);
         let mut crc = Crc::new();
         crc.update(record.body);
         let name = template.name.as_bytes();
@@ -895,7 +894,7 @@ mod tests {
             );
             assert!(end <= 3_000 && plan.ends.last().is_none_or(|last| *last == end));
             let units: usize = plan.units.iter().map(|units| units.data.len()).sum();
-            assert_eq!(units, 20 * plan.records, "seed {seed}");
+            assert_eq!(units, UNIT_BYTES * plan.records, "seed {seed}");
         }
     }
 

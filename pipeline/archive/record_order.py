@@ -11,7 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...store.format.record import BORN_HOST_V6, HOST_V4_BYTES, STORE_HOST_V6
+from ...store.format.record_layout import (
+    BORN_HOST_V6,
+    HOST_V4_BYTES,
+    STORE_HOST_V6,
+)
 from ...store.scan.walk import Columns, RawBytes
 
 Integers = npt.NDArray[np.int64]

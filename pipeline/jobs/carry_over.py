@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...store.format.dtypes import INDEX_ENTRY, QUEUE_UNIT
 from ...store.format.index_file import (
     ENTRY,
     HEADER,
@@ -28,18 +29,14 @@ from ...store.format.index_file import (
 )
 from ...store.format.index_keys import Entries
 from ...store.format.layout import INDEX_FOLDER, QUEUE_FOLDER, is_file_name
-from ...store.format.queue_unit import FILLER_SIZE
+from ...store.format.queue_unit import FILLER_SIZE, UNIT_BYTES
 from ...store.format.topic_names import is_queue_name, queue_path
-from .queue_files import UNIT, UNIT_BYTES, QueueSizes, write_units
+from .queue_files import QueueSizes, write_units
 
 #: Units and entries per read.
 _UNITS: Final = 4096
 _ENTRIES: Final = 1 << 16
-_ENTRY: Final = np.dtype(
-    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
 _NO_END: Final = 1 << 62
-assert _ENTRY.itemsize == ENTRY.size
 
 
 def known_queues(store: str) -> list[tuple[str, int]]:
@@ -114,7 +111,7 @@ def _chunks(store: str, key: tuple[str, int]) -> Iterator[tuple[int, Any]]:
         try:
             with open(os.path.join(folder, name), "rb", buffering=0) as file:
                 while len(data := file.read(_UNITS * UNIT_BYTES)) >= UNIT_BYTES:
-                    units = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
+                    units = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], QUEUE_UNIT)
                     yield number, units
                     number += len(units)
         except FileNotFoundError:
@@ -174,7 +171,7 @@ def _entries_of(path: str, layout: IndexLayout, header: IndexHeader) -> Iterator
         for number in range(1, header.count, _ENTRIES):
             count = min(_ENTRIES, header.count - number)
             data = os.pread(file.fileno(), count * ENTRY.size, layout.entry_at(number))
-            rows: Any = np.frombuffer(data[: len(data) - len(data) % ENTRY.size], _ENTRY)
+            rows: Any = np.frombuffer(data[: len(data) - len(data) % ENTRY.size], INDEX_ENTRY)
             times = header.begin_timestamp_ms + rows["seconds"].astype(np.int64) * MS_PER_SECOND
             # The header has both ends in ms: the next file's times continue from the last one.
             if number == 1 and len(rows):

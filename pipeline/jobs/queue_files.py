@@ -13,14 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...store.format.dtypes import QUEUE_UNIT
 from ...store.format.layout import QUEUE_EXT_FOLDER, QUEUE_FOLDER, file_name
-from ...store.format.queue_unit import FILLER
-from ...store.format.queue_unit import UNIT as UNIT_STRUCT
+from ...store.format.queue_unit import FILLER, UNIT_BYTES
 from ...store.format.topic_names import queue_path
 
-UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-UNIT_BYTES: Final = UNIT_STRUCT.size
-assert UNIT.itemsize == UNIT_BYTES
 _DEFAULT_BYTES: Final = 6_000_000
 _DEFAULT_EXT_BYTES: Final = 48 << 20
 
@@ -79,5 +76,5 @@ def fill_front(out: str, sizes: QueueSizes, key: tuple[str, int], first: int) ->
     position = first * UNIT_BYTES
     count = (position % sizes.file_bytes) // UNIT_BYTES
     if count:
-        units = np.full(count, np.array([FILLER], UNIT)[0], UNIT)
+        units = np.full(count, np.array([FILLER], QUEUE_UNIT)[0], QUEUE_UNIT)
         write_units(out, sizes, key, first - count, units)

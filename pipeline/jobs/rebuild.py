@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...store.format.dtypes import QUEUE_UNIT
 from ...store.format.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
 from ...store.format.layout import INDEX_FOLDER
 from ...store.scan.lmq import lmq_rows
@@ -29,7 +30,7 @@ from ..errors import PipelineError
 from ..splits import SPLIT_BYTES, Split
 from .carry_over import carry_units, known_queues
 from .index_files import IndexSizes, index_sizes, merge_index, save_entries
-from .queue_files import UNIT, QueueSizes, fill_front, queue_sizes, write_units
+from .queue_files import QueueSizes, fill_front, queue_sizes, write_units
 from .queue_order import UnitRun, write_in_order
 from .running import Report, run_parts
 from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queue_rows, queued, unnamed
@@ -152,7 +153,7 @@ def _units(part: RebuildPart, rows: RecordColumns, codes: TagsCodes, done: Rebui
 def _unit_run(
     key: tuple[str, int, bool], numbers: Any, columns: Columns, codes: Any, which: Any
 ) -> UnitRun:
-    units = np.empty(len(which), UNIT)
+    units = np.empty(len(which), QUEUE_UNIT)
     units["offset"] = columns.physical_offset[which]
     units["size"] = columns.size[which]
     units["code"] = codes[which]

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ...store.format.dtypes import QUEUE_UNIT
 from ...store.format.layout import ABORT_FILE, file_name
 from ...store.format.queue_ext import is_address
-from ...store.format.queue_unit import FILLER_SIZE
+from ...store.format.queue_unit import FILLER_SIZE, UNIT_BYTES
 from ...store.format.topic_names import queue_path
 from ...store.scan.properties import TagsCodes
 from ..archive.planning import StoreSnapshot, grid_splits, snapshot
 from ..splits import SPLIT_BYTES, Split
-from .queue_files import UNIT, UNIT_BYTES, queue_sizes
+from .queue_files import queue_sizes
 from .running import Report, run_parts
 from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queue_rows, queued, unnamed
 
@@ -134,7 +135,7 @@ def _compare(part: VerifyPart, rows: RecordColumns, codes: TagsCodes, done: Veri
 def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -> Any:
     """Return the units with these numbers; zeros for missing ones."""
     folder = queue_path(root, *key)
-    found = np.zeros(len(numbers), UNIT)
+    found = np.zeros(len(numbers), QUEUE_UNIT)
     positions = numbers * UNIT_BYTES
     starts = positions - positions % file_bytes
     for start in np.unique(starts).tolist():
@@ -146,7 +147,7 @@ def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -
         except FileNotFoundError:
             continue
         data = data.ljust(high - low, b"\0")
-        found[which] = np.frombuffer(data, UNIT)[(positions[which] - low) // UNIT_BYTES]
+        found[which] = np.frombuffer(data, QUEUE_UNIT)[(positions[which] - low) // UNIT_BYTES]
     return found
 
 

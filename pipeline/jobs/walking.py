@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 
 from ...store.format.queue_unit import UNQUEUED
-from ...store.format.record import TRANSACTION_MASK
+from ...store.format.record_layout import (
+    TRANSACTION_MASK,
+)
 from ...store.format.topic_names import is_queue_name
 from ...store.scan.files import open_bytes
 from ...store.scan.properties import by_queue

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ...store.format.layout import REPLICA_FILE, REPLICA_FOLDER
+from ...store.format.record_layout import store_timestamp
 from ...store.format.slot_file import newest_slot
 from ...store.scan.files import open_bytes
 from ...store.scan.walk import sync, walk
@@ -21,7 +22,7 @@ from ..segments import Segment, segments
 from ..splits import brokers_of, split_segment
 from .log import AnySplit, BrokerLog, QueueName
 from .loss import report_loss
-from .marks import HEAD_BYTES, Mark, mark_of, stored_ms_of
+from .marks import HEAD_BYTES, Mark, mark_of
 from .queue_units import OpenFiles, Units, open_units, queues_of
 from .store_topics import topics_of
 
@@ -62,7 +63,7 @@ class _Store:
     def time_at(self, position: int) -> int:
         """Return the store time of the record at a physical offset; -1 if it is deleted."""
         head = self._head(position)
-        return stored_ms_of(head) if len(head) >= HEAD_BYTES else -1
+        return store_timestamp(head) if len(head) >= HEAD_BYTES else -1
 
     def mark_at(self, position: int) -> Mark | None:
         """Return the mark of the record at a physical offset; None if none is there."""

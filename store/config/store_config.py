@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ..format.queue_unit import UNIT_BYTES
 from .delay_levels import parse_levels
 
-CONSUME_QUEUE_UNIT_BYTES: Final = 20
 #: One extension unit without a bitmap, and the end mark behind it.
 CONSUME_QUEUE_EXT_BYTES_MIN: Final = 24
 FLUSH_DISK_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
@@ -282,10 +282,10 @@ class StoreConfig:
                 f"mappedFileSizeCommitLog is {self.mapped_file_size_commit_log}: "
                 f"a segment needs at least {SEGMENT_BYTES_MIN} bytes."
             )
-        if self.mapped_file_size_consume_queue < CONSUME_QUEUE_UNIT_BYTES:
+        if self.mapped_file_size_consume_queue < UNIT_BYTES:
             raise ValueError(
                 f"mappedFileSizeConsumeQueue is {self.mapped_file_size_consume_queue}: "
-                f"a queue file needs room for one unit of {CONSUME_QUEUE_UNIT_BYTES} bytes."
+                f"a queue file needs room for one unit of {UNIT_BYTES} bytes."
             )
         if not 0 < self.max_message_size <= MESSAGE_BYTES_MAX:
             raise ValueError(
@@ -426,7 +426,7 @@ class StoreConfig:
 
     @property
     def consume_queue_file_bytes(self) -> int:
-        unit = CONSUME_QUEUE_UNIT_BYTES
+        unit = UNIT_BYTES
         return -(-self.mapped_file_size_consume_queue // unit) * unit
 
     @property

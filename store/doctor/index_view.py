@@ -13,14 +13,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..format.dtypes import INDEX_ENTRY
 from ..format.errors import StoreError
 from ..format.index_file import ENTRY, HEADER, IndexHeader, IndexLayout, guess_layout
 from ..scan.files import open_bytes
 from .layout import Layout, Sizes
 
-ENTRY_DTYPE: Final = np.dtype(
-    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
 _CHUNK: Final = 1 << 16
 #: Size limit for guessing from a damaged file; above it `--index-slots` is needed.
 _GUESS_BYTES_MAX: Final = 1 << 20
@@ -43,7 +41,7 @@ class IndexView:
         self.header = IndexHeader.decode(whole)
         self.slots: npt.NDArray[Any] = np.frombuffer(whole, ">i4", layout.slots, HEADER.size)
         self.entries: npt.NDArray[Any] = np.frombuffer(
-            whole, ENTRY_DTYPE, layout.entries, layout.entries_at
+            whole, INDEX_ENTRY, layout.entries, layout.entries_at
         )
         self.count = self._used()
 
@@ -122,7 +120,7 @@ def _most_fitting(path: str) -> IndexLayout | None:
     for count in range(2, (units - 1) // 5 + 1):
         layout = IndexLayout(units - count * 5, count)
         slots = np.frombuffer(data, ">i4", layout.slots, HEADER.size)
-        entries = np.frombuffer(data, ENTRY_DTYPE, count, layout.entries_at)[1:]
+        entries = np.frombuffer(data, INDEX_ENTRY, count, layout.entries_at)[1:]
         number = np.arange(1, count)
         good = (entries["hash"] > 0) & (entries["offset"] >= 0) & (entries["seconds"] >= 0)
         good &= (entries["previous"] >= 0) & (entries["previous"] < number)

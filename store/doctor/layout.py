@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ..format.queue_unit import UNIT_BYTES
 from ..recovery import other_engines
 
-QUEUE_KINDS: Final = {"consumequeue": 20, "consumequeue_ext": 1, "batchconsumequeue": 46}
+QUEUE_KINDS: Final = {"consumequeue": UNIT_BYTES, "consumequeue_ext": 1, "batchconsumequeue": 46}
 #: Files and folders of the format.
 _FORMAT: Final = frozenset(
     (

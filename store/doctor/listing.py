@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..format.checkpoint import FILE_BYTES, Checkpoint
-from ..format.queue_unit import FILLER_SIZE
+from ..format.queue_unit import FILLER_SIZE, UNIT_BYTES
 from .index_view import IndexView, layouts_of
 from .layout import Layout, QueueFolder
 from .log_walk import LogWalk, first_record
@@ -94,7 +94,7 @@ def queues(layout: Layout) -> list[dict[str, Any]]:
 
 
 def _queue(layout: Layout, queue: QueueFolder, opened: OpenFiles) -> dict[str, Any]:
-    first = end = queue.files.start // 20
+    first = end = queue.files.start // UNIT_BYTES
     found = False
     for number, units in written_units(opened, queue):
         used = (units["size"] > 0).nonzero()[0]

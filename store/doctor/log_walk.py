@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..format.index_keys import BATCH_BYTES_MAX, KeyText, indexed
+from ..format.record_layout import AT, FLAG, PHYSICAL_OFFSET, QUEUE_ID, QUEUE_OFFSET
 from ..scan.files import open_bytes
 from ..scan.walk import Columns, LostRange, OnCorrupt, RawBytes, StopReason, TopicTable, walk
 from .layout import DataFile, Layout
@@ -151,8 +152,8 @@ def locate(layout: Layout, offset: int, part: str) -> tuple[str, int, int] | Non
             int(columns.topic_start[0]),
             int(columns.topic_start[0] + columns.topic_length[0]),
         ),
-        "queue_id": (position + 12, position + 16),
-        "queue_offset": (position + 20, position + 28),
+        "queue_id": (position + AT[QUEUE_ID], position + AT[FLAG]),
+        "queue_offset": (position + AT[QUEUE_OFFSET], position + AT[PHYSICAL_OFFSET]),
         "store_timestamp": (
             int(columns.store_host_start[0]) - 8,
             int(columns.store_host_start[0]),

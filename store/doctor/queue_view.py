@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..format.disk import data_ranges
+from ..format.dtypes import QUEUE_UNIT
+from ..format.queue_unit import UNIT_BYTES
 from .layout import DataFile, FileQueue, QueueFolder
 
-UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-UNIT_BYTES: Final = UNIT.itemsize
 _OPEN_MAX: Final = 256
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -79,7 +79,7 @@ def read_bytes(opened: OpenFiles, files: FileQueue, position: int, length: int) 
 
 def read_units(opened: OpenFiles, queue: QueueFolder, first: int, count: int) -> Units:
     data = read_bytes(opened, queue.files, first * UNIT_BYTES, count * UNIT_BYTES)
-    return np.frombuffer(data, UNIT)
+    return np.frombuffer(data, QUEUE_UNIT)
 
 
 def written_units(
@@ -101,7 +101,7 @@ def written_units(
                 size = min(_CHUNK_BYTES // UNIT_BYTES * UNIT_BYTES, high - at)
                 data = os.pread(descriptor, size, at)
                 data = data[: len(data) - len(data) % UNIT_BYTES]
-                yield (file.start + at) // UNIT_BYTES, np.frombuffer(data, UNIT)
+                yield (file.start + at) // UNIT_BYTES, np.frombuffer(data, QUEUE_UNIT)
 
 
 def unit_ranges(queue: QueueFolder, first: int, end: int) -> Iterator[tuple[Path, int, int]]:

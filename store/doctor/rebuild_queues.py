@@ -13,9 +13,12 @@ from typing import Final
 import numpy as np
 
 from ..format.disk import Disk
+from ..format.dtypes import QUEUE_UNIT
 from ..format.layout import file_name
-from ..format.queue_unit import FILLER, UNQUEUED
-from ..format.record import TRANSACTION_MASK
+from ..format.queue_unit import FILLER, UNIT_BYTES, UNQUEUED
+from ..format.record_layout import (
+    TRANSACTION_MASK,
+)
 from ..format.topic_names import is_lmq
 from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
@@ -23,7 +26,7 @@ from ..scan.raw import Integers
 from ..scan.walk import Columns, LostRange
 from .layout import Layout, QueueFolder
 from .log_walk import Batch, LogWalk
-from .queue_view import UNIT, UNIT_BYTES, OpenFiles, Units, written_units
+from .queue_view import OpenFiles, Units, written_units
 from .verify import Progress
 
 _DEFAULT_FILE_BYTES: Final = 6_000_000
@@ -63,7 +66,7 @@ class QueueWriter:
         start = position - position % self._size
         count = (position - start) // UNIT_BYTES
         if count:
-            filler = np.array([FILLER], UNIT)
+            filler = np.array([FILLER], QUEUE_UNIT)
             self._write(start // UNIT_BYTES, filler.tobytes() * count)
 
     def _write(self, first: int, data: bytes) -> None:
@@ -125,7 +128,7 @@ def _write_batch(
         writer = writers.get((batch.topics.names[topic_id], queue_id))
         if writer is None:
             continue
-        units = np.empty(len(rows), UNIT)
+        units = np.empty(len(rows), QUEUE_UNIT)
         units["offset"] = columns.physical_offset[rows]
         units["size"] = columns.size[rows]
         units["code"] = found[rows]
@@ -144,7 +147,7 @@ def _write_lmqs(
             if number < writer.next_number:
                 writer.restart()  # the queue was removed in between
             unit = (int(columns.physical_offset[row]), int(columns.size[row]), int(codes[row]))
-            writer.write(number, np.array([unit], UNIT))
+            writer.write(number, np.array([unit], QUEUE_UNIT))
 
 
 def _copy_old_units(

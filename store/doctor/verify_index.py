@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..format.index_file import HEADER, MS_PER_SECOND, IndexHeader
+from ..format.index_file import HEADER, MS_PER_SECOND, PREVIOUS_AT, SECONDS_AT, IndexHeader
 from ..format.index_keys import TAG, Entries
 from ..scan.files import open_bytes
 from .index_view import UNKNOWN, IndexView, layouts_of
@@ -282,9 +282,8 @@ class IndexCheck:
     def _report_seconds(self, file: IndexFileState, number: int, offset: int) -> None:
         begin = file.view.layout.entry_at(number)
         what = f"Entry {number} and the record at offset {offset} have different times."
-        self._findings.add(
-            file.name, begin + 12, begin + 16, what, "index_time", severity=file.severity
-        )
+        place = begin + SECONDS_AT, begin + PREVIOUS_AT
+        self._findings.add(file.name, *place, what, "index_time", severity=file.severity)
         record = locate(self._layout, offset, "store_timestamp")
         if record is not None and offset not in self._accused:
             self._accused.add(offset)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..format.index_file import ENTRY, PREVIOUS_AT
 from .index_view import IndexView, broken_chains
 from .problems import PROBLEM, Findings, span
 
@@ -35,12 +36,12 @@ def check_file(file: IndexFileState, findings: Findings) -> None:
     for number in broken:
         begin = view.layout.entry_at(number)
         what = f"Entry {number} does not name the one before it in its slot."
-        findings.add(file.name, begin + 16, begin + 20, what, "index_chain", severity=file.severity)
+        place = begin + PREVIOUS_AT, begin + ENTRY.size
+        findings.add(file.name, *place, what, "index_chain", severity=file.severity)
     for first, end in slots:
         what = f"Not the newest entry in {span('slot', first, end)}."
-        findings.add(
-            file.name, 40 + 4 * first, 40 + 4 * end, what, "index_slot", severity=file.severity
-        )
+        place = view.layout.slot_range(first, end)
+        findings.add(file.name, *place, what, "index_slot", severity=file.severity)
     if view.count <= 1:
         return
     used = int(np.count_nonzero(view.slots)) if not slots else header.slots_used

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..format.checkpoint import FILE_BYTES, Checkpoint
-from ..format.record import BLANK_BYTES
+from ..format.record_layout import (
+    BLANK_BYTES,
+)
 from ..recovery.rules import Finding as Question
 from ..recovery.rules import StopKind, Verdict, bytes_missing, flushed_beyond, judge
 from ..scan.files import open_bytes

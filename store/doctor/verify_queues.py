@@ -16,8 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..format.dtypes import QUEUE_UNIT
 from ..format.queue_unit import FILLER_SIZE, UNQUEUED
-from ..format.record import TRANSACTION_MASK
+from ..format.record_layout import (
+    TRANSACTION_MASK,
+)
 from ..format.topic_names import is_lmq, is_queue_name
 from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
@@ -26,7 +29,7 @@ from ..scan.walk import Columns
 from .layout import Layout, QueueFolder
 from .log_walk import Batch, locate, segment_of
 from .problems import FINDINGS_MAX, NOTE, PROBLEM, Findings, span
-from .queue_view import UNIT, OpenFiles, Units, read_units, unit_ranges, written_units
+from .queue_view import OpenFiles, Units, read_units, unit_ranges, written_units
 from .verify_ext import ExtCheck
 from .verify_log import LogVerdict
 
@@ -177,7 +180,7 @@ class QueueCheck:
         one_by_one: list[Units] = [
             read_units(self._opened, folder, number, 1)
             if 0 <= number < _NUMBER_END
-            else np.zeros(1, UNIT)
+            else np.zeros(1, QUEUE_UNIT)
             for number in numbers.tolist()
         ]
         return np.concatenate(one_by_one)

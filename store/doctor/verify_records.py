@@ -16,19 +16,24 @@ from zlib import crc32
 import numpy as np
 
 from ..format.index_keys import KeyText, indexed
-from ..format.record import CRC_MASK, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ..format.record import CRC_DIGITS, CRC_NAME, CRC_TAIL_BYTES
+from ..format.record_layout import (
+    AT,
+    BODY_CRC,
+    CRC_MASK,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+)
 from ..scan.raw import Flags, Integers
 from ..scan.walk import Columns
 from .log_walk import Batch
 from .problems import Findings
 
-TAIL_BYTES: Final = 20
-_TAIL_NAME: Final = np.frombuffer(b"__CRC32#\x01", np.uint8)
-_DIGITS: Final = slice(9, 19)
+_TAIL_NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
+_DIGITS: Final = slice(len(CRC_NAME), len(CRC_NAME) + CRC_DIGITS)
 _POWERS: Final = 10 ** np.arange(10, dtype=np.int64)
 _NONE: Final[Integers] = np.empty(0, np.int64)
 _HOUR_MS: Final = 3_600_000
-_CRC_AT: Final = 8  # position of the body's checksum in a record
 _NEARLY_BITS: Final = 3
 #: No writer leaves so many zero bytes in a row in a text.
 _ZERO_RUN: Final = bytes(8)
@@ -89,9 +94,9 @@ class RecordCheck:
         """Return which records have a CRC property; report mismatches."""
         columns, raw = batch.columns, batch.raw
         ends = columns.position + columns.size
-        long_enough = columns.properties_length >= TAIL_BYTES
-        starts = np.where(long_enough, ends - TAIL_BYTES, columns.position)
-        tails = raw.blocks(starts, TAIL_BYTES).view(np.uint8).reshape(-1, TAIL_BYTES)
+        long_enough = columns.properties_length >= CRC_TAIL_BYTES
+        starts = np.where(long_enough, ends - CRC_TAIL_BYTES, columns.position)
+        tails = raw.blocks(starts, CRC_TAIL_BYTES).view(np.uint8).reshape(-1, CRC_TAIL_BYTES)
         has: Flags = long_enough & (tails[:, : len(_TAIL_NAME)] == _TAIL_NAME).all(axis=1)
         some = np.flatnonzero(has)
         if not len(some):
@@ -108,11 +113,11 @@ class RecordCheck:
             ]
         )
         for at in np.flatnonzero(~readable | (real != said)).tolist():
-            begin, end = int(begins[at]), int(stops[at]) + TAIL_BYTES
+            begin, end = int(begins[at]), int(stops[at]) + CRC_TAIL_BYTES
             if not columns.crc_ok[some[at]]:
                 continue  # the body was reported already
             if not readable[at]:
-                what, begin = "The CRC property is not a number.", end - TAIL_BYTES
+                what, begin = "The CRC property is not a number.", end - CRC_TAIL_BYTES
             else:
                 what = "The record does not match the CRC in its last property."
             self._findings.add(file, begin, end, what, "record_crc")
@@ -144,7 +149,7 @@ class RecordCheck:
         ends = columns.position + columns.size
         for at in np.flatnonzero(before & ~tails).tolist():
             end = int(ends[at])
-            begin = max(end - TAIL_BYTES, int(columns.properties_start[at]))
+            begin = max(end - CRC_TAIL_BYTES, int(columns.properties_start[at]))
             if at + 1 == len(tails):
                 self._missing = (file, begin, end)
             elif tails[at + 1]:
@@ -164,7 +169,7 @@ def _damaged_part(data: memoryview, columns: Columns, at: int) -> tuple[int, int
     said = int(columns.body_crc[at])
     apart = (said ^ crc32(data[begin:end]) & CRC_MASK).bit_count()
     if said == 0 or apart <= _NEARLY_BITS:
-        field = int(columns.position[at]) + _CRC_AT
+        field = int(columns.position[at]) + AT[BODY_CRC]
         return field, field + 4
     return begin, end
 

@@ -38,6 +38,9 @@ from .properties import java_hash
 HEADER: Final = struct.Struct(">qqqqii")
 SLOT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">iqii")
+#: Positions in an entry.
+SECONDS_AT: Final = 12
+PREVIOUS_AT: Final = 16
 _NAME_DIGITS: Final = 17
 _INT_MAX: Final = (1 << 31) - 1
 MS_PER_SECOND: Final = 1000
@@ -73,6 +76,10 @@ class IndexLayout(Struct, frozen=True):
     def slot_at(self, hash_: int) -> int:
         """Return the byte position of the slot of a key hash."""
         return HEADER.size + hash_ % self.slots * SLOT.size
+
+    def slot_range(self, first: int, end: int) -> tuple[int, int]:
+        """Return the byte range of the slots [first, end)."""
+        return HEADER.size + first * SLOT.size, HEADER.size + end * SLOT.size
 
     def entry_at(self, number: int) -> int:
         return self.entries_at + number * ENTRY.size

@@ -21,7 +21,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from .record_layout import (
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+)
 
 Words = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]

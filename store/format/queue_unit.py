@@ -8,9 +8,13 @@ A filler is a unit without a record; its size is `FILLER_SIZE`.
 import struct
 from typing import Final
 
-from .record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from .record_layout import (
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 
 UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = UNIT.size
 FILLER_SIZE: Final = 0x7FFFFFFF
 FILLER: Final = (0, FILLER_SIZE, 0)
 #: Transaction states (`sysFlag & TRANSACTION_MASK`) of records that enter no consume queue.

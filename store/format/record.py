@@ -1,31 +1,9 @@
 """Record codec of the commit log: pure functions between bytes and `Message`, `Record`.
 
-bh, sh are 8 bytes for an IPv4 host and 20 for an IPv6 host; T is 1 (version 1) or 2 (version 2).
-
-offset     size  field
-     0        4  total size of the record, this field included; 0 = nothing written here yet
-     4        4  magic: version 1, version 2, or blank (the rest of the segment is unused)
-     8        4  CRC-32 of the body with the top bit cleared
-    12        4  queue id
-    16        4  flag of the user, opaque
-    20        8  queue offset (index of the unit; 0 for prepared and rollback records)
-    28        8  physical offset of this record
-    36        4  system flag (bits 4 and 5: born host, store host is IPv6)
-    40        8  born timestamp, ms
-    48       bh  born host: address, port
- 48+bh        8  store timestamp, ms
- 56+bh       sh  store host: address, port
-            4    reconsume times
-            8    prepared transaction offset
-            4    body length, then the body
-            T    topic length, then the topic (UTF-8)
-            2    properties length, then the properties
-
-All integers are big-endian (docs/formats/store-format.md, sections 2.1-2.5; blank: 2.6). Version 2
-is written exactly when the topic has more than 127 bytes, because
-version 1 reads its length as a signed byte. Only the body has a checksum: `decode` also requires
-that all lengths add up to the total size. With `enabledAppendPropCRC` the properties end in a
-checksum of everything before it (section 2.8):
+`record_layout.py` has the layout. Version 2 is written exactly when the topic has more than 127
+bytes, because version 1 reads its length as a signed byte. Only the body has a checksum: `decode`
+also requires that all lengths add up to the total size. With `enabledAppendPropCRC` the properties
+end in a checksum of everything before it (docs/formats/store-format.md, section 2.8):
 
     __CRC32# 0x01 <CRC-32, top bit cleared: decimal, last digit first, filled up with 0 to 10> 0x02
 """
@@ -46,9 +24,27 @@ from .properties import (
     property_value,
     tags_code,
 )
+from .record_layout import (
+    AT,
+    BODY_CRC,
+    BORN_HOST_V6,
+    BORN_TIMESTAMP,
+    CRC_MASK,
+    FIXED,
+    FIXED_V4,
+    HEAD,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    HOSTS_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    STORE_HOST_V6,
+    TOPIC_BYTES_MAX,
+    TOPIC_BYTES_V1_MAX,
+)
 
 __all__ = [
-    "BLANK_BYTES",
     "PROPERTIES_BYTES_MAX",
     "Delivery",
     "Message",
@@ -71,63 +67,10 @@ __all__ = [
     "unpack_host",
 ]
 
-MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
-MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-MAGIC_BLANK: Final = 0xCBD43194 - (1 << 32)
-BLANK: Final = struct.Struct(">ii")  # bytes that remain in the segment, magic
-BLANK_BYTES: Final = 8
-CRC_MASK: Final = 0x7FFFFFFF
-TOPIC_BYTES_V1_MAX: Final = 127
-TOPIC_BYTES_MAX: Final = 255
-
-BORN_HOST_V6: Final = 0x10
-STORE_HOST_V6: Final = 0x20
-TRANSACTION_MASK: Final = 0xC
-TRANSACTION_PREPARED: Final = 0x4
-TRANSACTION_ROLLBACK: Final = 0xC
-HOST_V4_BYTES: Final = 8
-HOST_V6_BYTES: Final = 20
-
-
-def _fixed_part(born_host_bytes: int, store_host_bytes: int) -> struct.Struct:
-    return struct.Struct(
-        ">i"  # total size
-        "i"  # magic
-        "I"  # body CRC
-        "i"  # queue id
-        "i"  # flag
-        "q"  # queue offset
-        "q"  # physical offset
-        "i"  # system flag
-        "q"  # born timestamp
-        f"{born_host_bytes}s"
-        "q"  # store timestamp
-        f"{store_host_bytes}s"
-        "i"  # reconsume times
-        "q"  # prepared transaction offset
-        "i"  # body length
-    )
-
-
-#: Everything before the body, by (system flag >> 4) & 3.
-FIXED: Final = tuple(
-    _fixed_part(
-        HOST_V6_BYTES if bits & 1 else HOST_V4_BYTES, HOST_V6_BYTES if bits & 2 else HOST_V4_BYTES
-    )
-    for bits in range(4)
-)
-FIXED_V4: Final = FIXED[0]
-assert [fixed.size for fixed in FIXED] == [88, 100, 100, 112]
 CRC_NAME: Final = b"__CRC32#\x01"
 CRC_DIGITS: Final = 10
 CRC_TAIL_BYTES: Final = len(CRC_NAME) + CRC_DIGITS + 1
-#: total size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
-HEAD: Final = struct.Struct(">iiIiiqqi")
 _LENGTH_16: Final = struct.Struct(">H")
-_SYS_FLAG_LOW_BYTE: Final = 39
-RECORD_BYTES_MIN: Final = FIXED_V4.size + 1 + 2
-#: Upper bound of a record's size without its body.
-RECORD_OVERHEAD_MAX: Final = 65_536
 
 
 @dataclass(slots=True)
@@ -226,7 +169,15 @@ def record_size(message: Message) -> int:
     """Return the total size that `encode` will produce."""
     hosts = len(message.born_host) + len(message.store_host)
     topic = topic_field(message.topic)[1]
-    return 72 + hosts + len(message.body) + len(topic) + 2 + len(message.properties)
+    return (
+        FIXED_V4.size
+        - 2 * HOST_V4_BYTES
+        + hosts
+        + len(message.body)
+        + len(topic)
+        + 2
+        + len(message.properties)
+    )
 
 
 def encode(
@@ -308,7 +259,7 @@ def encode_record(record: Record) -> bytes:
     # Version 2 with a short topic, which no broker writes: its length has two bytes.
     at = FIXED[record.sys_flag >> 4 & 3].size + len(record.body)
     head = record.size.to_bytes(4, "big") + MAGIC_V2.to_bytes(4, "big", signed=True)
-    return head + data[8:at] + b"\x00" + data[at:]
+    return head + data[AT[BODY_CRC] : at] + b"\x00" + data[at:]
 
 
 def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
@@ -330,7 +281,7 @@ def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
         raise RecordFormatError(f"{size} bytes are too few for a record with these hosts.")
     born_ms, born_host, store_ms, store_host, reconsumed, prepared, body_length = fixed.unpack_from(
         data
-    )[8:]
+    )[BORN_TIMESTAMP:]
     body_end = fixed.size + body_length
     topic_at = body_end + (1 if magic == MAGIC_V1 else 2)
     if body_length < 0 or topic_at > size:
@@ -371,7 +322,7 @@ def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
 
 def decode_delivery(data: bytes) -> Delivery:
     """Return the fields of a delivery from a whole record (`StoredRecord`)."""
-    fixed = FIXED[data[_SYS_FLAG_LOW_BYTE] >> 4 & 3]
+    fixed = FIXED[data[HOSTS_AT] >> 4 & 3]
     (
         _size,
         magic,

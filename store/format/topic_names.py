@@ -8,7 +8,10 @@ from contextlib import suppress
 from typing import Final
 
 from .layout import QUEUE_FOLDER, check_name
-from .record import TOPIC_BYTES_MAX, TOPIC_BYTES_V1_MAX
+from .record_layout import (
+    TOPIC_BYTES_MAX,
+    TOPIC_BYTES_V1_MAX,
+)
 
 LMQ_PREFIX: Final = "%LMQ%"
 #: Names that contain the name of a topic or a group, so that they may be longer.

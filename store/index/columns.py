@@ -14,22 +14,35 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..format.dtypes import record_fields
 from ..format.errors import RecordFormatError
 from ..format.index_keys import BATCH_BYTES_MAX, Integers, RecordColumns
-from ..format.record import BORN_HOST_V6, FIXED_V4, MAGIC_V1, RECORD_BYTES_MIN, STORE_HOST_V6
+from ..format.record_layout import (
+    BODY_LENGTH,
+    BORN_HOST_V6,
+    FIXED_V4,
+    MAGIC,
+    MAGIC_V1,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MIN,
+    SIZE,
+    STORE_HOST_V6,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
+)
 from ..scan.columns import columns_at
 from ..scan.single import inspect
 from ..scan.walk import RawBytes, TopicTable, sync
 
 logger = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">i")
-_USUAL: Final = np.dtype(
-    {
-        "names": ["size", "magic", "place", "flags", "time", "body"],
-        "formats": [">i4", ">i4", ">i8", ">i4", ">i8", ">i4"],
-        "offsets": [0, 4, 28, 36, 56, 84],
-        "itemsize": FIXED_V4.size,
-    }
+_USUAL: Final = record_fields(
+    size=SIZE,
+    magic=MAGIC,
+    place=PHYSICAL_OFFSET,
+    flags=SYS_FLAG,
+    time=STORE_TIMESTAMP,
+    body=BODY_LENGTH,
 )
 
 

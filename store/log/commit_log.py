@@ -21,7 +21,6 @@ idle cluster does not reserve 3 GiB per broker, and a busy one never waits for a
 """
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 from zlib import crc32
@@ -35,16 +34,18 @@ from ..format.errors import (
     StoreError,
 )
 from ..format.layout import list_files
-from ..format.record import (
+from ..format.record_layout import (
     BLANK,
     BLANK_BYTES,
-    BORN_HOST_V6,
     FIXED_V4,
-    HOST_V4_BYTES,
-    HOST_V6_BYTES,
+    MAGIC,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET,
+    SIZE,
+    SIZE_AND_OFFSET,
+    store_timestamp,
 )
 from ..scan.single import find_record, inspect
 from .allocation import SegmentAllocator, SegmentMaker, SegmentOptions
@@ -54,10 +55,7 @@ from .transient_pool import TransientPool
 
 _NEVER: Final = 1 << 62
 _CRC_CHUNK_BYTES: Final = 1 << 20
-_PHYSICAL_OFFSET: Final = 6
-_STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
 #: A record's size and its own physical offset.
-_SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
 
 
 class WholeRecords(Protocol):
@@ -317,8 +315,8 @@ class CommitLog:
         data = segment.map[position : position + size]
         if (
             len(data) != size
-            or size < _SIZE_AND_OFFSET.size
-            or _SIZE_AND_OFFSET.unpack_from(data) != (size, offset)
+            or size < SIZE_AND_OFFSET.size
+            or SIZE_AND_OFFSET.unpack_from(data) != (size, offset)
         ):
             raise RecordFormatError(f"No record of {size} bytes begins at offset {offset}.")
         return data
@@ -336,11 +334,7 @@ class CommitLog:
     def store_timestamp(self, offset: int) -> int:
         """Return the store time of the record that begins at `offset`. Raises
         OffsetOutOfRangeError."""
-        head = self.read(offset, FIXED_V4.size)
-        at = _STORE_TIMESTAMP_AT
-        if int.from_bytes(head[36:40], "big") & BORN_HOST_V6:
-            at += HOST_V6_BYTES - HOST_V4_BYTES
-        return int.from_bytes(head[at : at + 8], "big")
+        return store_timestamp(self.read(offset, FIXED_V4.size))
 
     def read_raw(self, offset: int, size_max: int) -> bytes:
         """Return raw bytes from `offset` on: not beyond `readable_end`, not across a segment, whole
@@ -364,13 +358,13 @@ class CommitLog:
         border = position
         while border + FIXED_V4.size <= limit:
             fields = FIXED_V4.unpack_from(data, border)
-            if fields[1] not in (MAGIC_V1, MAGIC_V2) or (
-                fields[_PHYSICAL_OFFSET] != segment.start + border
+            if fields[MAGIC] not in (MAGIC_V1, MAGIC_V2) or (
+                fields[PHYSICAL_OFFSET] != segment.start + border
             ):
                 break  # `offset` is inside a record, or this is the blank
-            if border + fields[0] > limit:
+            if border + fields[SIZE] > limit:
                 break
-            border += fields[0]
+            border += fields[SIZE]
         return border if border > position else limit
 
     def next_record_start(self, offset: int) -> int:
@@ -404,7 +398,7 @@ class CommitLog:
         start = self.start
         if self.readable_end - start < FIXED_V4.size:
             return None
-        magic = FIXED_V4.unpack(self.read(start, FIXED_V4.size))[1]
+        magic = FIXED_V4.unpack(self.read(start, FIXED_V4.size))[MAGIC]
         return self.store_timestamp(start) if magic in (MAGIC_V1, MAGIC_V2) else None
 
     # -- writing ------------------------------------------------------------------------------

@@ -14,7 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from ..format.errors import CorruptLogError, StoreError
-from ..format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from ..format.record_layout import (
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from ..format.results import Arrival, PutStatus
 from ..log.commit_log import CommitLog
 from ..scan.lmq import lmq_rows

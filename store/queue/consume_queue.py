@@ -23,11 +23,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
-from ..config.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from ..format.layout import file_name
 from ..format.queue_ext import QueueExt
 from ..format.queue_files import QueueFiles
-from ..format.queue_unit import FILLER, FILLER_SIZE, UNIT
+from ..format.queue_unit import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 from ..format.record import topic_field
 
 assert UNIT.size == UNIT_BYTES

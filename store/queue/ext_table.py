@@ -10,11 +10,10 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from ..config.store_config import CONSUME_QUEUE_UNIT_BYTES
 from ..format.disk import Disk
 from ..format.queue_ext import ExtUnit, QueueExt, is_address
 from ..format.queue_files import QueueFiles
-from ..format.queue_unit import UNIT
+from ..format.queue_unit import UNIT, UNIT_BYTES
 from .consume_queue import ConsumeQueue
 
 #: Units examined from a queue's end for one with an address.
@@ -63,7 +62,7 @@ class ExtTable:
         it is removed. If the last queue units have no addresses, older ones may still need their
         units: all stay."""
         last = _last_address(queue)
-        if last is None and queue.max_offset == queue.files_begin // CONSUME_QUEUE_UNIT_BYTES:
+        if last is None and queue.max_offset == queue.files_begin // UNIT_BYTES:
             ext.end = 0
         else:
             ext.find_end(last)
@@ -118,11 +117,11 @@ class ExtTable:
 def _last_address(queue: ConsumeQueue) -> int | None:
     """Return the address in the last unit that has one, among the last few, even if its extension
     unit is missing."""
-    first = queue.files_begin // CONSUME_QUEUE_UNIT_BYTES
+    first = queue.files_begin // UNIT_BYTES
     first = max(queue.max_offset - _ADDRESS_UNITS, first)
     units = b""
     while first < queue.max_offset and (part := queue.read(first, _ADDRESS_UNITS)):
         units += part
-        first += len(part) // CONSUME_QUEUE_UNIT_BYTES
+        first += len(part) // UNIT_BYTES
     codes = [code for _, _, code in UNIT.iter_unpack(units) if is_address(code)]
     return codes[-1] if codes else None

@@ -30,7 +30,9 @@ from ..format.errors import UnsupportedLayoutError
 from ..format.layout import NAME_DIGITS, list_files
 from ..format.queue_files import QueueFiles, salvage
 from ..format.queue_unit import FILLER_SIZE, UNIT
-from ..format.record import RECORD_BYTES_MIN
+from ..format.record_layout import (
+    RECORD_BYTES_MIN,
+)
 from ..format.results import Arrival
 from ..format.topic_names import check_topic, is_lmq
 from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue, pack_units
@@ -280,6 +282,8 @@ class QueueTable:
         as `write` does."""
         import numpy
 
+        from ..format.dtypes import QUEUE_UNIT
+
         if topic in self.batch_topics:
             return
         queue = self.queue(topic, queue_id)
@@ -307,7 +311,7 @@ class QueueTable:
             pairs = zip(codes.tolist(), store_timestamps[held:].tolist(), strict=True)
             codes = [self.exts.append(queue, code, time_ms) for code, time_ms in pairs]
             self.exts.write_out((queue,))
-        units = numpy.empty(count, dtype=[("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+        units = numpy.empty(count, QUEUE_UNIT)
         units["offset"] = offsets[held:]
         units["size"] = sizes[held:]
         units["code"] = codes

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..format.dtypes import QUEUE_UNIT
 from ..format.errors import OffsetOutOfRangeError
 from ..format.queue_ext import is_address
 from ..format.topic_names import is_lmq
@@ -25,7 +26,6 @@ from .unit_repair import CHECK_BYTES, UnitRepair, column_units
 
 #: Number of cached topics; the cache is then cleared.
 _TOPICS_MAX: Final = 10_000
-_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class UnitCheck:
@@ -99,10 +99,10 @@ class UnitCheck:
                 self._compare_queue(queue, units.take(slice(row, row + 1)))
             return
         raw = b""
-        while first + len(raw) // _UNIT.itemsize < stop:
-            at = first + len(raw) // _UNIT.itemsize
+        while first + len(raw) // QUEUE_UNIT.itemsize < stop:
+            at = first + len(raw) // QUEUE_UNIT.itemsize
             raw += self._repair.read(queue, at, stop - at)
-        held: Any = np.frombuffer(raw, _UNIT)[units.number - first]
+        held: Any = np.frombuffer(raw, QUEUE_UNIT)[units.number - first]
         same = (held["offset"] == units.offset) & (held["size"] == units.size)
         same &= held["code"] == units.code
         if not same.all():

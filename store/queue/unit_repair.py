@@ -13,17 +13,18 @@ read from the file.
 
 import enum
 import logging
-import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
-from ..config.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from ..format.errors import OffsetOutOfRangeError, RecordFormatError
 from ..format.queue_ext import is_address
-from ..format.queue_unit import FILLER_SIZE, UNIT
-from ..format.record import RECORD_BYTES_MIN
+from ..format.queue_unit import FILLER_SIZE, UNIT, UNIT_BYTES
+from ..format.record_layout import (
+    RECORD_BYTES_MIN,
+    UNIT_FIELDS,
+)
 from ..format.topic_names import is_lmq
 from ..log.commit_log import CommitLog
 from ..scan.single import inspect
@@ -47,8 +48,6 @@ _NEAR_UNITS: Final = 64
 _FAR_UNITS: Final = 4096
 #: Maximum number of units remembered as missing, and as found but not written.
 _KEPT_MAX: Final = 65_536
-#: A record's size, queue id, queue offset and physical offset.
-RECORD_HEAD: Final = struct.Struct(">i8xi4xqq")
 
 Range = tuple[int, int]
 
@@ -112,10 +111,10 @@ class UnitRepair:
         segment = log.segment_at(offset)
         if offset + size > segment.end:
             return None
-        head: tuple[int, int, int, int] = RECORD_HEAD.unpack_from(
+        head: tuple[int, int, int, int] = UNIT_FIELDS.unpack_from(
             segment.map, offset - segment.start
         )
-        return head if (head[0], head[3]) == (size, offset) else None
+        return head if (head[0], head[-1]) == (size, offset) else None
 
     def _is_border(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
         """Return whether the unit is sound and its record is whole, so that a search may begin or

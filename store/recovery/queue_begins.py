@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..config.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
+from ..format.queue_unit import UNIT_BYTES
 
 if TYPE_CHECKING:
     from ..log.commit_log import CommitLog

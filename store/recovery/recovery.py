@@ -28,7 +28,19 @@ from ..format.checkpoint import Checkpoint
 from ..format.disk import Disk
 from ..format.errors import CorruptLogError, RecordFormatError, StoreError
 from ..format.queue_unit import FILLER_SIZE
-from ..format.record import BORN_HOST_V6, FIXED_V4, RECORD_BYTES_MIN, STORE_HOST_V6
+from ..format.record_layout import (
+    BODY_LENGTH,
+    BORN_HOST_V6,
+    FIXED_V4,
+    MAGIC,
+    PHYSICAL_OFFSET,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    RECORD_BYTES_MIN,
+    SIZE,
+    STORE_HOST_V6,
+    SYS_FLAG,
+)
 from ..format.results import RecoveryReport
 from ..holdings import HoldingsFile
 from ..log.commit_log import CommitLog
@@ -434,14 +446,15 @@ def _is_plain(segment: Segment, offset: int, queue: ConsumeQueue, number: int, s
     data = segment.map
     position = offset - segment.start
     values = FIXED_V4.unpack_from(data, position)
-    topic_at = position + FIXED_V4.size + values[14]
+    topic_at = position + FIXED_V4.size + values[BODY_LENGTH]
     topic_end = topic_at + len(queue.topic_field)
     end = position + size
     return (
-        values[:2] == (size, queue.topic_magic)
-        and (values[3], values[5], values[6]) == (queue.queue_id, number, offset)
-        and not values[7] & (BORN_HOST_V6 | STORE_HOST_V6)
-        and values[14] >= 0
+        (values[SIZE], values[MAGIC]) == (size, queue.topic_magic)
+        and (values[QUEUE_ID], values[QUEUE_OFFSET], values[PHYSICAL_OFFSET])
+        == (queue.queue_id, number, offset)
+        and not values[SYS_FLAG] & (BORN_HOST_V6 | STORE_HOST_V6)
+        and values[BODY_LENGTH] >= 0
         and topic_end + 2 <= end
         and data[topic_at:topic_end] == queue.topic_field
         and topic_end + 2 + int.from_bytes(data[topic_end : topic_end + 2], "big") == end

@@ -37,14 +37,23 @@ from msgspec import Struct
 
 from ..format.checkpoint import Checkpoint
 from ..format.errors import RecordFormatError
-from ..format.record import BLANK_BYTES, FIXED, HEAD, MAGIC_V1, MAGIC_V2
+from ..format.record_layout import (
+    BLANK_BYTES,
+    BODY_LENGTH,
+    FIXED,
+    HEAD,
+    MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    SIZE,
+    SYS_FLAG,
+)
 from ..scan.single import Buffer, inspect
 
 #: Disks write sectors of this size whole.
 SECTOR_BYTES: Final = 512
 _ZEROS: Final = bytes(SECTOR_BYTES)
-_PHYSICAL_OFFSET: Final = 6
-_SYS_FLAG: Final = 7
 _SIZE_BYTES: Final = 4
 
 
@@ -190,10 +199,10 @@ def _size_by_lengths(data: Buffer, position: int) -> int:
     """Return the size of a record from the lengths of its parts, or 0."""
     try:
         head = HEAD.unpack_from(data, position)
-        fixed = FIXED[head[_SYS_FLAG] >> 4 & 3]
-        body_length: int = fixed.unpack_from(data, position)[-1]
+        fixed = FIXED[head[SYS_FLAG] >> 4 & 3]
+        body_length: int = fixed.unpack_from(data, position)[BODY_LENGTH]
         body_end = fixed.size + body_length
-        topic_bytes = 1 if head[1] == MAGIC_V1 else 2
+        topic_bytes = 1 if head[MAGIC] == MAGIC_V1 else 2
         topic_at = position + body_end
         topic = int.from_bytes(data[topic_at : topic_at + topic_bytes], "big")
         end: int = body_end + topic_bytes + topic + 2
@@ -210,7 +219,7 @@ def _damaged_end(data: Buffer, position: int, base: int) -> int:
     if len(data) - position < HEAD.size:
         return len(data)
     head = HEAD.unpack_from(data, position)
-    size, magic = head[0], head[1]
-    if magic not in (MAGIC_V1, MAGIC_V2) or head[_PHYSICAL_OFFSET] != base + position:
+    size, magic = head[SIZE], head[MAGIC]
+    if magic not in (MAGIC_V1, MAGIC_V2) or head[PHYSICAL_OFFSET] != base + position:
         return len(data)
     return position + size if BLANK_BYTES < size <= len(data) - position else len(data)

@@ -12,53 +12,55 @@ from typing import Any, Final
 import numpy as np
 
 from ..format.checksum import crc32
-from ..format.record import (
+from ..format.dtypes import record_fields
+from ..format.record import CRC_NAME, CRC_TAIL_BYTES, property_crc_ok
+from ..format.record_layout import (
+    AT,
+    BODY_CRC,
+    BODY_LENGTH,
+    BORN_HOST,
     BORN_HOST_V6,
+    BORN_TIMESTAMP,
     CRC_MASK,
-    CRC_NAME,
-    CRC_TAIL_BYTES,
     FIXED_V4,
-    HOST_V4_BYTES,
-    HOST_V6_BYTES,
+    FLAG,
+    HOST_V6_MORE,
+    MAGIC,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET,
+    PREPARED_TRANSACTION_OFFSET,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
     RECORD_BYTES_MIN,
+    SIZE,
+    STORE_HOST,
     STORE_HOST_V6,
-    property_crc_ok,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
 )
 from .raw import BytesTable, Flags, Integers, RawBytes
 
-_BORN_HOST_AT: Final = 48
-_AFTER_STORE_HOST_BYTES: Final = 16  # reconsume times, prepared transaction offset, body length
-#: The fixed part with IPv4 hosts. Fields before the born host have the same position in every
-#: record.
-_FIXED: Final = np.dtype(
-    {
-        "names": [
-            "size",
-            "magic",
-            "body_crc",
-            "queue_id",
-            "flag",
-            "queue_offset",
-            "physical_offset",
-            "sys_flag",
-            "born_timestamp",
-            "store_timestamp",
-            "reconsume_times",
-            "prepared_transaction_offset",
-            "body_length",
-        ],
-        "formats": [
-            *(">i4", ">i4", ">u4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8"),
-            *(">i8", ">i4", ">i8", ">i4"),
-        ],
-        "offsets": [0, 4, 8, 12, 16, 20, 28, 36, 40, 56, 72, 76, 84],
-        "itemsize": FIXED_V4.size,
-    }
+_AFTER_STORE_HOST: Final = FIXED_V4.size - AT[RECONSUME_TIMES]
+_PREPARED_AT: Final = AT[PREPARED_TRANSACTION_OFFSET] - AT[RECONSUME_TIMES]
+_LENGTH_AT: Final = AT[BODY_LENGTH] - AT[RECONSUME_TIMES]
+#: The fixed part with IPv4 hosts, without the hosts.
+_FIXED: Final = record_fields(
+    size=SIZE,
+    magic=MAGIC,
+    body_crc=BODY_CRC,
+    queue_id=QUEUE_ID,
+    flag=FLAG,
+    queue_offset=QUEUE_OFFSET,
+    physical_offset=PHYSICAL_OFFSET,
+    sys_flag=SYS_FLAG,
+    born_timestamp=BORN_TIMESTAMP,
+    store_timestamp=STORE_TIMESTAMP,
+    reconsume_times=RECONSUME_TIMES,
+    prepared_transaction_offset=PREPARED_TRANSACTION_OFFSET,
+    body_length=BODY_LENGTH,
 )
-
-
 _CRC_NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 
 
@@ -182,19 +184,20 @@ def columns_at(
     ok = (size >= RECORD_BYTES_MIN) & (ends <= raw.size)
     ok &= (fixed["magic"] == MAGIC_V1) | (fixed["magic"] == MAGIC_V2)
     ok &= fixed["physical_offset"] == positions + base
-    longer = HOST_V6_BYTES - HOST_V4_BYTES
-    born_more = np.where(flags & BORN_HOST_V6, longer, 0)
-    store_more = np.where(flags & STORE_HOST_V6, longer, 0)
-    store_host = positions + (_BORN_HOST_AT + HOST_V4_BYTES + 8) + born_more
+    born_more = np.where(flags & BORN_HOST_V6, HOST_V6_MORE, 0)
+    store_more = np.where(flags & STORE_HOST_V6, HOST_V6_MORE, 0)
+    store_host = positions + AT[STORE_HOST] + born_more
     body_start = positions + FIXED_V4.size + born_more + store_more
     ok &= body_start + 3 <= ends
     wide = np.flatnonzero(ok & ((born_more + store_more) > 0))
     if len(wide):
-        fixed["store_timestamp"][wide] = raw.signed64(store_host[wide] - 8)
-        rest = body_start[wide] - _AFTER_STORE_HOST_BYTES
+        fixed["store_timestamp"][wide] = raw.signed64(
+            born_more[wide] + (positions[wide] + AT[STORE_TIMESTAMP])
+        )
+        rest = body_start[wide] - _AFTER_STORE_HOST
         fixed["reconsume_times"][wide] = raw.unsigned(rest, 4).astype(np.int32)
-        fixed["prepared_transaction_offset"][wide] = raw.signed64(rest + 4)
-        fixed["body_length"][wide] = raw.unsigned(rest + 12, 4).astype(np.int32)
+        fixed["prepared_transaction_offset"][wide] = raw.signed64(rest + _PREPARED_AT)
+        fixed["body_length"][wide] = raw.unsigned(rest + _LENGTH_AT, 4).astype(np.int32)
     body_end = body_start + fixed["body_length"]
     ok &= (fixed["body_length"] >= 0) & (body_end + 3 <= ends)
     # From here on positions of invalid records are replaced by a readable one.
@@ -222,7 +225,7 @@ def columns_at(
         queue_offset=fixed["queue_offset"],
         sys_flag=flags,
         born_timestamp=fixed["born_timestamp"],
-        born_host_start=positions + _BORN_HOST_AT,
+        born_host_start=positions + AT[BORN_HOST],
         store_timestamp=fixed["store_timestamp"],
         store_host_start=store_host,
         reconsume_times=fixed["reconsume_times"],

@@ -11,26 +11,32 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from ..format.errors import RecordFormatError
-from ..format.record import (
+from ..format.record_layout import (
+    AT,
     BLANK,
     BLANK_BYTES,
+    BODY_CRC,
+    BODY_LENGTH,
     CRC_MASK,
     FIXED,
     FIXED_V4,
+    MAGIC,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET,
     RECORD_BYTES_MIN,
+    SIZE,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
 )
 
 #: Type of the buffers: a map's memory or a view of it.
 Buffer = memoryview
 
-# Indices into the unpacked fixed part of a record (see format/record.py).
-_PHYSICAL_OFFSET, _SYS_FLAG, _STORE_TIMESTAMP, _BODY_LENGTH = 6, 7, 10, 14
 #: The magic of version 1 or 2; a record begins `MAGIC_AT` bytes before it.
 MAGIC_PATTERN: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-MAGIC_AT: Final = 4
+MAGIC_AT: Final = AT[MAGIC]
 MAGIC_BYTES: Final = 4
 
 
@@ -71,14 +77,19 @@ def inspect(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
 def _inspect_record(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
     fixed = FIXED_V4
     values = fixed.unpack_from(data, position)
-    if values[_SYS_FLAG] & 0x30:
-        fixed = FIXED[values[_SYS_FLAG] >> 4 & 3]
-        if values[0] < fixed.size + 3:
+    if values[SYS_FLAG] & 0x30:
+        fixed = FIXED[values[SYS_FLAG] >> 4 & 3]
+        if values[SIZE] < fixed.size + 3:
             raise RecordFormatError("the record is too short for its hosts.")
         values = fixed.unpack_from(data, position)
-    size, magic, crc, body_length = values[0], values[1], values[2], values[_BODY_LENGTH]
-    if values[_PHYSICAL_OFFSET] != base + position:
-        raise RecordFormatError(f"the record here belongs at offset {values[_PHYSICAL_OFFSET]}.")
+    size, magic, crc, body_length = (
+        values[SIZE],
+        values[MAGIC],
+        values[BODY_CRC],
+        values[BODY_LENGTH],
+    )
+    if values[PHYSICAL_OFFSET] != base + position:
+        raise RecordFormatError(f"the record here belongs at offset {values[PHYSICAL_OFFSET]}.")
     body_at = position + fixed.size
     body_end = body_at + body_length
     end = position + size
@@ -93,7 +104,7 @@ def _inspect_record(data: Buffer, position: int, base: int, check_crc: bool) -> 
         raise RecordFormatError("the lengths do not add up to the size of the record.")
     if check_crc and body_length and crc32(data[body_at:body_end]) & CRC_MASK != crc:
         raise RecordFormatError("the checksum of the body does not match.")
-    return Found(size, values[_STORE_TIMESTAMP], properties_bytes)
+    return Found(size, values[STORE_TIMESTAMP], properties_bytes)
 
 
 def find_record(data: Buffer, begin: int, end: int, base: int, check_crc: bool = True) -> int:

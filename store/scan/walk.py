@@ -26,7 +26,16 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ..format.errors import RecordFormatError
-from ..format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from ..format.record_layout import (
+    AT,
+    BLANK,
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MIN,
+)
 from .columns import (
     Columns,
     TopicTable,
@@ -84,7 +93,6 @@ _STEPS_ASIDE: Final = 512
 #: A walker's start is searched in the next two records, but in at least this many bytes.
 _REACH_BYTES_MIN: Final = 256
 _MAGIC_BYTE: Final = np.uint8(MAGIC_V1 >> 24 & 0xFF)
-_PHYSICAL_OFFSET_AT: Final = 28
 _SIZE_AND_MAGIC: Final = np.dtype(">u8")
 _MAGICS: Final = (np.uint64(MAGIC_V1 & 0xFFFFFFFF), np.uint64(MAGIC_V2 & 0xFFFFFFFF))
 _BLANK_MAGIC: Final = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
@@ -339,7 +347,7 @@ def _sync_points(raw: RawBytes, begins: Integers, reach: int, base: int) -> Inte
     magic = raw.unsigned(at + MAGIC_AT, MAGIC_BYTES).astype(np.uint64)
     good = (magic == _MAGICS[0]) | (magic == _MAGICS[1])
     rows, at = rows[good], at[good]
-    own = raw.signed64(at + _PHYSICAL_OFFSET_AT) == at + base
+    own = raw.signed64(at + AT[PHYSICAL_OFFSET]) == at + base
     rows, at = rows[own], at[own]
     found: Integers = at[np.unique(rows, return_index=True)[1]]
     return found

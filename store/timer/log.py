@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Final
 from ..format.disk import NO_SPACE_FOR_FILE, Disk, data_ranges
 from ..format.errors import DiskFullError, RecordFormatError, StoreError
 from ..format.layout import file_name, list_files
-from ..format.record import MAGIC_BLANK
+from ..format.record_layout import (
+    MAGIC_BLANK,
+)
 from .unit import (
     UNIT_BYTES,
     TimerUnit,

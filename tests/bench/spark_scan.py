@@ -28,7 +28,9 @@ import psutil
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.schema import COLUMNS, METADATA_COLUMNS, arrow_schema, ddl
 from cometmq.pipeline.splits import SPLIT_BYTES, Split, plan
-from cometmq.store.format.record import FIXED_V4
+from cometmq.store.format.record_layout import (
+    FIXED_V4,
+)
 from cometmq.tests.bench.rows import Row, show
 from cometmq.tests.bench.spark_logs import MIB, BrokerOn, make_log
 

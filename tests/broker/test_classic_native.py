@@ -27,7 +27,10 @@ from cometmq.remoting.codec import FrameReader, encode
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.store.format.queue_unit import UNIT
-from cometmq.store.format.record import BLANK, pack_host
+from cometmq.store.format.record import pack_host
+from cometmq.store.format.record_layout import (
+    BLANK,
+)
 from cometmq.store.format.results import PutStatus
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.tests.broker.classic_wire import NOW_MS, message

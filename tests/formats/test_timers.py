@@ -19,7 +19,10 @@ from cometmq.store.config.delay_levels import DelayOffsets, due_ms, queue_of
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.properties import SCHEDULE_TOPIC, java_hash
-from cometmq.store.format.record import MAGIC_BLANK, Record, decode
+from cometmq.store.format.record import Record, decode
+from cometmq.store.format.record_layout import (
+    MAGIC_BLANK,
+)
 from cometmq.store.message_store import MessageStore
 from cometmq.store.timer.checkpoint import TimerCheckpoint
 from cometmq.store.timer.log import END, TimerLog

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from cometmq.store.format.errors import RecordFormatError
 from cometmq.store.format.record import (
-    BLANK,
-    MAGIC_BLANK,
     Message,
     Record,
     decode,
     encode,
     pack_host,
+)
+from cometmq.store.format.record_layout import (
+    BLANK,
+    MAGIC_BLANK,
 )
 from cometmq.store.scan.single import inspect, is_empty
 

@@ -23,7 +23,10 @@ from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.lmq_queues import NUMBERS, with_lmqs
 from cometmq.store.format.properties import SCHEDULE_TOPIC
 from cometmq.store.format.queue_unit import UNIT, UNQUEUED
-from cometmq.store.format.record import TRANSACTION_MASK, Message, encode, pack_host
+from cometmq.store.format.record import Message, encode, pack_host
+from cometmq.store.format.record_layout import (
+    TRANSACTION_MASK,
+)
 from cometmq.store.format.results import Arrival
 from cometmq.store.native_parts import NativeParts
 from cometmq.store.queue import table

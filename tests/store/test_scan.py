@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.format.record import MAGIC_V1, Message, decode, encode
+from cometmq.store.format.record import Message, decode, encode
+from cometmq.store.format.record_layout import (
+    MAGIC_V1,
+)
 from cometmq.store.scan import (
     walk as scan,
 )
