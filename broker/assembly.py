@@ -63,8 +63,10 @@ if TYPE_CHECKING:
     from ..front.config import DoorConfig
     from ..front.faults import FaultTable
     from ..ha.config import HaConfig
+    from ..ha.events import ReplicationEvents
     from ..proto.node_links import NodeLinks
     from ..store.config.store_config import StoreConfig
+    from ..store.events import StoreEvents
     from .config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -82,12 +84,13 @@ def assemble(
     door: DoorConfig,
     links: NodeLinks,
     faults: FaultTable | None,
+    events: tuple[StoreEvents, ReplicationEvents],
     stack: AsyncExitStack,
 ) -> Broker:
     """Open the store and build every part; `stack` closes them. Raises StoreError, HaError."""
-    store = _open_store(store_config, clock, faults, stack)
+    store = _open_store(store_config, clock, faults, events[0], stack)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
-    core = _core(runtime, store_config, ha, store, links, door)
+    core = _core(runtime, store_config, ha, store, links, door, events[1])
     stack.callback(core.durability.close)
     sending = _sending(core)
     consumption = build_consumption(core, sending)
@@ -140,6 +143,7 @@ def _core(  # noqa: PLR0917 - what the parts of the core are made of
     store: MessageStore,
     links: NodeLinks,
     door: DoorConfig,
+    events: ReplicationEvents,
 ) -> Core:
     config, clock = runtime.config, runtime.clock
     metadata = Metadata(
@@ -151,7 +155,7 @@ def _core(  # noqa: PLR0917 - what the parts of the core are made of
     cluster = ClusterView(config.broker_name, clock.steady_ns)
     meta_log = MetaLog(metadata, store, clock.wall_ms)
     meta_log.load()
-    replication = _replication(config, store_config, ha, store, clock, links, door)
+    replication = _replication(config, store_config, ha, store, clock, links, door, events)
     policy = _durability_policy(store_config, ha)
     leadership = Leadership(config.broker_id, replication, cluster, policy)
     pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
@@ -373,7 +377,11 @@ def native_parts() -> NativeParts:
 
 
 def _open_store(
-    store_config: StoreConfig, clock: Clock, faults: FaultTable | None, stack: AsyncExitStack
+    store_config: StoreConfig,
+    clock: Clock,
+    faults: FaultTable | None,
+    events: StoreEvents,
+    stack: AsyncExitStack,
 ) -> MessageStore:
     """Open and recover the store; `stack` closes it. Raises StoreError."""
     disk = Disk()
@@ -381,7 +389,7 @@ def _open_store(
         if PowerLossDisk.wanted(store_config.root):
             disk = PowerLossDisk(store_config.root)
         disk.fault = faults.disk_fault
-    store = MessageStore(store_config, clock.wall_ms, disk, native_parts())
+    store = MessageStore(store_config, clock.wall_ms, disk, native_parts(), events)
     for line in store.open().lines():
         logger.info("store.report %s", line)
     stack.callback(store.close)
@@ -396,6 +404,7 @@ def _replication(  # noqa: PLR0917 - what a replica is made of
     clock: Clock,
     links: NodeLinks,
     door: DoorConfig,
+    events: ReplicationEvents,
 ) -> Replication:
     """Build the replication engine. Raises HaError, DoorError."""
     return Replication(
@@ -406,6 +415,7 @@ def _replication(  # noqa: PLR0917 - what a replica is made of
         directory=store_config.root / "ha",
         segment_size=store_config.mapped_file_size_commit_log,
         sync_flush=store_config.sync_flush,
+        events=events,
         bind_address=config.bind_address,
         nameservers=[host_port(host, port) for host, port in config.namesrv_addresses()],
         links=links,

@@ -63,7 +63,6 @@ class DispatchPump:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
-        store.blocks.on_stopped = self._resume_later
 
     def add_listener(self, listener: ArrivalListener) -> None:
         """Notify `listener` of new messages of every topic."""
@@ -139,7 +138,7 @@ class DispatchPump:
             if topic in self._watchers:
                 self._watchers[topic]()
 
-    def _resume_later(self) -> None:
+    def resume_later(self) -> None:
         """Wake the polls of a damaged queue once its unit is found or its record repaired."""
         if self._resume_timer is None and not self._closed:
             delay_s = _SEARCH_S if self._store.blocks.searching else _REPAIR_S
@@ -150,7 +149,7 @@ class DispatchPump:
         blocks = self._store.blocks
         self._notify(blocks.resume())
         if blocks.searching:
-            self._resume_later()
+            self.resume_later()
 
     def run_to_limit(self) -> None:
         """Run until nothing more may be read, or dispatch makes no progress (a full disk)."""

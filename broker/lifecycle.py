@@ -14,8 +14,7 @@ import gc
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
-from functools import partial
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -44,6 +43,7 @@ from .client_port import ClientPort
 from .clients.expiry import expire_clients
 from .clock_watch import ClockWatch
 from .config import BrokerConfig, split_addresses
+from .listeners import ReplicationListener, StoreListener
 from .metadata.group_recorder import GroupRecorder
 from .metrics.scrape import Metrics
 from .parts import Broker
@@ -123,6 +123,8 @@ class BrokerLifecycle:
         self._callbacks = callbacks
         self._settings = entries((broker, store, ha, door, links.tls), origins)
         self._stack = AsyncExitStack()
+        self._store_events = StoreListener()
+        self._events = ReplicationListener(callbacks.reopen, callbacks.fatal)
         self._broker: Broker | None = None
         self._role: RoleSwitch | None = None
         self._client_port: ClientPort | None = None
@@ -229,10 +231,12 @@ class BrokerLifecycle:
             door=self._door_config,
             links=self._links,
             faults=faults,
+            events=(self._store_events, self._events),
             stack=self._stack,
         )
         role = self._role = self._role_switch(broker)
-        self._connect(broker, role)
+        self._store_events.connect(broker)
+        self._events.connect(broker, role)
         ha_port = await self._open_store(broker)
         self._stack.push_async_callback(role.close)
         await self._open_parts(broker)
@@ -330,40 +334,6 @@ class BrokerLifecycle:
             fatal=self._callbacks.fatal,
         )
 
-    def _connect(self, broker: Broker, role: RoleSwitch) -> None:
-        """Set the callbacks of the store and of replication; the only place that does."""
-        loop, store, replication = broker.runtime.loop, broker.store, broker.replication
-
-        def confirmed() -> None:
-            broker.durability.advance()
-            broker.pump.schedule()
-
-        def flushed() -> None:
-            replication.flushed()
-            confirmed()
-
-        store.on_flushed = partial(_from_store_thread, loop, flushed)
-        store.on_committed = partial(_from_store_thread, loop, broker.pump.appended)
-        store.on_refused = partial(_store_refused, broker)
-        replication.on_confirm = confirmed
-        replication.on_data = broker.pump.schedule
-        replication.on_leader_change = partial(_leader_changed, broker, role)
-        replication.on_stream = broker.offsets.drop_waiting
-        replication.offsets_snapshot = broker.maintenance.offsets_snapshot
-        replication.offsets_apply = broker.maintenance.offsets_apply
-        replication.on_reopen = self._callbacks.reopen
-        replication.fatal = self._callbacks.fatal
-        replication.dispatched_end = lambda: store.dispatched_offset
-        replication.disk_use = lambda: store.retention.disk_use
-        replication.on_promote = role.lead
-        replication.on_step_down = role.follow
-        replication.on_role_change = role.changed
-        replication.on_drain = role.drain
-        replication.meta_snapshot["LOCKS"] = broker.pop_roles.locks_snapshot
-        replication.meta_apply["LOCKS"] = broker.pop_roles.locks_apply
-        replication.meta_snapshot["POP"] = broker.pop_roles.handover_snapshot
-        replication.meta_apply["POP"] = broker.pop_roles.handover_apply
-
     async def _open_store(self, broker: Broker) -> int:
         """Start the store, its metadata and replication; returns the replication port."""
         broker.offsets.load()
@@ -373,8 +343,7 @@ class BrokerLifecycle:
         ha_port = await broker.replication.start()
         self._stack.push_async_callback(broker.replication.stop)
         # The store's own close flushes once more, after the listeners have stopped.
-        self._stack.callback(setattr, broker.store, "on_flushed", None)
-        self._stack.callback(setattr, broker.store, "on_committed", None)
+        self._stack.callback(self._store_events.store_closes)
         broker.meta_files.import_into(
             broker.meta_log,
             write=broker.leadership.is_leader,
@@ -506,6 +475,7 @@ class BrokerLifecycle:
             remoting=bound.remoting,
         )
         role.subscribe(membership.changed)
+        self._events.register_with(membership)
         role.subscribe(self.access.retry_held)
         follow = not (
             broker.leadership.is_leader
@@ -555,29 +525,3 @@ def _freeze_heap() -> None:
         gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
-
-
-def _from_store_thread(
-    loop: asyncio.AbstractEventLoop, callback: Callable[[], None], _offset: int
-) -> None:
-    # A flush may end after the event loop was closed.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback)
-
-
-def _store_refused(broker: Broker, reason: str) -> None:
-    """Called on any thread: the store is read-only, or paused while the disk is full."""
-    logger.error("store.refused reason=%s", reason)
-    if not broker.store.paused and broker.replication.config.enable_controller_mode:
-        with suppress(RuntimeError):
-            broker.runtime.loop.call_soon_threadsafe(broker.replication.disk_failed, reason)
-
-
-def _leader_changed(broker: Broker, role: RoleSwitch, alive: bool) -> None:
-    name = broker.runtime.config.broker_name
-    role.leader_heard(alive)
-    logger.info("leader.%s group=%s", "heard" if alive else "lost", name)
-    if alive and not broker.leadership.is_leader:
-        # This replica served pops without a leader: the new leader takes them over.
-        broker.pop_roles.follow()
-        broker.lite.follow()

@@ -231,7 +231,7 @@ class RoleSwitch:
 
     def _write_metadata(self) -> None:
         """Write a metadata snapshot at the head of every segment, and groups that clients bring."""
-        self._store.on_new_segment = self._meta_log.snapshot
+        self._meta_log.heads_segments = True
         self._metadata.record_groups(self._groups.record)
 
     def _lead_parts(self) -> None:
@@ -264,7 +264,7 @@ class RoleSwitch:
     def _stop_parts(self) -> None:
         # Sends that were collected are held for the next leader, not appended.
         self._sender.append_pending()
-        self._store.on_new_segment = None
+        self._meta_log.heads_segments = False
         self._metadata.record_groups(None)
         self._timers.halt()
         self._move_timers()

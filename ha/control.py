@@ -23,7 +23,7 @@ from .core import (
 )
 from .core.role_machine import Order, Role
 from .core.static_state import is_newer
-from .hooks import Hooks
+from .events import ReplicaServices
 from .role import (
     heartbeats,
 )
@@ -54,12 +54,11 @@ class Control:
         self,
         replica: Replica,
         roles: RoleDriver,
-        hooks: Hooks,
         heartbeat: Callable[[], v1.BrokerBeat],
     ) -> None:
         self._replica = replica
         self._roles = roles
-        self._hooks = hooks
+        self.services: ReplicaServices | None = None  #: once the broker is open
         self._heartbeat = heartbeat
 
     def methods(self, admit: Admission) -> list[Method]:
@@ -104,7 +103,7 @@ class Control:
             role=roles.role.value,
             detail=heartbeats.status_detail(roles),
             local_ok=roles.local_ok,
-            tails=self._hooks.archived_tails(),
+            tails=[] if self.services is None else self.services.archived_tails(),
             may_write_ms=heartbeats.may_write_ms(replica, roles),
         )
 
@@ -251,33 +250,27 @@ class Control:
     async def _replay_tail(
         self, request: v1.ReplayTailRequest, _ctx: RequestContext
     ) -> v1.ControlResponse:
-        replay = self._hooks.replay_tail
-        if replay is None:
+        if self.services is None:
             return self._refuse("this replica cannot replay tails")
-        answer = replay(request)
-        done: v1.ControlResponse = await answer if asyncio.iscoroutine(answer) else answer
-        return done
+        return await self.services.replay_tail(request)
 
     async def _read_places(
         self, request: v1.ReadPlacesRequest, _ctx: RequestContext
     ) -> v1.ReadPlacesResponse:
-        read = self._hooks.read_places
-        if read is None:
+        if self.services is None:
             text = "this replica has not started to serve records: try again"
             return v1.ReadPlacesResponse(code=v2.NOT_IMPLEMENTED, message=text)
-        answer: v1.ReadPlacesResponse = await read(request)
-        return answer
+        return await self.services.read_places(request)
 
     def _get_digests(self, request: v1.DigestsRequest, _ctx: RequestContext) -> Any:
-        return _started(self._hooks.get_digests)(request)
+        return self._started().get_digests(request)
 
     def _read_range(self, request: v1.ReadRangeRequest, _ctx: RequestContext) -> Any:
-        return _started(self._hooks.read_range)(request)
+        return self._started().read_range(request)
 
-
-def _started(hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """Return the hook. Raises RpcFailure before the broker has set it."""
-    if hook is None:
-        text = "this replica has not started to serve its segments: try again"
-        raise RpcFailure(UNIMPLEMENTED, text)
-    return hook
+    def _started(self) -> ReplicaServices:
+        """Return the services. Raises RpcFailure before the broker is open."""
+        if self.services is None:
+            text = "this replica has not started to serve its segments: try again"
+            raise RpcFailure(UNIMPLEMENTED, text)
+        return self.services

@@ -2,12 +2,12 @@
 
 It composes the roles, the replication port, the controller link and one housekeeping task.
 Everything runs on the event loop that called `start`. Nothing here waits for a replica or a
-controller: a send that must be replicated compares its end with `confirm` when `on_confirm` is
-called.
+controller: a send that must be replicated compares its end with `confirm` when it is told
+that `confirm` moved (`events.py`).
 
 A static replica leads or follows from its construction. In controller mode it starts as a follower
 without a leader; `announce` opens the sessions to the nameservers, and the role changes through
-`on_promote` and `on_step_down`.
+the events `promoted` and `stepped_down`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from .core.group_state import Addresses, GroupState, Policy
 from .core.in_sync_events import ProposeIsr
 from .core.replicated_log import ReplicatedLog
 from .core.role_machine import DirectiveArrived, DiskFailed, LeaseRenewed, Role
-from .hooks import Hooks
+from .events import LOCKS, OFFSETS, STATE, ReplicaServices, ReplicationEvents
 from .members import MemberStatus
 from .role.controller_link import ControllerLink
 from .role.heartbeats import heartbeat
@@ -48,10 +48,9 @@ _TICK_PROMOTING_S = 0.01
 _POSITIONS_EVERY_NS = 100_000_000
 #: Time for followers to receive the goodbye.
 _STOP_GRACE_S = 0.5
-_KINDS = ("STATE", "TIMER", "LOCKS", "POP")
 
 
-class Replication(Hooks):
+class Replication:
     """Replication of one broker; create it after recovery of the log, before the first append."""
 
     def __init__(
@@ -64,6 +63,7 @@ class Replication(Hooks):
         directory: Path,
         segment_size: int,
         sync_flush: bool,
+        events: ReplicationEvents,
         bind_address: str = "127.0.0.1",
         nameservers: Sequence[str] = (),
         links: NodeLinks | None = None,
@@ -73,7 +73,6 @@ class Replication(Hooks):
 
         Raises WrongReplicaError, DamagedStateError, DoorError and OSError.
         """
-        super().__init__()
         self.config = config
         self.identity = identity
         self.links = links or NodeLinks(config.cluster_token)
@@ -91,16 +90,13 @@ class Replication(Hooks):
             sync_flush=sync_flush,
             links=self.links,
         )
-        self.roles = RoleDriver(self.replica, self)
-        self.meta_snapshot["STATE"] = self.roles.live_set
-        self.meta_apply["STATE"] = self.roles.live_set_arrived
-        self._control = Control(self.replica, self.roles, self, self.heartbeat)
-        self._server = HaServer(self.replica, self.roles, self._control, door or DoorConfig())
+        self._events = events
         self._link: ControllerLink | None = None
+        self.roles = RoleDriver(self.replica, events, self)
+        self._control = Control(self.replica, self.roles, self.heartbeat)
+        self._server = HaServer(self.replica, self.roles, self._control, door or DoorConfig())
         if config.enable_controller_mode and nameservers:
             self._link = ControllerLink(self.replica, self, nameservers)
-            self.roles.on_change = self._link.changed
-            self.roles.on_propose = self._propose
         self._addresses = v1.ReplicaAddresses()
         self._housekeeping: asyncio.Task[None] | None = None
         self._confirm_scheduled = False
@@ -184,12 +180,8 @@ class Replication(Hooks):
         if leader is not self._meta_leader:
             # Followers had another leader meanwhile, or are new.
             self._meta_leader, self._meta_sent = leader, {}
-        if self.offsets_snapshot is not None:
-            self._send_kind(leader.send_meta, "OFFSETS", self.offsets_snapshot())
-        for kind in _KINDS:
-            snapshot = self.meta_snapshot.get(kind)
-            if snapshot is not None and kind != "POP":
-                self._send_kind(leader.send_meta, kind, snapshot())
+        for kind in (OFFSETS, STATE, LOCKS):
+            self._send_kind(leader.send_meta, kind, self.roles.state_beside(kind))
 
     def _send_kind(
         self, send: Callable[[str, int, bytes], None], kind: str, payload: bytes | None
@@ -202,6 +194,15 @@ class Replication(Hooks):
         send(kind, self._meta_count, payload)
 
     # --- calls of the broker ----------------------------------------------------------------------
+
+    def serve(self, services: ReplicaServices) -> None:
+        """Serve these requests of operators and other replicas from now on."""
+        self._control.services = services
+
+    @property
+    def services(self) -> ReplicaServices | None:
+        """What `serve` was given."""
+        return self._control.services
 
     def appended(self) -> None:
         """Handle growth of the log (leader). Call it once per loop turn, after the turn's
@@ -222,7 +223,7 @@ class Replication(Hooks):
 
     def _notify_confirm(self) -> None:
         self._confirm_scheduled = False
-        self.on_confirm()
+        self._events.confirm_moved()
 
     def flushed(self) -> None:
         """Handle a move of the log's flushed offset."""
@@ -241,8 +242,8 @@ class Replication(Hooks):
             roles.follower.set_leader(ha_address)
 
     def disk_failed(self, reason: str) -> None:
-        """Handle a permanent flush or write failure: mark this replica suspect, step down, call
-        `fatal`."""
+        """Handle a permanent flush or write failure: mark this replica suspect, step down, end
+        the process."""
         self.roles.feed(DiskFailed(reason))
 
     async def leave(self, seconds: float) -> None:
@@ -429,7 +430,7 @@ class Replication(Hooks):
     def heartbeat(self) -> v1.BrokerBeat:
         """Return the current heartbeat of this replica."""
         refusal = self.write_refusal() if self.is_leader else None
-        return heartbeat(self.replica, self.roles, self, self._addresses, refusal or "")
+        return heartbeat(self.replica, self.roles, self._events, self._addresses, refusal or "")
 
     def directive(self, event: DirectiveArrived) -> None:
         self.roles.directive(event)
@@ -443,6 +444,12 @@ class Replication(Hooks):
         if self.roles.leader is not None:
             self.roles.leader.proposal_answered(seq, state, accepted=accepted)
 
-    def _propose(self, proposal: ProposeIsr) -> None:
-        assert self._link is not None
-        self._link.propose(proposal)
+    def changed(self) -> None:
+        """Tell the controller soon (`RoleReports`)."""
+        if self._link is not None:
+            self._link.changed()
+
+    def proposed(self, proposal: ProposeIsr) -> None:
+        """Send a proposal to the controller (`RoleReports`)."""
+        if self._link is not None:
+            self._link.propose(proposal)

@@ -10,8 +10,7 @@ id sends them, and the others after a delay. Scrub results are counted in `Repli
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from ..proto import v1, v2
@@ -44,7 +43,7 @@ class UpkeepStore(ScrubbedStore, DiskSpace, Protocol):
 
 
 class Upkeep:
-    """Runs the upkeep tasks and sets the hooks of `Replication` for digests, ranges and tails."""
+    """Runs the upkeep tasks and serves digests, ranges and tails (`ReplicaServices`)."""
 
     def __init__(
         self,
@@ -61,17 +60,13 @@ class Upkeep:
         replica, config = replication.replica, replication.config
         directory = replica.directory
         options = Options(config.ha_scrub_interval_ms / 1000, config.ha_scrub_rate)
-        self.scrub = Scrub(directory, store, self._peers, options)
-        self.scrub.on_round = self._count
+        self.scrub = Scrub(directory, store, self._peers, options, count=self._count)
         self.disk_full_handover = DiskFullHandover(replication, store, self._peer)
         self.replay = tails.Replay(
             directory, send or tails.send_to(self._client_of_leader, replication.links)
         )
-        replication.archived_tails = lambda: tails.list_tails(directory)
-        replication.replay_tail = self.replay.run
-        replication.get_digests = self.scrub.get_digests
-        replication.read_range = self.scrub.read_range
-        replication.read_places = partial(read_places, store.blocks)
+        self._blocks = store.blocks
+        replication.serve(self)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -87,6 +82,25 @@ class Upkeep:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self.scrub.stop()
+
+    # --- requests of operators and other replicas ----------------------------------------------
+
+    def archived_tails(self) -> list[v1.ArchivedTail]:
+        return tails.list_tails(self._replication.replica.directory)
+
+    async def replay_tail(self, request: v1.ReplayTailRequest) -> v1.ControlResponse:
+        return await self.replay.run(request)
+
+    def get_digests(self, request: v1.DigestsRequest) -> AsyncIterator[v1.BlockDigest]:
+        return self.scrub.get_digests(request)
+
+    def read_range(self, request: v1.ReadRangeRequest) -> AsyncIterator[v1.LogBytes]:
+        return self.scrub.read_range(request)
+
+    async def read_places(self, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
+        return await read_places(self._blocks, request)
+
+    # --- replay of archived tails ----------------------------------------------------------------
 
     async def _replay_on(self) -> None:
         """Replay tails until none is open. Tails are only created before a start, so none is added
@@ -108,7 +122,7 @@ class Upkeep:
             await asyncio.sleep(_RETRY_S)
 
     def _open_tails(self) -> list[v1.ArchivedTail]:
-        return [tail for tail in self._replication.archived_tails() if not tail.replayed]
+        return [tail for tail in self.archived_tails() if not tail.replayed]
 
     async def _replay_all(self, *, wait: bool) -> None:
         """Replay the open tails. Those sent by others are only marked; with `wait`, tails that a

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from .dispatch import Dispatcher, Hint
+from .events import NO_EVENTS, StoreEvents
 from .format.errors import NoBufferError, StoreError
 from .format.lmq_queues import MULTI_DISPATCH
 from .format.properties import SCHEDULE_TOPIC, is_delayed
@@ -150,8 +151,9 @@ class Appender:
         *,
         seal: bool = False,
         lmq_max: int = 0,
+        events: StoreEvents = NO_EVENTS,
     ) -> None:
-        self.on_new_segment: Callable[[int], list[Message]] | None = None
+        self._events = events
         #: Number of refused messages.
         self.refusals = 0
         #: Why the last segment could not be created, or "".
@@ -374,7 +376,7 @@ class Appender:
         log = self._log
         whole = log.segment_bytes - BLANK_BYTES
         if size > whole:
-            if self.on_new_segment is None and self._roll_until_fits(whole, now_ms):
+            if not self._events.heads_segments and self._roll_until_fits(whole, now_ms):
                 log.mark_unfit()
             return PutStatus.END_OF_FILE
         return _OK if self._roll_until_fits(size, now_ms) else PutStatus.CREATE_MAPPED_FILE_FAILED
@@ -413,10 +415,10 @@ class Appender:
         if log.end > segment.start or segment.start == self._headed:
             return
         self._headed = segment.start
-        if self.on_new_segment is not None and not self._in_hook:
+        if self._events.heads_segments and not self._in_hook:
             self._in_hook = True
             try:
-                for head in self.on_new_segment(segment.start):
+                for head in self._events.segment_heads(segment.start):
                     self._append_one(head, now_ms)
             finally:
                 self._in_hook = False

@@ -6,8 +6,8 @@ checksum does not match is *damaged*: readers do not get its records, nothing is
 and `repair` overwrites it with the right bytes (docs/formats/ha.md). The store does not decide
 which bytes are right; the caller marks and repairs.
 
-Readers check every record (`record_check.py`). While `on_damaged_record` is set, it is called for
-the damaged records of finished segments. The segment that is written cannot be repaired.
+Readers check every record (`record_check.py`). A guard is asked about the damaged records of
+finished segments (`guard.py`). The segment that is written cannot be repaired.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .format.errors import CorruptLogError, OffsetOutOfRangeError
 from .gaps import Gaps
+from .guard import BlockGuard
 from .log.commit_log import CommitLog
 from .log.segment import HeldView
 from .queue.table import QueueTable
@@ -34,25 +35,9 @@ class BlockAccess:
         self._queues = queues
         self._reader = reader
 
-    @property
-    def on_damaged_record(self) -> Callable[[int, int], bool] | None:
-        """Called with offset and size of a damaged record that a reader reached. True: the record
-        will be repaired, stop in front of it; False: it is lost, skip it."""
-        return self._reader.on_damaged_record
-
-    @on_damaged_record.setter
-    def on_damaged_record(self, hook: Callable[[int, int], bool] | None) -> None:
-        self._reader.on_damaged_record = hook
-
-    @property
-    def before_raw_read(self) -> Callable[[int, int], None] | None:
-        """Called before raw bytes [begin, end) of a finished segment are read (replication); may
-        raise CorruptLogError."""
-        return self._log.before_raw_read
-
-    @before_raw_read.setter
-    def before_raw_read(self, hook: Callable[[int, int], None] | None) -> None:
-        self._log.before_raw_read = hook
+    def guard(self, guard: BlockGuard | None) -> None:
+        """Ask `guard` about damaged records and before raw reads; None: no more."""
+        self._reader.guard = self._log.guard = guard
 
     def finished_segments(self) -> list[tuple[int, int]]:
         """Return start and size of every finished segment, oldest first."""
@@ -101,16 +86,6 @@ class BlockAccess:
 
         reader = self._reader
         return UnitCheck(self._log, self._queues, reader.units, reader.is_damaged)
-
-    @property
-    def on_stopped(self) -> Callable[[], None] | None:
-        """Called when a read ended in front of a unit that a search or a repair may restore; call
-        `resume` later."""
-        return self._reader.on_stopped
-
-    @on_stopped.setter
-    def on_stopped(self, hook: Callable[[], None] | None) -> None:
-        self._reader.on_stopped = hook
 
     def resume(self) -> list[tuple[str, int]]:
         """Continue the search of one of the queues in which reads ended; return the topics and

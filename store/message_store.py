@@ -1,8 +1,7 @@
 """The message store: a commit log with its consume queues and index, flush, recovery and retention.
 
 Synchronous: one thread (the broker's event loop) makes all calls, and none waits for the disk. Two
-threads flush, one allocates segments. `on_flushed` and `on_refused` may be called on a flush
-thread.
+threads flush, one allocates segments; `events` is told on the thread that events.py states.
 
 Durability: PUT_OK means that the record is in the page cache and survives the end of the process.
 It survives a power loss once `flushed_offset` has passed its end. Readers see a record after
@@ -27,6 +26,7 @@ from .blocks import BlockAccess
 from .config.store_config import StoreConfig
 from .digests import DIGESTS_FILE, StoreDigests, sum_of_ends
 from .dispatch import Dispatched, Dispatcher
+from .events import NO_EVENTS, StoreEvents
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
 from .format.disk import NO_DESCRIPTORS, Disk, shortage
@@ -90,21 +90,19 @@ class MessageStore:
         wall_ms: Callable[[], int],
         disk: Disk | None = None,
         native: NativeParts | None = None,
+        events: StoreEvents = NO_EVENTS,
     ) -> None:
         native = native or NativeParts()
+        self._events = events
         self.config = config
         self.disk = disk or Disk()
-        #: Called on the flush thread with the new flushed offset.
-        self.on_flushed: Callable[[int], None] | None = None
-        #: With the transient pool: called with the new `log_end` on the thread that committed.
-        self.on_committed: Callable[[int], None] | None = None
         #: What `open` found; None before.
         self.recovery_report: RecoveryReport | None = None
         self._close_listeners: list[Callable[[], None]] = []
         self.meter = Meter()
-        self.log = CommitLog.of(config, self.disk, native.whole_records)
+        self.log = CommitLog.of(config, self.disk, native.whole_records, events)
         self.queue_table = QueueTable.of(config, self.disk)
-        self._gate = WriteGate()
+        self._gate = WriteGate(events)
         self._opened = False
         self._sync = config.sync_flush
         self._wall_ms = wall_ms
@@ -118,8 +116,11 @@ class MessageStore:
             config.max_message_size,
             seal=config.enabled_append_prop_crc,
             lmq_max=config.lmq_max,
+            events=events,
         )
-        self._reader = QueueReader(self.log, self.queue_table, config, native=native.records)
+        self._reader = QueueReader(
+            self.log, self.queue_table, config, native=native.records, events=events
+        )
         self._checkpoint = Checkpoint()
         self._checkpoint_file = CheckpointFile(str(config.root / "checkpoint"), self.disk)
         self._committer: LogCommitter | None = None
@@ -245,7 +246,6 @@ class MessageStore:
         with suppress_no_space():
             self._holdings.save(self.log, self.log.end)
         if self.log.pool is not None:
-            self.log.on_committed = self._committed
             self._committer = LogCommitter.of(self.log, self.config, self._gate.refuse)
             self._committer.start()
         self._log_flusher = LogFlusher(
@@ -367,12 +367,7 @@ class MessageStore:
                 if shortage(error) is None:
                     self._gate.refuse(f"The record of what the store has failed: {error}.")
                 # Otherwise the next flush tries again.
-        if self.on_flushed is not None:
-            self.on_flushed(offset)
-
-    def _committed(self, offset: int) -> None:
-        if self.on_committed is not None:
-            self.on_committed(offset)
+        self._events.flushed(offset)
 
     # -- append -------------------------------------------------------------------------------
 
@@ -752,34 +747,6 @@ class MessageStore:
     def may_resume(self, cause: str) -> bool:
         """Return whether there is disk space, and no other cause pauses writes."""
         return self.retention.has_room and self._gate.is_paused_only_by(cause)
-
-    @property
-    def on_refused(self) -> Callable[[str], None] | None:
-        """Called once when the store becomes read-only, on the thread that found the reason."""
-        return self._gate.on_refused
-
-    @on_refused.setter
-    def on_refused(self, hook: Callable[[str], None] | None) -> None:
-        self._gate.on_refused = hook
-
-    @property
-    def on_resumed(self) -> Callable[[], None] | None:
-        """Called when disk space is free again, on the thread that found it."""
-        return self._gate.on_resumed
-
-    @on_resumed.setter
-    def on_resumed(self, hook: Callable[[], None] | None) -> None:
-        self._gate.on_resumed = hook
-
-    @property
-    def on_new_segment(self) -> Callable[[int], list[Message]] | None:
-        """Called in `append_many` before the first record of every segment, with the segment's
-        offset; the records it returns are written first."""
-        return self._appender.on_new_segment
-
-    @on_new_segment.setter
-    def on_new_segment(self, hook: Callable[[int], list[Message]] | None) -> None:
-        self._appender.on_new_segment = hook
 
     @property
     def log_flushes(self) -> int:

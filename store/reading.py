@@ -43,6 +43,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from .config.store_config import StoreConfig
+from .events import NO_EVENTS, StoreEvents
 from .format.checksum import crc32
 from .format.queue_unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from .format.record_layout import (
@@ -54,6 +55,7 @@ from .format.record_layout import (
 from .format.results import ColdUnit, GetResult, GetStatus, StoredRecord
 from .format.topic_names import check_topic, is_lmq
 from .gaps import Gaps
+from .guard import BlockGuard
 from .log.commit_log import CommitLog
 from .queue.consume_queue import ConsumeQueue
 from .queue.table import QueueTable
@@ -136,7 +138,9 @@ class QueueReader:
         queues: QueueTable,
         config: StoreConfig,
         memory_bytes: Callable[[], int] = machine_memory,
+        *,
         native: NativeRecords | None = None,
+        events: StoreEvents = NO_EVENTS,
     ) -> None:
         """`native`: reads units of the common form."""
         self._native = native
@@ -152,15 +156,13 @@ class QueueReader:
         self.check = RecordCheck(sealed=config.enabled_append_prop_crc)
         #: Messages that were skipped because of damage.
         self.gaps = Gaps(log)
-        #: See blocks.py.
-        self.on_damaged_record: Callable[[int, int], bool] | None = None
+        self.guard: BlockGuard | None = None
         #: Damaged ranges of the log, withheld from readers.
         self.damaged: set[tuple[int, int]] = set()
         self.units = UnitRepair(log, queues)
         #: Queues in which a read ended in front of a unit that a search or a repair may restore.
         self.stopped: set[tuple[str, int]] = set()
-        #: Called when a queue is added to `stopped`.
-        self.on_stopped: Callable[[], None] | None = None
+        self._events = events
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -386,7 +388,7 @@ class QueueReader:
         segment = log.segments[(offset - log.start) // log.segment_bytes]
         batch.begin, batch.data = segment.start, segment.map
         batch.stop = min(segment.end, log.readable_end)
-        batch.cold = self.on_damaged_record is not None and segment is not log.tail
+        batch.cold = self.guard is not None and segment is not log.tail
 
     def _sound_record(self, batch: _Batch, offset: int, size: int, tags_code: int) -> bytes:
         """Return the record of a unit in the batch's segment; b"" if it is not there, or damaged
@@ -442,8 +444,7 @@ class QueueReader:
 
     def _stop(self, queue: ConsumeQueue) -> None:
         self.stopped.add((queue.topic, queue.queue_id))
-        if self.on_stopped is not None:
-            self.on_stopped()
+        self._events.read_stopped()
 
     def is_damaged(self, queue: ConsumeQueue, record: bytes, offset: int, tags_code: int) -> bool:
         """Return whether the record lies in a damaged block or is not as it was stored."""
@@ -490,8 +491,8 @@ class QueueReader:
         return (
             offset >= self._log.start
             and offset + size <= self._log.readable_end
-            and self.on_damaged_record is not None
-            and self.on_damaged_record(offset, size)
+            and self.guard is not None
+            and self.guard.will_repair(offset, size)
         )
 
     def _miss(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -74,7 +73,6 @@ class StoreMaintenance:
         self._sent: tuple[bytes, int, bytes] = (b"", 0, b"")
         self._retention.replica_end = self._replica_end
         store.meter.steady_ns = self._clock.steady_ns
-        store.on_resumed = self._resumed
 
     def start(self) -> None:
         """Start the timer; the first retention round is one interval away."""
@@ -86,7 +84,6 @@ class StoreMaintenance:
         for timer in (self._timer, self._index_timer):
             if timer is not None:
                 timer.cancel()
-        self._store.on_resumed = None
 
     def _turn(self) -> None:
         self.start()  # first: the timer goes on even if this turn fails
@@ -116,10 +113,6 @@ class StoreMaintenance:
         self._index_timer = None
         if self._store.index.turn():
             self._index_timer = self._loop.call_later(_INDEX_PAUSE_S, self._index)
-
-    def _resumed(self) -> None:
-        with suppress(RuntimeError):  # the loop may be closing
-            self._loop.call_soon_threadsafe(self._pump.schedule)
 
     def _replica_end(self) -> int | None:
         """Return the log end of the slowest connected follower; None if there is none."""

@@ -76,6 +76,8 @@ class MetaLog:
         self.damaged = 0
         self._metadata = metadata
         self._store = store
+        #: Whether every segment begins with a snapshot: on a leader.
+        self.heads_segments = False
         self._host = bytes(HOST_V4_BYTES)
         self._topic_listeners: list[Callable[[str], None]] = []
         self._group_listeners: list[Callable[[str, bool], None]] = []
@@ -228,7 +230,7 @@ class MetaLog:
         return result.end
 
     def snapshot(self, _segment_offset: int = 0) -> list[Message]:
-        """Return a snapshot: the first records of a new segment (the store's `on_new_segment`)."""
+        """Return a snapshot: the first records of a new segment (`StoreEvents.segment_heads`)."""
         parts = snapshot_parts(
             self.version,
             self._metadata.topics.values(),

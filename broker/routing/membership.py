@@ -78,6 +78,11 @@ class Membership:
         if self._registrar is not None:
             self._registrar.changed()
 
+    def member_joined(self) -> None:
+        """Tell the nameservers of a new follower: routes list it as an alternative."""
+        if self._registrar is not None:
+            self._registrar.changed()
+
     async def join(self, links: NodeLinks, follow: bool) -> Registrar:
         """Register with the nameservers and load the cluster from those that answer in time.
 
@@ -99,8 +104,6 @@ class Membership:
         )
         registrar = Registrar(self._config.namesrv_addresses(), registrant)
         self._registrar = registrar
-        # Routes list a new follower as an alternative.
-        self._replication.on_member_joined = registrar.changed
         await registrar.start()
         await registrar.first_answers(_FIRST_ANSWERS_S)
         if follow:

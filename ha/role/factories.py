@@ -4,20 +4,21 @@ from ..core import follower, in_sync
 from ..core.epochs import EpochHistory
 from ..core.group_state import Policy
 from ..core.pending_isr import Proposals
-from ..hooks import Hooks
+from ..events import ReplicationEvents
 from ..state.replica import Replica
 from ..stream.follower import FollowerSide
 from ..stream.follower_api import FollowerContext
-from ..stream.leader import LeaderSide
+from ..stream.leader import LeaderContext, LeaderSide
 
 
 def make_leader(
     replica: Replica,
-    hooks: Hooks,
+    events: ReplicationEvents,
+    owner: LeaderContext,
     policy: Policy,
+    *,
     epoch: int,
     confirm: int,
-    *,
     decides_alone: bool,
     proposals: Proposals | None = None,
 ) -> LeaderSide:
@@ -47,11 +48,11 @@ def make_leader(
         epoch_start=replica.history.entries[-1].start,
         proposals=proposals if proposals is not None and proposals.epoch == epoch else None,
     )
-    return LeaderSide(replica, in_sync_set, hooks)
+    return LeaderSide(replica, in_sync_set, events, owner)
 
 
 def make_follower(
-    replica: Replica, hooks: Hooks, owner: FollowerContext, confirm: int
+    replica: Replica, events: ReplicationEvents, owner: FollowerContext, confirm: int
 ) -> FollowerSide:
     """Return the side of a follower without a leader."""
     config, log = replica.config, replica.log
@@ -73,4 +74,4 @@ def make_follower(
         suspect=replica.meta.suspect,
         is_sync=True,  # the leader decides when a cut may go below the confirm offset
     )
-    return FollowerSide(replica, core, hooks, owner)
+    return FollowerSide(replica, core, events, owner)

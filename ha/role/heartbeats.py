@@ -3,7 +3,7 @@
 from ...proto import v1
 from ..core.group_state import Policy
 from ..core.lease import FOREVER_NS
-from ..hooks import Hooks
+from ..events import ReplicationEvents
 from ..state.replica import Replica
 from ..state.state_codec import policy_message, state_message
 from .role_driver import RoleDriver
@@ -15,7 +15,7 @@ _FOREVER_MS = 1 << 31
 def heartbeat(
     replica: Replica,
     roles: RoleDriver,
-    hooks: Hooks,
+    events: ReplicationEvents,
     addresses: v1.ReplicaAddresses,
     write_refusal: str,
 ) -> v1.BrokerBeat:
@@ -46,7 +46,7 @@ def heartbeat(
         heard_age_ms=heard_age_ms,
         known=None if state is None else state_message(state),
         policy=policy_message(_own_policy(replica)),
-        disk_use=hooks.disk_use(),
+        disk_use=events.disk_use(),
         log_is_empty=log.log_end == log.log_start,
         write_refusal=write_refusal if is_leader else "",
         priority=replica.config.ha_priority,

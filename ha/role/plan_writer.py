@@ -10,7 +10,7 @@ import logging
 
 from ...proto import v1
 from ...store.format.disk import Disk
-from ..hooks import Hooks
+from ..events import ReplicationEvents
 from ..rejoin import archive
 from ..rejoin.plan import CUT, RESEED, Plan, write_plan
 from ..state.replica import Replica
@@ -21,9 +21,9 @@ _RETRY_S = 5.0
 
 
 class PlanWriter:
-    def __init__(self, replica: Replica, hooks: Hooks) -> None:
+    def __init__(self, replica: Replica, events: ReplicationEvents) -> None:
         self._replica = replica
-        self._hooks = hooks
+        self._events = events
         self._plan: Plan | None = None
         self._cuts_reported = False
 
@@ -60,7 +60,7 @@ class PlanWriter:
             logger.error("ha.plan.not_written kind=%s error=%s", plan.kind, error)
             asyncio.get_running_loop().call_later(_RETRY_S, self._write)
             return
-        self._hooks.on_reopen(f"{plan.kind}: {plan.reason}")
+        self._events.reopen(f"{plan.kind}: {plan.reason}")
 
     def unreported_cuts(self) -> list[v1.CutDone]:
         """Return the unreported cuts for the leader's log; once per start."""

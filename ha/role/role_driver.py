@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -24,7 +25,7 @@ from ..core.in_sync_events import ProposeIsr
 from ..core.pending_isr import Proposals
 from ..core.role_machine import Role
 from ..core.static_state import live_state
-from ..hooks import Hooks
+from ..events import STATE, ReplicationEvents
 from ..state.replica import Replica
 from ..stream import frames
 from ..stream.follower import FollowerSide
@@ -41,10 +42,21 @@ _LEAVE_POLL_S = 0.005
 _CONFIRM_WAIT_NS = 500_000_000
 
 
+class RoleReports(Protocol):
+    """Where the role driver reports to: the link to the controller, if there is one."""
+
+    def changed(self) -> None:
+        """Something changed that the controller should receive soon."""
+
+    def proposed(self, proposal: ProposeIsr) -> None:
+        """The leader side proposes another in-sync set."""
+
+
 class RoleDriver:
-    def __init__(self, replica: Replica, hooks: Hooks) -> None:
+    def __init__(self, replica: Replica, events: ReplicationEvents, reports: RoleReports) -> None:
         self.replica = replica
-        self.hooks = hooks
+        self.events = events
+        self.reports = reports
         self.is_static = not replica.config.enable_controller_mode
         self.leader: LeaderSide | None = None
         self.follower: FollowerSide | None = None
@@ -53,22 +65,18 @@ class RoleDriver:
         self.leaving = False  #: this process stops
         self._departed = False  #: the group does not count on it any more
         self.counts = replica.counts
-        #: A change that the controller should receive soon.
-        self.on_change: Callable[[], None] = lambda: None
-        #: A proposal of the leader side, for the controller.
-        self.on_propose: Callable[[ProposeIsr], None] = lambda proposal: None
         self.proposals: Proposals | None = None  #: of the last time as leader
         self._addresses = NO_ADDRESSES  #: of this replica
         self._started = False
         self._effects: deque[core.Effect] = deque()
         self._running = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.plans = PlanWriter(replica, hooks)
+        self.plans = PlanWriter(replica, events)
         self.machine = first_role(replica)
         if self.machine.role is Role.LEADER:
             self.leader = self._new_leader(self.machine.epoch, replica.positions.confirm)
         else:
-            self.follower = make_follower(replica, hooks, self, replica.positions.confirm)
+            self.follower = make_follower(replica, events, self, replica.positions.confirm)
 
     # --- start and stop ---------------------------------------------------------------------------
 
@@ -190,8 +198,8 @@ class RoleDriver:
             case core.RoleMoved():
                 logger.info("ha.role role=%s reason=%s", effect.role.value, effect.reason)
                 self.counts[f"role_{effect.role.value}"] += 1
-                self.hooks.on_role_change()
-                self.on_change()
+                self.events.role_changed()
+                self.reports.changed()
 
     def _save_promise(self, epoch: int) -> None:
         try:
@@ -207,7 +215,7 @@ class RoleDriver:
         self._effects.extend(
             self.machine.on_event(core.PromiseSaved(epoch), self.replica.steady_ns())
         )
-        self.on_change()
+        self.reports.changed()
 
     def _save_state(self, state: GroupState) -> None:
         try:
@@ -222,7 +230,7 @@ class RoleDriver:
         elif self.follower is not None and self.machine.following is not None:
             self.follower.set_leader(self._address_of_leader())
             self.follower.reconnect_now()
-        self.hooks.on_role_change()
+        self.events.role_changed()
 
     def _address_of_leader(self) -> str:
         state = self.machine.state
@@ -245,7 +253,7 @@ class RoleDriver:
     def _make_new_follower(self, confirm: int | None = None) -> None:
         if confirm is None:
             confirm = self.confirm
-        self.follower = make_follower(self.replica, self.hooks, self, confirm)
+        self.follower = make_follower(self.replica, self.events, self, confirm)
         self.leader = None
         if self.leaving:
             self.follower.leave()
@@ -276,10 +284,10 @@ class RoleDriver:
         self.draining = self.drained = False
         if self.machine.state is not None:
             self.leader.state_seen(self.machine.state)
-        self._membership_changed()
+        self.membership_changed()
         logger.info("ha.leads epoch=%d end=%d confirm=%d", epoch, replica.log.log_end, self.confirm)
-        self.hooks.on_promote(epoch)
-        self.on_change()
+        self.events.promoted(epoch)
+        self.reports.changed()
 
     def _step_down(self, reason: str) -> None:
         leader = self.leader
@@ -288,12 +296,12 @@ class RoleDriver:
         self.replica.positions.save(leader.core.replicated, self.local_ok)
         self.proposals = leader.core.proposals
         leader.step_down(self._address_of_leader())
-        self.hooks.on_step_down(reason)
+        self.events.stepped_down(reason)
         # Only now, when nothing is appended any more. The group has not confirmed what only an
         # asynchronous leader has: a cut may remove it.
         self._make_new_follower(leader.core.replicated)
         self.draining = False
-        self.on_change()
+        self.reports.changed()
 
     def _hold(self, reason: str) -> None:
         logger.error(
@@ -303,7 +311,7 @@ class RoleDriver:
         )
         if self.follower is not None:
             self.follower.set_leader("")
-        self.on_change()
+        self.reports.changed()
 
     def _exit(self, reason: str) -> None:
         logger.error("ha.disk_failed reason=%s", reason)
@@ -311,7 +319,7 @@ class RoleDriver:
             self.replica.meta.set_suspect(True)
         except OSError as error:
             logger.error("ha.suspect.not_saved error=%s", error)
-        self.hooks.fatal(reason)
+        self.events.disk_failed(reason)
 
     # --- plans for the next start -----------------------------------------------------------------
 
@@ -356,7 +364,7 @@ class RoleDriver:
         self.feed(core.HoldNeeded(reason))
 
     def leader_refused(self) -> None:
-        self.on_change()
+        self.reports.changed()
 
     def suspect_cleared(self) -> None:
         try:
@@ -365,7 +373,7 @@ class RoleDriver:
             self.feed(core.DiskFailed(f"the suspect mark could not be removed: {error}"))
             return
         logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
-        self.on_change()
+        self.reports.changed()
 
     # --- departure --------------------------------------------------------------------------------
 
@@ -377,7 +385,7 @@ class RoleDriver:
         """
         deadline_ns = self.replica.steady_ns() + int(seconds * 1e9)
         self.leaving = True
-        self.on_change()
+        self.reports.changed()
         if self.follower is not None:
             self.follower.leave()
         while not self._has_left():
@@ -412,7 +420,7 @@ class RoleDriver:
         complete = await self.drain(event.drain_ns / 1e9, event.next)
         self.feed(core.StepDownOrdered(0, event.detail or "ordered by the controller"))
         self.drained = complete
-        self.on_change()
+        self.reports.changed()
 
     async def drain(self, seconds: float, successor: Ref | None = None) -> bool:
         """Refuse writes and wait until the in-sync followers, or at least `successor`, have
@@ -421,7 +429,7 @@ class RoleDriver:
         Returns whether they have.
         """
         self.draining = True
-        self.hooks.on_drain(True)
+        self.events.draining(True)
         await asyncio.sleep(0)  # appends of this turn are in the log now
         side = self.leader
         return side is None or await wait_drained(
@@ -430,7 +438,7 @@ class RoleDriver:
 
     def end_drain(self) -> None:
         self.draining = False
-        self.hooks.on_drain(False)
+        self.events.draining(False)
 
     def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -460,11 +468,33 @@ class RoleDriver:
         return Policy(config.is_sync, self.replica.sync_flush, config.min_in_sync_replicas)
 
     def _new_leader(self, epoch: int, confirm: int) -> LeaderSide:
-        of = (self.replica, self.hooks, self.policy, epoch, confirm)
-        side = make_leader(*of, decides_alone=self.is_static, proposals=self.proposals)
-        side.on_propose = self.on_propose
-        side.on_membership = self._membership_changed
-        return side
+        return make_leader(
+            self.replica,
+            self.events,
+            self,
+            self.policy,
+            epoch=epoch,
+            confirm=confirm,
+            decides_alone=self.is_static,
+            proposals=self.proposals,
+        )
+
+    def propose(self, proposal: ProposeIsr) -> None:
+        """Send a proposal of the leader side to the controller."""
+        self.reports.proposed(proposal)
+
+    # --- state beside the log -------------------------------------------------------------------
+
+    def state_beside(self, kind: str) -> bytes | None:
+        """Return state of this kind to send to followers; None: there is none."""
+        return self.live_set() if kind == STATE else self.events.state_beside(kind)
+
+    def state_arrived(self, kind: str, payload: bytes) -> None:
+        """Merge state of another replica."""
+        if kind == STATE:
+            self.live_set_arrived(payload)
+        else:
+            self.events.state_arrived(kind, payload)
 
     # --- the live in-sync set of a static group -------------------------------------------------
 
@@ -473,7 +503,8 @@ class RoleDriver:
         self._addresses = addresses
         self._store_live_set()
 
-    def _membership_changed(self) -> None:
+    def membership_changed(self) -> None:
+        """Renew what depends on the members: the lease, and a static group's state."""
         self.refresh_lease()
         self._store_live_set()
 

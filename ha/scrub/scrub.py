@@ -63,12 +63,16 @@ class Scrub:
         peers: Callable[[], Iterable[Peer]],
         options: Options | None = None,
         disk: Disk | None = None,
+        *,
+        count: Callable[[Result], None] | None = None,
     ) -> None:
-        """`directory` is `<store>/ha`; `peers` returns the other replicas known now."""
+        """`directory` is `<store>/ha`; `peers` returns the other replicas known now; `count` is
+        called with the result of every round."""
         self._directory = directory
         self._store = store
         self._blocks = store.blocks
         self._peers = peers
+        self._count = count
         self._options = options or Options()
         self._disk = disk or Disk()
         self._digests = digests.load(directory)
@@ -83,21 +87,18 @@ class Scrub:
         self._sealing = asyncio.Lock()
         self._wake = asyncio.Event()
         self.total = Result()
-        #: Called with the result of every round.
-        self.on_round: Callable[[Result], None] | None = None
 
     # --- start and stop ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._blocks.on_damaged_record = self._on_damaged_record
-        self._blocks.before_raw_read = self._check_before_sending
+        self._blocks.guard(self)
         loop = asyncio.get_running_loop()
         steps = (self._seal_on(), self._scrub_on(), self._check_derived_on())
         self._tasks = [loop.create_task(step) for step in steps]
 
     async def stop(self) -> None:
         """Stop; call it before the store closes."""
-        self._blocks.on_damaged_record = self._blocks.before_raw_read = None
+        self._blocks.guard(None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -234,8 +235,8 @@ class Scrub:
         for name in ("rounds", "blocks", "damaged", "repaired", "lost", "different"):
             setattr(total, name, getattr(total, name) + getattr(result, name))
         total.unreached = result.unreached
-        if self.on_round is not None:
-            self.on_round(result)
+        if self._count is not None:
+            self._count(result)
         level = logging.INFO if not (result.damaged or result.different) else logging.WARNING
         logger.log(
             level,
@@ -400,7 +401,7 @@ class Scrub:
 
     # --- damage found by readers and senders ------------------------------------------------------
 
-    def _on_damaged_record(self, offset: int, size: int) -> bool:
+    def will_repair(self, offset: int, size: int) -> bool:
         """Mark the blocks of a damaged record and schedule their repair; returns False if
         unrepairable."""
         digest = self._digest_at(offset)
@@ -417,7 +418,7 @@ class Scrub:
         self._wake.set()
         return True
 
-    def _check_before_sending(self, begin: int, end: int) -> None:
+    def before_raw_read(self, begin: int, end: int) -> None:
         """Check each block once before it is sent, so that a replica never copies damaged bytes."""
         digest = self._digest_at(begin)
         if digest is None:

@@ -20,7 +20,7 @@ from ...store.format.errors import DiskFullError, OffsetOutOfRangeError, StoreEr
 from ..core import follower as core_module
 from ..core import follower_events as events
 from ..core.epochs import EpochHistory
-from ..hooks import Hooks
+from ..events import ReplicationEvents
 from ..state.replica import Replica
 from . import frames
 from .channel import channel_options, is_stream_end, raise_status, read_to_end
@@ -36,11 +36,15 @@ _COMPLAINT_TIMEOUT_S = 1.0
 
 class FollowerSide:
     def __init__(
-        self, replica: Replica, core: core_module.Follower, hooks: Hooks, owner: FollowerContext
+        self,
+        replica: Replica,
+        core: core_module.Follower,
+        events: ReplicationEvents,
+        owner: FollowerContext,
     ) -> None:
         self.replica = replica
         self.core = core
-        self.hooks = hooks
+        self.events = events
         self.owner = owner
         self.stopped = False
         self.frame_ns = 0  #: time of the leader's last frame; 0: none
@@ -141,7 +145,7 @@ class FollowerSide:
         the side."""
         self._drop = self._nack = None
         self._echo_ts = 0  # per stream: a former leader had another clock
-        self.hooks.on_stream()
+        self.events.stream_began()
         log = self.replica.log
         history = EpochHistory(self.replica.history.entries)
         connecting = events.Connecting(log.log_end, log.flushed_offset, history)
@@ -228,7 +232,7 @@ class FollowerSide:
             # Before the first acknowledgement: a leader that counts this follower has its consumer
             # offsets.
             cuts = self.owner.unreported_cuts()
-            for frame in first_frames(self.replica, self.core, self.hooks, cuts):
+            for frame in first_frames(self.replica, self.core, self.events, cuts):
                 await call.write(frame)
         while True:
             await self._ack_wanted.wait()
@@ -302,15 +306,8 @@ class FollowerSide:
 
     def _on_meta(self, meta: v1.Meta) -> None:
         payload = self._joiner.add(meta)
-        if payload is None:
-            return
-        if meta.kind == v1.OFFSETS:
-            self.hooks.offsets_apply(payload)
-            return
-        # A kind of a later protocol version has no name here; the log alone is complete.
-        apply = self.hooks.meta_apply.get(frames.kind_name(meta.kind))
-        if apply is not None:
-            apply(payload)
+        if payload is not None:
+            self.owner.state_arrived(frames.kind_name(meta.kind), payload)
 
     def _on_reply(self, reply: v1.HelloReply, now_ns: int) -> None:
         core = self.core
@@ -381,7 +378,7 @@ class FollowerSide:
                     if not self._frozen:
                         self._ack_wanted.set()
                 case events.ConfirmMoved():
-                    self.hooks.on_confirm()
+                    self.events.confirm_moved()
                 case events.SendNack():
                     self.replica.counts[effect.reason.value.lower()] += 1
                     self._nack = frames.nack(
@@ -405,7 +402,7 @@ class FollowerSide:
                     logger.info(
                         "ha.leader.%s address=%s", "alive" if effect.alive else "lost", self.address
                     )
-                    self.hooks.on_leader_change(effect.alive)
+                    self.events.leader_changed(effect.alive)
                 case events.CompareTail():
                     pass  # answered by `_on_reply`, which has the leader's checksum
 
@@ -450,4 +447,4 @@ class FollowerSide:
             self._run(self.core.on_event(events.AppendFailed(reason, str(error)), 0))
             return
         self._run(self.core.on_event(events.Appended(log_end, log.received_end), 0))
-        self.hooks.on_data()
+        self.events.data_arrived()

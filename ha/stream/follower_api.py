@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from ...proto import v1
 from ..core.follower import Follower
 from ..core.group_state import GroupState
-from ..hooks import Hooks
+from ..events import OFFSETS, POP, ReplicationEvents
 from ..members import ADVICE, ADVICE_OTHERWISE
 from ..state.replica import Replica
 from . import frames
@@ -28,6 +28,7 @@ class FollowerContext(Protocol):
 
     def promise(self, epoch: int) -> None: ...
     def state_seen(self, state: GroupState) -> None: ...
+    def state_arrived(self, kind: str, payload: bytes) -> None: ...
     def hold(self, reason: str) -> None: ...
     def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None: ...
     def reseed(self, reason: str) -> None: ...
@@ -66,18 +67,14 @@ def _want_from(replica: Replica, core: Follower) -> Any:
 
 
 def first_frames(
-    replica: Replica, core: Follower, hooks: Hooks, cuts: list[v1.CutDone]
+    replica: Replica, core: Follower, events: ReplicationEvents, cuts: list[v1.CutDone]
 ) -> list[bytes]:
     """Return the frames before the first acknowledgement: a leader that counts this follower has
     them."""
     piece_bytes = replica.config.ha_transfer_batch_size
     first = [v1.FollowerFrame(cut_done=done) for done in cuts]
-    payloads: list[tuple[str, bytes | None]] = []
-    if hooks.offsets_snapshot is not None:
-        payloads.append(("OFFSETS", hooks.offsets_snapshot()))
-    if (pops := hooks.meta_snapshot.get("POP")) is not None:
-        payloads.append(("POP", pops()))
-    for kind, payload in payloads:
+    for kind in (OFFSETS, POP):
+        payload = events.state_beside(kind)
         if payload is not None:
             pieces = frames.meta_pieces(kind, core.epoch, 1, payload, piece_bytes)
             first += [v1.FollowerFrame(meta=piece) for piece in pieces]

@@ -6,13 +6,13 @@ the broker's event loop; an invalid frame ends only its own stream.
 """
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from ...proto import v1
 from ..config import MAX_FOLLOWERS
 from ..core import hello, in_sync
 from ..core.group_state import GroupState
-from ..hooks import Hooks
+from ..events import ReplicationEvents
 from ..members import MemberStatus
 from ..state.replica import Replica
 from . import frames
@@ -22,21 +22,37 @@ from .sender import Session
 logger = logging.getLogger(__name__)
 
 
+class LeaderContext(Protocol):
+    """The part of the role driver that the leader side calls."""
+
+    def propose(self, proposal: in_sync.ProposeIsr) -> None:
+        """Send a proposal to the controller."""
+
+    def membership_changed(self) -> None:
+        """The permission to write (R4) may have changed."""
+
+    def state_arrived(self, kind: str, payload: bytes) -> None:
+        """Merge state that a follower kept while it had no leader."""
+
+
 class LeaderSide:
-    def __init__(self, replica: Replica, core: in_sync.InSyncSet, hooks: Hooks) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        core: in_sync.InSyncSet,
+        events: ReplicationEvents,
+        owner: LeaderContext,
+    ) -> None:
         self.replica = replica
         self.core = core
-        self.hooks = hooks
+        self.events = events
+        self._owner = owner
         self._sessions: dict[int, Session] = {}
         self._next_number = 1
         self._meta: dict[str, tuple[int, bytes]] = {}  #: newest payload of each kind
         self._nacks: dict[int, str] = {}  #: last NACK of each follower, to log it once
         self._heartbeat_ns = replica.config.ha_beat_interval_ms * 1_000_000
         self._leading = True
-        #: Called with a proposal for the controller.
-        self.on_propose: Callable[[in_sync.ProposeIsr], None] = lambda proposal: None
-        #: Called when the permission to write (R4) may have changed.
-        self.on_membership: Callable[[], None] = lambda: None
 
     # --- events from the engine -------------------------------------------------------------------
 
@@ -82,12 +98,12 @@ class LeaderSide:
     def state_seen(self, state: GroupState) -> None:
         """Adopt a group state, which names the in-sync members unless this leader decides alone."""
         self._run(self.core.on_event(in_sync.StateSeen(state), self.replica.steady_ns()))
-        self.on_membership()
+        self._owner.membership_changed()
 
     def proposal_answered(self, seq: int, state: GroupState | None, *, accepted: bool) -> None:
         event = in_sync.IsrAnswered(seq, accepted, state)
         self._run(self.core.on_event(event, self.replica.steady_ns()))
-        self.on_membership()
+        self._owner.membership_changed()
 
     # --- calls of sessions ------------------------------------------------------------------------
 
@@ -105,13 +121,7 @@ class LeaderSide:
 
     def on_meta(self, kind: int, payload: bytes) -> None:
         """Merge state that a follower kept while it had no leader."""
-        if kind == v1.OFFSETS:
-            self.hooks.offsets_apply(payload)
-            return
-        name = frames.kind_name(kind)
-        apply = self.hooks.meta_apply.get(name)
-        if apply is not None:
-            apply(payload)
+        self._owner.state_arrived(frames.kind_name(kind), payload)
 
     def on_cut_done(self, session: Session, done: v1.CutDone) -> None:
         logger.warning(
@@ -149,18 +159,18 @@ class LeaderSide:
                         effect.version,
                         [str(ref) for ref in effect.members],
                     )
-                    self.on_membership()
-                    self.on_propose(effect)
+                    self._owner.membership_changed()
+                    self._owner.propose(effect)
                 case in_sync.ConfirmMoved():
                     self._send_confirm()  # first, so that it is sent before the answers
-                    self.hooks.on_confirm()
+                    self.events.confirm_moved()
                 case in_sync.MemberJoined():
                     logger.info("ha.member.joined broker_id=%d", effect.broker_id)
                     self.replica.counts["member_joined"] += 1
                     self._nacks.pop(effect.broker_id, None)
                     self._send_heartbeat_to(effect.broker_id)
-                    self.on_membership()
-                    self.hooks.on_member_joined()
+                    self._owner.membership_changed()
+                    self.events.member_joined()
                 case in_sync.MemberLeft():
                     logger.warning(
                         "ha.member.left broker_id=%d reason=%s in_sync=%d",
@@ -169,7 +179,7 @@ class LeaderSide:
                         self.core.in_sync_count,
                     )
                     self.replica.counts["member_left"] += 1
-                    self.on_membership()
+                    self._owner.membership_changed()
                     self._send_heartbeat_to(effect.broker_id)
                 case in_sync.CloseSession():
                     closing = self._sessions.get(effect.session)
@@ -241,7 +251,7 @@ class LeaderSide:
             greeting.suspect,
         )
         self._run(self.core.on_event(event, self.replica.steady_ns()))
-        self.on_membership()  # an in-sync follower may have a new incarnation
+        self._owner.membership_changed()  # an in-sync follower may have a new incarnation
         logger.info(
             "ha.session.opened broker_id=%d peer=%s start=%d end=%d",
             greeting.broker_id,

@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 from zlib import crc32
 
 from ..config.store_config import StoreConfig
+from ..events import NO_EVENTS, StoreEvents
 from ..format.disk import Disk
 from ..format.errors import (
     CorruptLogError,
@@ -47,6 +48,7 @@ from ..format.record_layout import (
     SIZE_AND_OFFSET,
     store_timestamp,
 )
+from ..guard import BlockGuard
 from ..scan.single import find_record, inspect
 from .allocation import SegmentAllocator, SegmentMaker, SegmentOptions
 from .memory import unlock
@@ -79,6 +81,7 @@ class CommitLog:
         read_only: Sequence[str] = (),
         options: SegmentOptions | None = None,
         whole_records: WholeRecords | None = None,
+        events: StoreEvents = NO_EVENTS,
     ) -> None:
         everywhere = (directories,) if isinstance(directories, str) else tuple(directories)
         #: Directories of the segments; new ones go to those that are not read-only.
@@ -95,11 +98,8 @@ class CommitLog:
         #: too.
         self.is_full: Callable[[str], bool] = lambda _path: False
         self.pool: TransientPool | None = None
-        #: Called with the new `readable_end` on the thread that committed.
-        self.on_committed: Callable[[int], None] | None = None
-        #: Called before raw bytes of a finished segment are read (../blocks.py); may raise
-        #: CorruptLogError.
-        self.before_raw_read: Callable[[int, int], None] | None = None
+        self._events = events
+        self.guard: BlockGuard | None = None
         self._raw_end = 0
         self._readable_store_timestamp_ms = 0
         self._look_ahead_at = _NEVER
@@ -116,7 +116,11 @@ class CommitLog:
 
     @classmethod
     def of(
-        cls, config: StoreConfig, disk: Disk, whole_records: WholeRecords | None = None
+        cls,
+        config: StoreConfig,
+        disk: Disk,
+        whole_records: WholeRecords | None = None,
+        events: StoreEvents = NO_EVENTS,
     ) -> "CommitLog":
         """Create the log of this configuration."""
         options = SegmentOptions(
@@ -133,6 +137,7 @@ class CommitLog:
             read_only=[str(path) for path in config.read_only_directories],
             options=options,
             whole_records=whole_records,
+            events=events,
         )
         if config.transient_store_pool_enable:
             log.pool = TransientPool(
@@ -348,8 +353,8 @@ class CommitLog:
         stop = min(segment.size, self.readable_end - segment.start)
         if stop - position > size_max:
             stop = self._last_record_end(segment, position, position + size_max)
-        if self.before_raw_read is not None and segment is not self.tail:
-            self.before_raw_read(offset, segment.start + stop)
+        if self.guard is not None and segment is not self.tail:
+            self.guard.before_raw_read(offset, segment.start + stop)
         return segment.map[position:stop]
 
     def _last_record_end(self, segment: Segment, position: int, limit: int) -> int:
@@ -463,8 +468,8 @@ class CommitLog:
             self._readable_store_timestamp_ms = store_timestamp_ms
             moved = end > self.readable_end
             self.readable_end = end
-        if moved and self.on_committed is not None:
-            self.on_committed(end)
+        if moved:
+            self._events.committed(end)
 
     @property
     def readable_store_timestamp_ms(self) -> int:

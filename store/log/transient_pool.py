@@ -43,7 +43,7 @@ class TransientPool:
     ) -> None:
         self.commit_lock = threading.Lock()  #: held during a commit
         self.failure = ""  #: why a commit failed; no commit is possible then
-        self.on_wake: Callable[[int], None] | None = None
+        self.committer: LogCommitter | None = None  #: once it has started
         self._bytes = buffer_bytes
         self._fail_fast = fail_fast
         self._later = later  # locking reads every page: not on the appending thread
@@ -84,8 +84,8 @@ class TransientPool:
             raise OSError(errno.EIO, f"a commit failed before ({self.failure})")
 
     def wake(self, uncommitted: int) -> None:
-        if self.on_wake is not None:
-            self.on_wake(uncommitted)
+        if self.committer is not None:
+            self.committer.wake(uncommitted)
 
     def close(self) -> None:
         """Free the memory. Only when no segment has a buffer any more."""
@@ -145,7 +145,7 @@ class LogCommitter:
 
     def start(self) -> None:
         if self._log.pool is not None:
-            self._log.pool.on_wake = self.wake
+            self._log.pool.committer = self
         self._thread.start()
 
     def wake(self, uncommitted: int) -> None:

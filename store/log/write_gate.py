@@ -12,9 +12,10 @@ Writers read `refusal`; it is "" while writes are accepted. Reads do not depend 
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..events import StoreEvents
 from ..format.disk import NO_SPACE
 
 logger = logging.getLogger(__name__)
@@ -34,17 +35,14 @@ def suppress_no_space() -> Iterator[None]:
 
 
 class WriteGate:
-    """The state; `on_refused` and `on_resumed` are called on the thread that changes it."""
+    """The state; `events` is told on the thread that changes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: StoreEvents) -> None:
         #: Why writes are refused, or "".
         self.refusal = _NOT_STARTED
         #: True once the store is read-only until the next start.
         self.broken = False
-        #: Called once, with the reason, when the store becomes read-only.
-        self.on_refused: Callable[[str], None] | None = None
-        #: Called when the last pause ended.
-        self.on_resumed: Callable[[], None] | None = None
+        self._events = events
         self._started = False
         self._pauses: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -79,8 +77,7 @@ class WriteGate:
             self.broken = True
             self.refusal = f"The store is read-only: {reason} Repair the disk and restart."
         logger.error("store.read_only reason=%s", reason)
-        if self.on_refused is not None:
-            self.on_refused(self.refusal)
+        self._events.refused(self.refusal)
 
     def pause(self, cause: str, reason: str, ends_when: str = "disk space is free") -> None:
         """Refuse writes until this cause is resumed; `reason` is a sentence."""
@@ -99,8 +96,8 @@ class WriteGate:
             free = ended and not self._pauses
         if ended:
             logger.warning("store.resumed cause=%s", cause)
-        if free and self.on_resumed is not None:
-            self.on_resumed()
+        if free:
+            self._events.resumed()
 
     def _update_refusal(self) -> None:
         if self.broken or self.closed or not self._started:

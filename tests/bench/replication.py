@@ -33,6 +33,8 @@ from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.tests.bench.rows import Row
 from cometmq.tests.ha.real_store import message, wall_ms
+from cometmq.tests.ha.told import Told
+from cometmq.tests.store.heard import Heard
 
 SEGMENT = 256 << 20
 CHUNK = 256 * 1024
@@ -48,10 +50,12 @@ class Node:
     """A store and its replication engine, connected as in a broker."""
 
     def __init__(self, directory: Path, config: HaConfig, broker_id: int) -> None:
+        self.heard, self.told = Heard(), Told()
         self.store = MessageStore(
             StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=SEGMENT),
             wall_ms,
             native=native_parts(),
+            events=self.heard,
         )
         self.store.open()
         self.store.start()
@@ -63,17 +67,18 @@ class Node:
             directory=directory / "ha",
             segment_size=SEGMENT,
             sync_flush=False,
+            events=self.told,
         )
         loop = asyncio.get_running_loop()
 
         def on_flushed(_offset: int) -> None:
             loop.call_soon_threadsafe(self.replication.flushed)
 
-        self.store.on_flushed = on_flushed
+        self.heard.flushed = on_flushed
 
     async def stop(self) -> None:
         await self.replication.stop()
-        self.store.on_flushed = None
+        self.heard.flushed = lambda _offset: None
         self.store.close()
 
 
@@ -94,7 +99,7 @@ async def follow(directory: Path, address: str, end: int) -> None:
         if node.store.log_end >= end:
             reached.set()
 
-    node.replication.on_data = on_data
+    node.told.data_arrived = on_data
     await node.replication.start()
     await reached.wait()
     seconds, cpu = time.perf_counter() - started[0], cpu_seconds() - started[1]
@@ -178,7 +183,7 @@ async def measure_plain(megabytes: int) -> dict[str, float]:
 async def measure_confirm(node: Node, body: bytes, count: int) -> list[float]:
     """Return microseconds from one append to its confirmation, one at a time."""
     moved = asyncio.Event()
-    node.replication.on_confirm = moved.set
+    node.told.confirm_moved = moved.set
     figures = []
     for _ in range(count):
         started = time.perf_counter()
@@ -199,7 +204,7 @@ async def measure(megabytes: int, message_bytes: int, root: Path) -> dict[str, A
     while node.store.log_end < megabytes << 20:
         node.store.append_many(batch)
     joined = asyncio.Event()
-    node.replication.on_member_joined = joined.set
+    node.told.member_joined = joined.set
     port = await node.replication.start()
     end, cpu_started = node.store.log_end, cpu_seconds()
     process = await child(

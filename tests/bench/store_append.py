@@ -30,6 +30,7 @@ from time import thread_time_ns
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, encode, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore
+from cometmq.tests.store.heard import Heard
 
 BODY_BYTES = 1024
 QUEUES = 8
@@ -119,14 +120,15 @@ class Sender(threading.Thread):
             flush_disk_type="SYNC_FLUSH",
             message_index_enable=False,
         )
-        self.store = MessageStore(config, lambda: NOW_MS)
+        self.heard = Heard()
+        self.store = MessageStore(config, lambda: NOW_MS, events=self.heard)
         self.senders = senders
         self.records = records
         self.flushed = threading.Event()
 
     def run(self) -> None:
         store = self.store
-        store.on_flushed = lambda _offset: self.flushed.set()
+        self.heard.flushed = lambda _offset: self.flushed.set()
         store.open()
         store.start()
         sample = messages(self.senders)

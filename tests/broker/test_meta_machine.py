@@ -21,6 +21,7 @@ from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message
 from cometmq.store.format.results import PutStatus
 from cometmq.store.message_store import MessageStore
+from cometmq.tests.store.heard import Heard
 
 NAMES = st.sampled_from(["a", "b", "c"])
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x91"
@@ -51,12 +52,13 @@ class Tables(RuleBasedStateMachine):
             store_path_root_dir=str(self._folder / str(self._life)),
             mapped_file_size_commit_log=8 << 10,
         )
-        self.store = MessageStore(config, self._wall_ms)
+        heard = Heard()
+        self.store = MessageStore(config, self._wall_ms, events=heard)
         self.store.open()
         self.metadata = Metadata(True, 1_000, 1_000, Clock().steady_ns)
         self.log = MetaLog(self.metadata, self.store, self._wall_ms)
         self.log.load()
-        self.store.on_new_segment = self.log.snapshot
+        heard.heads = self.log.snapshot
         self.store.start()
 
     def _dispatch(self) -> None:

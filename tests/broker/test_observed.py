@@ -25,6 +25,7 @@ from cometmq.front.metrics import http
 from cometmq.front.metrics.families import Families
 from cometmq.front.metrics.http import MetricsServer
 from cometmq.front.process import loop_factory
+from cometmq.ha.upkeep import Upkeep
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import (
@@ -105,10 +106,9 @@ async def test_group_and_creation_metrics_are_exported(tmp_path: Path) -> None:
 async def test_replication_and_scrub_metrics_are_exported(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
         live.node.replication.roles.counts["strangers"] += 3
-        get_digests: Any = live.node.replication.get_digests
-        assert get_digests is not None
-        scrub = get_digests.__self__
-        await scrub.run_once()
+        upkeep = live.node.replication.services
+        assert isinstance(upkeep, Upkeep)
+        await upkeep.scrub.run_once()
         _, text = await fetch(live, "/metrics")
         lines = [line for line in text.splitlines() if "cometmq_ha_events_total{" in line]
         found = {line.split('event="')[1].split('"')[0]: line.split()[-1] for line in lines}

@@ -195,7 +195,7 @@ async def test_a_newer_epoch_during_the_start_makes_the_replica_a_follower(
     begin = getattr(BrokerLifecycle, opens)
 
     def step_down_first(lifecycle: BrokerLifecycle, node: Broker) -> None:
-        node.replication.on_step_down("a newer epoch was seen")
+        node.replication.roles.events.stepped_down("a newer epoch was seen")
         begin(lifecycle, node)
 
     monkeypatch.setattr(BrokerLifecycle, opens, step_down_first)
@@ -207,12 +207,12 @@ async def test_a_newer_epoch_during_the_start_makes_the_replica_a_follower(
 
 
 async def test_a_leader_sends_unchanged_state_again_after_a_reelection(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         heard: list[bytes] = []
-        group.node(0).replication.meta_snapshot["LOCKS"] = lambda: b"as ever"
-        group.node(1).replication.meta_apply["LOCKS"] = heard.append
+        monkeypatch.setattr(group.node(0).pop_roles, "locks_snapshot", lambda: b"as ever")
+        monkeypatch.setattr(group.node(1).pop_roles, "locks_apply", heard.append)
         one, other = (group.node(n).store for n in (0, 1))
         await group.elect(0, 1)
         await until(lambda: heard and one.log_end == other.log_end)

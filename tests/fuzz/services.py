@@ -280,10 +280,4 @@ def _join(meta: v1.Meta, joiner: frames.MetaJoiner, live: Live) -> None:
     payload = joiner.add(meta)
     if payload is None:
         return
-    hooks = live.node.replication
-    if meta.kind == v1.OFFSETS:
-        hooks.offsets_apply(payload)
-    else:
-        apply = hooks.meta_apply.get(frames.kind_name(meta.kind))
-        if apply is not None:
-            apply(payload)
+    live.node.replication.roles.state_arrived(frames.kind_name(meta.kind), payload)

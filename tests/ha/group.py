@@ -39,6 +39,10 @@ class Replica(Live):
         self.steps: list[str] = []
         self.failed: list[str] = []
         self.starts = 0
+        self.told.promoted = self._on_promote
+        self.told.stepped_down = self.stepped_down.append
+        self.told.reopen = self._on_reopen
+        self.told.disk_failed = self.failed.append
 
     async def start(self) -> "Replica":
         options = StoreConfig(
@@ -47,19 +51,17 @@ class Replica(Live):
         self.steps += pending.run(self.directory, options)
         await super().start()
         self.starts += 1
-        replication = self.replication
-        replication.on_promote = self._on_promote
-        replication.on_step_down = self.stepped_down.append
-        replication.on_reopen = self._on_reopen
-        replication.fatal = self.failed.append
-        replication.roles.on_propose = self._on_propose
+        self.replication.roles.reports = self
         return self
 
     def _on_promote(self, epoch: int) -> None:
         self.promoted.append(epoch)
         self.append(b"EPOCH_START %d" % epoch)
 
-    def _on_propose(self, proposal: ProposeIsr) -> None:
+    def changed(self) -> None:
+        """See `RoleReports`: the test's controller looks for itself."""
+
+    def proposed(self, proposal: ProposeIsr) -> None:
         asyncio.get_running_loop().call_soon(self.controller.take_proposal, self, proposal)
 
     def _on_reopen(self, reason: str) -> None:

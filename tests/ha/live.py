@@ -13,6 +13,7 @@ from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
 from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.ha.real_store import RealLog
+from cometmq.tests.ha.told import Told
 
 SEGMENT = 64 * 1024
 #: Intervals of a test: fractions of a second instead of the defaults' seconds.
@@ -59,6 +60,10 @@ class Live:
         self.alive_changes: list[bool] = []
         self.offsets: dict[str, int] = {}
         self.applied: list[bytes] = []
+        self.told = Told()
+        self.told.confirm_moved = self._on_confirm
+        self.told.leader_changed = self.alive_changes.append
+        self.told.takers["OFFSETS"] = self.applied.append
 
     async def start(self) -> "Live":
         self.real = RealLog(self.directory, self.segment, **self.store_options)
@@ -71,6 +76,7 @@ class Live:
             directory=self.directory / "ha",
             segment_size=self.segment,
             sync_flush=self.log.config.sync_flush,
+            events=self.told,
             nameservers=self.nameservers,
             bind_address=self.bind,
             links=self.links,
@@ -82,10 +88,7 @@ class Live:
             with suppress(RuntimeError):  # the loop of a test that ended
                 loop.call_soon_threadsafe(replication.flushed)
 
-        self.log.on_flushed = on_flushed
-        replication.on_confirm = self._on_confirm
-        replication.on_leader_change = self.alive_changes.append
-        replication.offsets_apply = self.applied.append
+        self.real.heard.flushed = on_flushed
         try:
             await replication.start()
         except BaseException:

@@ -9,6 +9,7 @@ from cometmq.broker.assembly import native_parts
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.tests.store.heard import Heard
 
 HOST = pack_host("127.0.0.1", 8081)
 
@@ -40,10 +41,11 @@ class RealLog:
             mapped_file_size_consume_queue=20_000,
             **{"flush_interval_commit_log": 20, "flush_commit_log_least_pages": 1, **options},
         )
-        self.log = MessageStore(config, wall_ms, native=native_parts())
+        self.heard = Heard()
+        self.log = MessageStore(config, wall_ms, native=native_parts(), events=self.heard)
         self.log.open()
         self.flushed = threading.Condition()
-        self.log.on_flushed = self._on_flushed
+        self.heard.flushed = self._on_flushed
         self.log.start()
 
     def _on_flushed(self, offset: int) -> None:

@@ -222,11 +222,11 @@ async def test_state_beside_the_log_travels_by_kind(tmp_path: Path) -> None:
         locks = [b"first"]
         taken: list[bytes] = []
         leader, follower = group.replicas[0], group.replicas[1]
-        leader.replication.meta_snapshot["LOCKS"] = lambda: locks[0]
-        follower.replication.meta_apply["LOCKS"] = taken.append
-        follower.replication.meta_snapshot["POP"] = lambda: b"handed over"
+        leader.told.states["LOCKS"] = lambda: locks[0]
+        follower.told.takers["LOCKS"] = taken.append
+        follower.told.states["POP"] = lambda: b"handed over"
         pops: list[bytes] = []
-        leader.replication.meta_apply["POP"] = pops.append
+        leader.told.takers["POP"] = pops.append
         group.elect(0)
         await group.leads(0)
         await until(lambda: taken == [b"first"])

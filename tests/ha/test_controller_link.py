@@ -35,6 +35,8 @@ class Broker(Live):
         self.nameservers = nameservers
         self.reopening: list[asyncio.Task[None]] = []
         self.starts = 0
+        self.told.promoted = self._start_epoch
+        self.told.reopen = self._on_reopen
 
     async def start(self) -> "Broker":
         options = StoreConfig(
@@ -44,8 +46,6 @@ class Broker(Live):
         await super().start()
         self.starts += 1
         replication = self.replication
-        replication.on_promote = self._start_epoch
-        replication.on_reopen = self._on_reopen
         replication.announce(client="c", ha=self.address, metrics="m")
         return self
 

@@ -254,12 +254,12 @@ async def test_state_about_bytes_that_never_arrived_ends_with_its_stream(
     """Before, a waiting snapshot was applied when another leader's records reached its log end."""
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
-        leader.replication.offsets_snapshot = lambda: b"of this stream"
+        leader.told.states["OFFSETS"] = lambda: b"of this stream"
         follower = Live(tmp_path / "follower", broker_id=1)
         await follower.start()
         pair.running.append(follower)
         told = follower.applied
-        follower.replication.on_stream = lambda: told.append(b"forget")
+        follower.told.stream_began = lambda: told.append(b"forget")
         for _ in range(2):
             follower.replication.set_leader(leader.address)
             await until(lambda: told[-2:] == [b"forget", b"of this stream"])
@@ -270,12 +270,12 @@ async def test_consumer_offsets_are_sent_in_both_directions(tmp_path: Path) -> N
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         current = [b"leader's first"]
-        leader.replication.offsets_snapshot = lambda: current[0]
+        leader.told.states["OFFSETS"] = lambda: current[0]
         address = leader.address
         follower = Live(tmp_path / "follower", broker_id=1)
         await follower.start()
         pair.running.append(follower)
-        follower.replication.offsets_snapshot = lambda: b"follower's own"
+        follower.told.states["OFFSETS"] = lambda: b"follower's own"
         follower.replication.set_leader(address)
         await until(lambda: follower.applied == [b"leader's first"])
         await until(lambda: leader.applied == [b"follower's own"])

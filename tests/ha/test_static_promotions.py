@@ -58,7 +58,7 @@ class StaticPair:
         def promoted(epoch: int) -> None:
             live.append(b"EPOCH_START %d" % epoch)
 
-        live.replication.on_promote = promoted
+        live.told.promoted = promoted
         self.lives[name] = live
         if other is not None and live.replication.is_leader:
             # The other one may be connected before the leader is ready.

@@ -108,10 +108,8 @@ async def test_digest_and_range_requests_are_answered(tmp_path: Path) -> None:
         leader = await pair.leader()
         await leader.append_random(1, 150)
         side = _keep_up(leader)
-        assert leader.replication.archived_tails() == []
-        get_digests = leader.replication.get_digests
-        assert get_digests is not None
-        blocks = [each async for each in get_digests(v1.DigestsRequest())]
+        assert side.archived_tails() == []
+        blocks = [each async for each in side.get_digests(v1.DigestsRequest())]
         assert [block.offset for block in blocks] == list(
             range(0, leader.log.log_end // SEGMENT * SEGMENT, SEGMENT)
         )
@@ -182,7 +180,7 @@ async def test_two_automatic_replays_send_the_same_tail_once(
             return v2.SendMessageResponse(status=v2.Status(code=v2.OK))
 
         upkeep = Upkeep(again.replication, again.log, lambda: "", send=send)
-        (own,) = again.replication.archived_tails()
+        (own,) = upkeep.archived_tails()
         theirs = v1.ArchivedTail()
         theirs.CopyFrom(own)
         theirs.replayed = what == "sent"
@@ -190,7 +188,7 @@ async def test_two_automatic_replays_send_the_same_tail_once(
         if what == "broken":
             _fail_once(monkeypatch, upkeep.replay)
         upkeep.start()
-        await until(lambda: all(tail.replayed for tail in again.replication.archived_tails()))
+        await until(lambda: all(tail.replayed for tail in upkeep.archived_tails()))
         assert len(sent) == (0 if what == "sent" else 5)
         await upkeep.stop()
 
@@ -239,6 +237,6 @@ async def test_a_tail_is_replayed_automatically_when_configured(tmp_path: Path) 
 
         upkeep = Upkeep(again.replication, again.log, lambda: "", send=send)
         upkeep.start()
-        await until(lambda: all(tail.replayed for tail in again.replication.archived_tails()))
+        await until(lambda: all(tail.replayed for tail in upkeep.archived_tails()))
         assert sorted(sent) == [b"%d" % number for number in range(5)]
         await upkeep.stop()

@@ -17,6 +17,7 @@ from cometmq.store.format.record import Message, Record, decode, encode_properti
 from cometmq.store.message_store import AppendResult, MessageStore, PutStatus, RecoveryReport
 from cometmq.store.native_parts import NativeParts
 from cometmq.tests.harness.sparse import sparse_bytes
+from cometmq.tests.store.heard import Heard
 
 HOST = pack_host("127.0.0.1", 10911)
 SEGMENT = 4096
@@ -52,6 +53,7 @@ class Kit:
         self.root = root
         self.now_ms = START_MS
         self.disk = Disk()
+        self.heard = Heard()
         self.options: dict[str, Any] = {
             "mapped_file_size_commit_log": SEGMENT,
             "mapped_file_size_consume_queue": QUEUE_FILE,
@@ -65,7 +67,7 @@ class Kit:
     def _new(self) -> MessageStore:
         self.disk = self.make_disk()
         config = StoreConfig(str(self.root), **self.options)
-        return MessageStore(config, lambda: self.now_ms, self.disk, self.native)
+        return MessageStore(config, lambda: self.now_ms, self.disk, self.native, self.heard)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -125,11 +125,11 @@ def test_every_segment_begins_with_the_hooks_records(kit: Kit) -> None:
         asked.append(offset)
         return [message(f"head {offset}".encode(), topic="Meta"), message(b"head", topic="Meta")]
 
-    kit.store.on_new_segment = heads
+    kit.heard.heads = heads
     for index in range(60):
         kit.write(f"{index}".encode().ljust(300), queue_id=0)
     kit.reopen()
-    kit.store.on_new_segment = heads
+    kit.heard.heads = heads
     for index in range(60):
         kit.write(f"{index}".encode().ljust(300), queue_id=0)
     segments = len(asked)
@@ -146,7 +146,7 @@ def test_every_segment_begins_with_the_hooks_records(kit: Kit) -> None:
 
 
 def test_hook_records_that_fill_a_segment_do_not_stop_the_log(kit: Kit) -> None:
-    kit.store.on_new_segment = lambda _: [message(b"h" * 900, topic="Meta") for _ in range(5)]
+    kit.heard.heads = lambda _: [message(b"h" * 900, topic="Meta") for _ in range(5)]
     for _ in range(4):
         kit.write(b"x" * 3500)
     assert [len(body) for body in kit.bodies()].count(3500) == 4
@@ -177,7 +177,7 @@ def test_a_full_disk_is_an_error_before_anything_is_written(kit: Kit) -> None:
 
 def test_a_log_that_cannot_be_written_is_read_only(kit: Kit) -> None:
     said: list[str] = []
-    kit.store.on_refused = said.append
+    kit.heard.refused = said.append
     kit.write_many(3)
     kit.disk.fault = fail("write_log", errno.EIO)
     results = kit.store.append_many([message(), message()])

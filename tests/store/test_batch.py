@@ -133,7 +133,7 @@ def test_a_record_that_fits_no_segment_ends_the_last_one(kit: Kit) -> None:
 
 
 def test_no_segment_is_ended_early_when_a_hook_writes_its_first_records(kit: Kit) -> None:
-    kit.store.on_new_segment = lambda _start: [message(b"head", topic="Heads")]
+    kit.heard.heads = lambda _start: [message(b"head", topic="Heads")]
     end = kit.write(b"small").end
     (result,) = kit.store.append_many([message(b"x" * SEGMENT)])
     assert result.status is PutStatus.END_OF_FILE

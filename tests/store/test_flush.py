@@ -25,7 +25,7 @@ class Flushed:
         self.condition = threading.Condition()
         self.seen: list[int] = []
         self.kit = kit
-        kit.store.on_flushed = self
+        kit.heard.flushed = self
 
     def __call__(self, offset: int) -> None:
         with self.condition:
@@ -123,7 +123,7 @@ def test_async_waits_for_pages_or_for_its_long_interval(tmp_path: Path) -> None:
 def test_a_failed_fdatasync_is_never_repeated(tmp_path: Path) -> None:
     kit = sync_kit(tmp_path)
     refusals: list[str] = []
-    kit.store.on_refused = refusals.append
+    kit.heard.refused = refusals.append
     flushed = Flushed(kit)
     flushed.wait(kit.write().end)
     good = kit.store.flushed_offset

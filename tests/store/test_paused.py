@@ -22,7 +22,7 @@ def test_above_the_warning_level_messages_are_refused_until_space_is_free(tmp_pa
     kit = small(tmp_path, clean_file_forcibly_enable=False)
     written(kit)
     resumed: list[bool] = []
-    kit.store.on_resumed = lambda: resumed.append(True)
+    kit.heard.resumed = lambda: resumed.append(True)
     kit.fill_to(91)
     assert kit.store.paused
     assert not kit.store.writable

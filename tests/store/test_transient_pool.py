@@ -100,7 +100,7 @@ def test_the_thread_commits_and_then_flushes(tmp_path: Path) -> None:
     kit = Kit(tmp_path, **QUICKLY)
     kit.open()
     seen: list[int] = []
-    kit.store.on_committed = seen.append
+    kit.heard.committed = seen.append
     flushed = Flushed(kit)
     end = kit.write().end
     until(lambda: kit.store.log_end == end)

@@ -48,14 +48,22 @@ def kit(tmp_path: Path) -> Iterator[Kit]:
 
 def attach(kit: Kit, answer: bool = True) -> list[tuple[int, int]]:
     """Attach a scrub that gives this answer; return its list of reported records."""
-    asked: list[tuple[int, int]] = []
+    guard = Guard(answer)
+    kit.store.blocks.guard(guard)
+    return guard.asked
 
-    def on_damaged_record(offset: int, size: int) -> bool:
-        asked.append((offset, size))
-        return answer
 
-    kit.store.blocks.on_damaged_record = on_damaged_record
-    return asked
+class Guard:
+    def __init__(self, answer: bool) -> None:
+        self.answer = answer
+        self.asked: list[tuple[int, int]] = []
+
+    def will_repair(self, offset: int, size: int) -> bool:
+        self.asked.append((offset, size))
+        return self.answer
+
+    def before_raw_read(self, begin: int, end: int) -> None:
+        pass
 
 
 class Units:
