@@ -120,7 +120,7 @@ class DispatchPump:
         limit = self.readable_limit()
         if self._store.dispatched_offset >= limit:
             return
-        found = self._store.dispatch(limit, _DISPATCH_RECORDS)
+        found = self._store.writer.dispatch(limit, _DISPATCH_RECORDS)
         queues = found.queues()
         changes = {queue for queue in queues if queue[0] == META_TOPIC}
         if changes:
@@ -162,7 +162,7 @@ class DispatchPump:
     def close(self) -> None:
         """Dispatch everything that may be read, for a clean stop, and never run again by a
         timer."""
-        self._store.commit()
+        self._store.writer.commit()
         self.run_to_limit()
         if self._timer is not None:
             self._timer.cancel()

@@ -203,17 +203,17 @@ class RoleSwitch:
             self._meta_log.begin_epoch(start)
             self._meta_files.write_unknown(self._meta_log)
         except WireError:
-            if not (store.paused or store.allocation_failure):
+            if not (store.paused or store.writer.allocation_failure):
                 raise
-            reason = store.refusal or store.allocation_failure
-            store.pause(_NO_EPOCH_START, f"Epoch {epoch} cannot begin: {reason}")
+            reason = store.refusal or store.writer.allocation_failure
+            store.gate.pause(_NO_EPOCH_START, f"Epoch {epoch} cannot begin: {reason}")
             self._wait_for_room(epoch)
 
     def _wait_for_room(self, epoch: int) -> None:
         self._start_again = self._runtime.loop.call_later(_AGAIN_S, self._try_again, epoch)
 
     def _try_again(self, epoch: int) -> None:
-        if not self._store.may_resume(_NO_EPOCH_START):
+        if not self._store.retention.may_resume(_NO_EPOCH_START):
             self._wait_for_room(epoch)
             return
         try:
@@ -227,7 +227,7 @@ class RoleSwitch:
         if self._start_again is not None:
             self._start_again.cancel()
             self._start_again = None
-            self._store.resume(_NO_EPOCH_START)
+            self._store.gate.resume(_NO_EPOCH_START)
 
     def _write_metadata(self) -> None:
         """Write a metadata snapshot at the head of every segment, and groups that clients bring."""

@@ -267,10 +267,10 @@ class QueueFlusher:
                     with self._flushing:
                         behind = last[0] - self._flushed[0]
                         if tick % thorough_every == 0 or behind >= thorough_bytes:
-                            self._queues.flush_written(0)
+                            self._queues.files.flush_written(0)
                             self._flushed, self._settled = last, dispatched
                         else:
-                            self._queues.flush_written(config.flush_consume_queue_least_pages)
+                            self._queues.files.flush_written(config.flush_consume_queue_least_pages)
                     while self._index.flush(self._log_flusher.flushed, self._checkpoint):
                         self._save()
                     self._save()

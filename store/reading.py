@@ -141,6 +141,7 @@ class QueueReader:
         *,
         native: NativeRecords | None = None,
         events: StoreEvents = NO_EVENTS,
+        wall_ms: Callable[[], int] = lambda: _NEVER_MS,
     ) -> None:
         """`native`: reads units of the common form."""
         self._native = native
@@ -163,6 +164,7 @@ class QueueReader:
         #: Queues in which a read ended in front of a unit that a search or a repair may restore.
         self.stopped: set[tuple[str, int]] = set()
         self._events = events
+        self._wall_ms = wall_ms
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -211,8 +213,9 @@ class QueueReader:
         return GetStatus.NO_MESSAGE_IN_QUEUE
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Return whether a message lies so far behind the log end that it must come from the
-        disk."""
+        """Return whether a message lies further behind the log end than
+        `accessMessageInMemoryMaxRatio` of the machine's memory, so that reading it may wait for the
+        disk. Raises OSError when the queue's file cannot be read."""
         log = self._log
         if log.readable_end - log.start <= self._memory_span:
             return False
@@ -239,7 +242,7 @@ class QueueReader:
         count_max: int,
         bytes_max: int,
         *,
-        tag_codes: frozenset[int] | None,
+        tag_codes: frozenset[int] | None = None,
     ) -> tuple[list[ColdUnit], int] | None:
         """Return the units of the cold records that `get` would read, and the queue offset behind
         the last unit examined; None if the record at `offset` is not cold or does not exist."""
@@ -530,9 +533,24 @@ class QueueReader:
         self.units.begin_read()
         return queue.first_with(partial(self._position_of, queue), physical_offset)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool) -> int:
+    def search_offset(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int:
+        """Return `offset_by_time` for a client: the end for a time to come, although the clock was
+        ahead of it when messages were stored."""
+        asked_ms = _NEVER_MS if timestamp_ms > self._wall_ms() else timestamp_ms
+        return self.offset_by_time(topic, queue_id, asked_ms, upper)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int:
         """Return the first offset stored at or after the time; with `upper` the last at or before
-        it."""
+        it.
+
+        Where the clock was set back, the store times of a queue are not in order: the result is a
+        message stored at or after the time whose predecessor was stored before it (the first
+        message has none). There may be several such places; one of them is found, as in Apache.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.max_offset <= queue.min_offset:
             return queue.max_offset if queue else 0

@@ -109,7 +109,7 @@ class OffsetAdmin:
         if request.HasField("queue_id"):
             raise _bad("a lite topic has one queue: name lite topics instead of a queue")
         count = 0
-        for name in self._store.lmqs():
+        for name in self._store.queue_table.lmqs():
             found, lite = parse_queue(name) or ("", "")
             if found == parent and fnmatchcase(lite, request.lite_topics or "*"):
                 count += 1
@@ -149,7 +149,7 @@ class OffsetAdmin:
             if request.timestamp_ms < _LATEST_TIME:
                 raise _bad(f"{request.timestamp_ms} is not a timestamp")
             if request.timestamp_ms != _LATEST_TIME:
-                return store.search_offset(topic, queue_id, request.timestamp_ms)
+                return store.reader.search_offset(topic, queue_id, request.timestamp_ms)
             return end
         if request.edge == v1.ResetOffsetsRequest.EARLIEST:
             return first

@@ -113,7 +113,7 @@ class LogReads:
                 answer.queues.append(self._bounds(request, topic, queue_id))
                 await slices.pause()
         for one in request.messages:
-            found = self._store.record_range(one.topic, one.queue_id, one.offset)
+            found = self._store.reader.record_range(one.topic, one.queue_id, one.offset)
             place, size = found if found is not None else (-1, 0)
             answer.places.add(place=place, size=size)
             await slices.pause()
@@ -203,9 +203,9 @@ class LogReads:
         store = self._store
         offset = 0
         if request.HasField("place"):
-            offset = store.offset_by_position(topic, queue_id, request.place)
+            offset = store.reader.offset_by_position(topic, queue_id, request.place)
         elif request.HasField("timestamp_ms"):
-            offset = store.search_offset(topic, queue_id, request.timestamp_ms)
+            offset = store.reader.search_offset(topic, queue_id, request.timestamp_ms)
         return v1.QueueBounds(
             topic=topic,
             queue_id=queue_id,

@@ -67,7 +67,7 @@ class ClassicOffsets:
                 or not self._has(header)
                 or store.min_offset(topic, queue_id) > 0
                 or store.max_offset(topic, queue_id) == 0
-                or store.is_cold(topic, queue_id, 0)
+                or store.reader.is_cold(topic, queue_id, 0)
             ):
                 return reply(Reply.QUERY_NOT_FOUND, _NOT_FOUND)
             offset = 0
@@ -99,7 +99,9 @@ class ClassicOffsets:
             return _number("offset", 0)
         upper = header.boundary.lower() == "upper"
         queue = header.topic, header.queue_id
-        return _number("offset", self._store.search_offset(*queue, header.timestamp_ms, upper))
+        return _number(
+            "offset", self._store.reader.search_offset(*queue, header.timestamp_ms, upper)
+        )
 
     def max(self, command: Command, _: Connection) -> Command:
         """Answer GET_MAX_OFFSET."""

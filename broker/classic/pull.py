@@ -173,7 +173,7 @@ class ClassicPulls:
     def where_next(self, pull: Pull, following: int) -> str:
         """Return the id in routes of the replica for the client's next pull."""
         store = self._store
-        is_cold = store.is_cold(pull.topic, pull.queue_id, following)
+        is_cold = store.reader.is_cold(pull.topic, pull.queue_id, following)
         return str(self._followers.next_id() if is_cold else LEADER_ID)
 
 

@@ -106,7 +106,7 @@ class TimerDedup:
         """Collect the copies in the queues of a topic; yields after each read."""
         store, copies, left = self._store, self._copies[topic], _RECORDS_MAX
         for queue_id in sorted(number for name, number in store.queues() if name == topic):
-            offset = store.offset_by_time(topic, queue_id, self._begin_ms)
+            offset = store.reader.offset_by_time(topic, queue_id, self._begin_ms)
             while left > 0:
                 result = store.get(topic, queue_id, offset, _RECORDS, _BYTES)
                 for stored in result.records:

@@ -36,8 +36,21 @@ _OUT_MS = OUT_MS.encode()
 _REAL_QUEUE = REAL_QUEUE.encode()
 
 
+class Offsets(Protocol):
+    """Queue offsets by time and by position in the log."""
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int: ...
+
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int: ...
+
+
 class Log(Protocol):
     """The reading methods of the store."""
+
+    @property
+    def reader(self) -> Offsets: ...
 
     def get(
         self,
@@ -53,12 +66,6 @@ class Log(Protocol):
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
-    ) -> int: ...
-
-    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int: ...
 
 
 class _Source(Struct):
@@ -159,7 +166,7 @@ class ReviveReader:
         if mark is None:
             newest_ms = self._newest_timer_ms()
             if newest_ms:
-                mark = log.offset_by_time(TIMER_TOPIC, TIMER_QUEUE, newest_ms - OPEN_MAX_MS)
+                mark = log.reader.offset_by_time(TIMER_TOPIC, TIMER_QUEUE, newest_ms - OPEN_MAX_MS)
         timer.next_offset = max(first, min(mark or 0, log.max_offset(TIMER_TOPIC, TIMER_QUEUE)))
         begin = log.get(TIMER_TOPIC, TIMER_QUEUE, timer.next_offset, 1)
         # No record read now reached the revive topic before it was written.
@@ -179,7 +186,7 @@ class ReviveReader:
         if mark is None:
             return first
         if self._since is not None:
-            mark = min(mark, log.offset_by_position(self._topic, queue_id, self._since))
+            mark = min(mark, log.reader.offset_by_position(self._topic, queue_id, self._since))
         return max(first, min(mark, log.max_offset(self._topic, queue_id)))
 
     def _skip_settled(self) -> None:

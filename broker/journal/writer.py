@@ -141,7 +141,7 @@ class JournalWriter:
         """Append; return the refused checkpoints. Raises WireError if all were refused."""
         codec, core = self._codec, self.core
         messages = [codec.checkpoint(one.record(), one.revive_queue, now_ms) for one in checkpoints]
-        timer_offset = self._store.next_offset(TIMER_TOPIC, TIMER_QUEUE)
+        timer_offset = self._store.writer.next_offset(TIMER_TOPIC, TIMER_QUEUE)
         refused: list[Checkpoint] = []
         stored: dict[int, tuple[Book, list[int]]] = {}
         results = self._append(messages)

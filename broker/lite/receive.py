@@ -249,7 +249,7 @@ class LiteReceive:
         known = self._metadata.group(group)
         if known is None or known.lite_since < 0 or self._offsets.position(queue, group, 0):
             return
-        start = self._store.offset_by_position(queue, 0, known.lite_since)
+        start = self._store.reader.offset_by_position(queue, 0, known.lite_since)
         if start:
             self._offsets.commit(queue, group, 0, start)
 
@@ -278,7 +278,7 @@ class LiteReceive:
 
     def _known(self, parent: str) -> list[str]:
         """Return all lite topics of a parent, for a wildcard client that missed events."""
-        names = self._store.lmqs()
+        names = self._store.queue_table.lmqs()
         return [name for name in names if (parse_queue(name) or ("",))[0] == parent]
 
     def _pop_queue(self, popped: LiteTurn, group: str, queue: str) -> None:

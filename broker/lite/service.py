@@ -89,7 +89,7 @@ class LiteService:
 
     def open(self, stack: AsyncExitStack) -> None:
         """Find the existing lite topics and start the timer; `stack` stops it."""
-        self._last = {name: 0 for name in self._store.lmqs() if is_lite_queue(name)}
+        self._last = {name: 0 for name in self._store.queue_table.lmqs() if is_lite_queue(name)}
         self._suspects.update(self._last)
         now_ms = self._clock.forward_ms()
         for topic, _, _, _ in self._offsets:
@@ -209,7 +209,7 @@ class LiteService:
     def _is_left_over(self, name: str, parent: Topic) -> bool:
         """Return whether a lite topic is of a deleted parent of the same name."""
         store = self._store
-        last = store.physical_offset_of(name, 0, store.max_offset(name, 0) - 1)
+        last = store.reader.physical_offset_of(name, 0, store.max_offset(name, 0) - 1)
         return last is not None and last < parent.since
 
     def _last_message_ms(self, name: str) -> int:
@@ -225,7 +225,7 @@ class LiteService:
     def _end(self, name: str, now_ms: int) -> None:
         """End the lite topic."""
         store, offsets = self._store, self._offsets
-        if store.has_lmq(name) and not store.remove_lmq(name):
+        if (name, 0) in store.queue_table.queues and not store.removal.remove_lmq(name):
             return  # a new message is being dispatched to it
         del self._last[name]
         self._suspects.discard(name)

@@ -285,7 +285,7 @@ class LiteSubscribe:
         self._receive.rewind(queue, group, offset)
 
     def _end(self, queue: str) -> int:
-        return self._store.next_offset(queue, 0)
+        return self._store.writer.next_offset(queue, 0)
 
     def _notify(self, evicted: list[Eviction]) -> None:
         """Notify clients of lite topics that another client took over."""

@@ -45,7 +45,7 @@ class QueueGc:
         # A topic may have been created again meanwhile.
         unused = [queue for queue in part if self._is_unused(queue[0])]
         try:
-            removed = store.remove_expired_queues(unused)
+            removed = store.removal.remove_expired(unused)
         except OSError as error:
             logger.warning("queue.not_removed queues=%s error=%s", unused, error)
             return

@@ -199,7 +199,7 @@ class MetaLog:
 
     def _ends(self, name: str) -> dict[int, int]:
         """Return the next offsets of the existing queues of a topic."""
-        ends = self._store.next_offsets(name, _QUEUE_IDS)
+        ends = self._store.writer.next_offsets(name, _QUEUE_IDS)
         return {queue_id: end for queue_id, end in ends.items() if end}
 
     def _hide_old(self, topic: Topic) -> None:
@@ -208,7 +208,7 @@ class MetaLog:
         Queues that are not dispatched so far yet are hidden again when the record is dispatched.
         """
         for queue_id, end in topic.first_offsets.items():
-            self._store.hide_below(topic.name, queue_id, end)
+            self._store.queue_table.hide_below(topic.name, queue_id, end)
 
     def _write(self, change: v1.MetaChange) -> int:
         change.version = self.version + 1
@@ -219,7 +219,7 @@ class MetaLog:
     def _append(self, tag: str, body: bytes) -> int:
         message = self._message(tag, body)
         try:
-            (result,) = self._store.append_many([message])
+            (result,) = self._store.writer.append_many([message])
         except (StoreError, OSError) as error:
             raise WireError(
                 v2.INTERNAL_SERVER_ERROR, f"the change was not stored: {error}"

@@ -90,7 +90,9 @@ class ColdRecords:
         if not self._enabled:
             return None
         store = self._store
-        found = store.cold_units(topic, queue_id, offset, count, bytes_max, tag_codes=tag_codes)
+        found = store.reader.cold_units(
+            topic, queue_id, offset, count, bytes_max, tag_codes=tag_codes
+        )
         if found is None:
             return None
         units, following = found
@@ -142,7 +144,7 @@ class ColdRecords:
         if self._clock.steady_ns() < self._backoff_until_ns or len(self._fetches) >= _FETCHES_MAX:
             return False
         followers = [ha for _, ha in in_sync_followers(self._replication, self._cluster) if ha]
-        ahead = self._store.cold_units(
+        ahead = self._store.reader.cold_units(
             topic, queue_id, unit.queue_offset, _AHEAD_COUNT, _AHEAD_BYTES, tag_codes=tag_codes
         )
         if not followers or ahead is None:

@@ -144,7 +144,7 @@ class PopReader:
         if self._leadership.pop_leads:
             # A crash may have cut the log below the offset; new messages will get these offsets.
             # On a follower the log may still be arriving.
-            offset = min(offset, max(first, store.next_offset(topic, queue_id)))
+            offset = min(offset, max(first, store.writer.next_offset(topic, queue_id)))
         return offset, position.handed_out
 
     def _order(self, core: PopGroup, request: PopRequest, turn_number: int) -> list[Key]:

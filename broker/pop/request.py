@@ -127,8 +127,8 @@ def is_same_message(store: MessageStore, topic: str, handle: ReceiptHandle) -> b
     Raises OSError.
     """
     queue_id = handle.queue_id
-    if handle.offset >= store.next_offset(topic, queue_id):
+    if handle.offset >= store.writer.next_offset(topic, queue_id):
         return False
     if handle.physical_offset < 0 or handle.offset < store.min_offset(topic, queue_id):
         return True  # not decidable; and deleted messages are not delivered
-    return store.physical_offset_of(topic, queue_id, handle.offset) == handle.physical_offset
+    return store.reader.physical_offset_of(topic, queue_id, handle.offset) == handle.physical_offset

@@ -148,7 +148,7 @@ class Subscriptions:
             if key in known:
                 continue  # the log does not hold what this follower has acknowledged
             queue = self._reader.queue(core, key)
-            end = self._store.next_offset(queue.topic, queue.queue_id)
+            end = self._store.writer.next_offset(queue.topic, queue.queue_id)
             if delivery.offset >= end and self._leadership.pop_leads:
                 # A crash cut the end of the log; a new message will get this offset.
                 self._journal.settled(core, queue, delivery.offset)

@@ -63,16 +63,18 @@ class ColdReads:
             if path == paths.QUERY_MESSAGES:
                 place = OffsetId.parse(request.message_id)
                 if place is not None:
-                    return store.is_cold_position(place.physical_offset)
+                    return store.reader.is_cold_position(place.physical_offset)
                 asked = key_query(request, store.config.max_msgs_num_batch)
                 return asked is not None and store.queries.is_cold(asked)
             queue = request.message_queue
             topic, queue_id = queue.topic.name, queue.id
             if path == paths.PULL_MESSAGE:
-                return store.is_cold(topic, queue_id, request.offset)
+                return store.reader.is_cold(topic, queue_id, request.offset)
             # A search by time reads records from the start of the queue.
             by_time = request.query_offset_policy == v2.TIMESTAMP
-            return by_time and store.is_cold(topic, queue_id, store.min_offset(topic, queue_id))
+            return by_time and store.reader.is_cold(
+                topic, queue_id, store.min_offset(topic, queue_id)
+            )
         except (OSError, ValueError, StoreError):
             return False  # the handler returns the error
 

@@ -220,7 +220,7 @@ class PullService:
             if not request.HasField("timestamp"):
                 raise WireError(v2.BAD_REQUEST, "timestamp is required for this policy")
             time_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
-            offset = store.search_offset(topic, queue_id, time_ms)
+            offset = store.reader.search_offset(topic, queue_id, time_ms)
         else:
             raise WireError(v2.BAD_REQUEST, f"unknown offset policy {int(policy)}")
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)

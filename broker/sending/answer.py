@@ -92,13 +92,13 @@ def failure_status(store: MessageStore, put: PutStatus) -> tuple[int, str]:
     known = FAILURES.get(put)
     if known is not None:
         return known
-    if put is PutStatus.CREATE_MAPPED_FILE_FAILED and store.out_of_buffers:
-        return v2.TOO_MANY_REQUESTS, f"[REJECTREQUEST] {store.allocation_failure}"
+    if put is PutStatus.CREATE_MAPPED_FILE_FAILED and store.writer.out_of_buffers:
+        return v2.TOO_MANY_REQUESTS, f"[REJECTREQUEST] {store.writer.allocation_failure}"
     # Also on a full disk: with INTERNAL_SERVER_ERROR every official client tries another group, and
     # reports this sentence if there is none. TOO_MANY_REQUESTS would not have that effect on all.
     reason = store.refusal
     if put is PutStatus.CREATE_MAPPED_FILE_FAILED:
-        reason = reason or f"the disk is full: {store.allocation_failure}"
+        reason = reason or f"the disk is full: {store.writer.allocation_failure}"
     return v2.INTERNAL_SERVER_ERROR, reason or "the store does not accept messages"
 
 

@@ -150,10 +150,10 @@ class NativePath:
         def encode(begin: int, limit: int, store_ms: int) -> Plan:
             nonlocal plan
             place = (begin, limit, store_ms, self._wall_ms(), self._origin.store_host)
-            plan = make(place, self._topic, self._store.next_number)
+            plan = make(place, self._topic, self._store.writer.next_number)
             return plan
 
-        if self._store.append_encoded(encode) is None or plan is None:
+        if self._store.writer.append_encoded(encode) is None or plan is None:
             return None
         for name, count in plan.turns:
             self._template_of(self._metadata.topics[name]).turn += count

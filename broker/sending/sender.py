@@ -153,7 +153,7 @@ class Sender:
             codec is None
             or not hasattr(codec.SendPlanner, "plan_row")  # an older crate
             or any(part is not None for part in reads)
-            or not self._store.takes_encoded
+            or not self._store.writer.takes_encoded
         ):
             return None
         return NativePath(
@@ -302,7 +302,7 @@ class Sender:
         if refusal is not None:
             raise refusal
         try:
-            results = self._store.append_many(messages)
+            results = self._store.writer.append_many(messages)
         except (StoreError, OSError) as error:
             raise WireError(v2.INTERNAL_SERVER_ERROR, str(error)) from error
         if all(result.status is not _PUT_OK for result in results):
@@ -394,7 +394,7 @@ class Sender:
             return False
         everything = [message for _, ready in batches for message in ready.messages]
         try:
-            results = self._store.append_many(everything)
+            results = self._store.writer.append_many(everything)
         except (StoreError, OSError) as error:
             logger.error("send.append_failed messages=%d error=%s", len(everything), error)
             self._settlement.fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))

@@ -87,7 +87,7 @@ class Recovery:
         for topic in (HALF_TOPIC, OP_TOPIC):
             saved = offsets.get(topic, GROUP, QUEUE) or 0
             # `next_offset`, not the visible end: records below the progress are settled either way.
-            first, end = store.min_offset(topic, QUEUE), store.next_offset(topic, QUEUE)
+            first, end = store.min_offset(topic, QUEUE), store.writer.next_offset(topic, QUEUE)
             firsts.append(max(first, min(saved, end)))
         table.first_half, table.first_op = firsts
 
@@ -140,8 +140,8 @@ class Recovery:
         store, clock = self._store, self._clock
         # By place; by time too, for a copy whose original is gone.
         offset = min(
-            store.offset_by_position(topic, queue_id, min(by_offset)),
-            store.offset_by_time(topic, queue_id, self._begin_ms(halves, min(by_offset))),
+            store.reader.offset_by_position(topic, queue_id, min(by_offset)),
+            store.reader.offset_by_time(topic, queue_id, self._begin_ms(halves, min(by_offset))),
         )
         found = 0
         slice_end = clock.steady_ns() + _SLICE_NS

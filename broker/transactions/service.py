@@ -323,7 +323,7 @@ class Transactions:
             while self.reader.read_some():
                 pass
             half = self.table.find(ident.offset, ident.key)
-            if half is None and self.table.first_half <= ident.offset < store.next_offset(
+            if half is None and self.table.first_half <= ident.offset < store.writer.next_offset(
                 HALF_TOPIC, QUEUE
             ):
                 # The record is in the log but not readable yet: replicas or the disk lag behind.

@@ -28,6 +28,16 @@ _RETRY_S: Final = 10.0
 _MAX_WAIT_MS: Final = 1_500
 
 
+class Segments(Protocol):
+    """Why the last segment could not be created."""
+
+    @property
+    def allocation_failure(self) -> str: ...
+
+    @property
+    def out_of_buffers(self) -> bool: ...
+
+
 class DiskSpace(Protocol):
     """The part of a store that the handover needs."""
 
@@ -35,10 +45,7 @@ class DiskSpace(Protocol):
     def paused(self) -> bool: ...
 
     @property
-    def allocation_failure(self) -> str: ...
-
-    @property
-    def out_of_buffers(self) -> bool: ...
+    def writer(self) -> Segments: ...
 
 
 class DiskFullHandover:
@@ -63,7 +70,8 @@ class DiskFullHandover:
 
     def _is_stuck(self) -> bool:
         store = self._store
-        full = store.paused or (bool(store.allocation_failure) and not store.out_of_buffers)
+        writer = store.writer
+        full = store.paused or (bool(writer.allocation_failure) and not writer.out_of_buffers)
         return full and self._replication.is_leader
 
     async def hand_over(self) -> bool:

@@ -4,13 +4,32 @@ Segments that this store creates have all their space. A segment that was copied
 broker made, may be sparse: without the space for its holes, a write in the middle of it fails.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 
 from ..format.disk import Disk, existing, full_disk
+from ..format.errors import DiskFullError
+from .commit_log import CommitLog
+
+logger = logging.getLogger(__name__)
 
 #: The unit of st_blocks.
 _STAT_BLOCK_BYTES = 512
+
+
+def check_room(disk: Disk, log: CommitLog) -> None:
+    """Raise DiskFullError when the log cannot get its first segment, or fill its last one."""
+    size, folders = log.segment_bytes, log.writable_directories
+    if lack := lack_of_room(disk, folders, size, log.tail.path if log.tail else ""):
+        raise DiskFullError(lack)
+    if not holds_next_segment(disk, folders, size):
+        logger.warning(
+            "store.small_disk segment_bytes=%d: the disk of %s holds fewer than two segments, "
+            "and the last one is never deleted. Put the directory on a larger disk.",
+            size,
+            folders[0],
+        )
 
 
 def lack_of_room(

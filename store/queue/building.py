@@ -25,7 +25,8 @@ from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, groups
 from ..scan.raw import Integers, RawBytes
 from ..scan.walk import WINDOW_BYTES, Columns, TopicTable, walk
-from .table import QueueNumberError, QueueTable
+from .numbering import QueueNumberError
+from .table import QueueTable
 
 #: Maximum number of unsorted units, about 60 bytes each.
 _WAITING_MAX: Final = 1 << 20

@@ -1,4 +1,4 @@
-"""All consume queues of a store: loading, appending units, writing them out, trimming, removal.
+"""All consume queues of a store: appending units, writing them out, trimming.
 
 Dispatched units are visible at once and wait in memory (`ConsumeQueue.tail`); `write_out` writes
 them into the files, every second from the flush thread and whenever enough wait. A killed process
@@ -15,44 +15,30 @@ Topics with a folder in `batchconsumequeue` have queues of another form (format/
 They are left unchanged: nothing is read or written for them here, and their messages are refused.
 """
 
-import errno
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk, descriptor_share
-from ..format.errors import UnsupportedLayoutError
-from ..format.layout import NAME_DIGITS, list_files
-from ..format.queue_files import QueueFiles, salvage
-from ..format.queue_unit import FILLER_SIZE, UNIT
-from ..format.record_layout import (
-    RECORD_BYTES_MIN,
-)
+from ..format.queue_files import QueueFiles
+from ..format.queue_unit import UNIT
 from ..format.results import Arrival
 from ..format.topic_names import check_topic, is_lmq
-from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue, pack_units
+from .consume_queue import ConsumeQueue, pack_units
 from .ext_table import ExtTable
+from .numbering import PassedNumbers, QueueGapError, note_gap
+from .unit_files import UnitFiles
 
-logger = logging.getLogger(__name__)
-_PAGE_BYTES = 4096
 #: Maximum number of units waiting in memory, 20 bytes each.
 WAITING_UNITS_MAX: Final = 16_384
-#: Gaps of up to this many units are filled without a comparison with the space in the log.
-GAP_UNITS: Final = 4096
-#: From this many dirty files on, one flush of the file system is cheaper than one per file:
-#: flushing a small file costs 0.3 ms, and a stop with 80,000 of them has to end.
-FLUSH_FILES_MAX: Final = 1024
 #: Limits of one `trim` call, about 10 ms of the event loop: queue files deleted, queues whose files
 #: had to be read, queues checked in memory.
 TRIM_FILES_MAX: Final = 32
 TRIM_READS_MAX: Final = 256
 TRIM_LOOKS_MAX: Final = 8192
-
 
 #: The number of the first unit, and encoded units.
 NewUnits: TypeAlias = tuple[int, bytes]
@@ -62,21 +48,6 @@ def packed(units: Mapping[ConsumeQueue, list[int]]) -> dict[ConsumeQueue, NewUni
     """Encode the units of each queue: [number of the first one, physical offset, size, tags code,
     physical offset, ...]."""
     return {queue: (flat[0], pack_units(flat[1:])) for queue, flat in units.items()}
-
-
-class QueueGapError(Exception):
-    """A queue lacks units before the new ones (raised only while strict)."""
-
-
-class QueueNumberError(ValueError):
-    """A record names a queue offset that it cannot have: its header is damaged."""
-
-    def __init__(self, queue: ConsumeQueue, number: int, physical_offset: int) -> None:
-        super().__init__(
-            f"the record names queue offset {number} of {queue.topic}/{queue.queue_id}, which ends "
-            f"at {queue.max_offset}: fewer records fit between."
-        )
-        self.physical_offset = physical_offset
 
 
 class QueueTable:
@@ -112,18 +83,12 @@ class QueueTable:
         self.exts = ExtTable(
             os.path.join(root, "consumequeue_ext"), ext_file_bytes, open_files_max, disk
         )
-        self._batch_directory = os.path.join(root, "batchconsumequeue")
-        self._disk = disk
+        self.files = UnitFiles(directory, disk, self._files, self.exts)
         self._lock = threading.Lock()  # guards the three below, and growing tails
         self._waiting: set[ConsumeQueue] = set()  # queues with units that are not written out
         self._waiting_units = 0
         self._trim: list[ConsumeQueue] = []  # written out, but still in their tails
-        self._out_lock = threading.Lock()  # held while units are written to the files
-        # path -> bytes written since its last flush; under out_lock
-        self._dirty: dict[str, int] = {}
-        self._unflushed: list[str] = []  # files and folders that `flush_written` has taken
-        self._unflushed_folders: set[str] = set()
-        self._passed: set[ConsumeQueue] = set()  # queues for which `_note_passed` has logged
+        self._passed = PassedNumbers()
         self._trim_target = 0  # the log start that `_trim_rest` is for
         self._trim_rest: list[ConsumeQueue] = []  # queues that are not trimmed yet
 
@@ -168,11 +133,11 @@ class QueueTable:
             self._waiting |= units.keys()
             while self._trim:
                 self._trim.pop().trim()
-        if self._waiting_units > WAITING_UNITS_MAX and self._out_lock.acquire(blocking=False):
+        if self._waiting_units > WAITING_UNITS_MAX and self.files.lock.acquire(blocking=False):
             try:  # otherwise the flush thread is writing
                 self._write_out()
             finally:
-                self._out_lock.release()
+                self.files.lock.release()
 
     def continue_with(
         self, units: Iterable[tuple[str, int, int, bytes]]
@@ -206,7 +171,7 @@ class QueueTable:
             number = flat[0] + len(flat) // 3 if flat else queue.max_offset
             if arrival.queue_offset < number:
                 if not is_lmq(arrival.topic):
-                    self._note_passed(queue, arrival.queue_offset, arrival.physical_offset)
+                    self._passed.note(queue, arrival.queue_offset, arrival.physical_offset)
                     continue
                 self._write_units(units)
                 units = {}
@@ -218,7 +183,7 @@ class QueueTable:
                     raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
                 self._write_units(units)
                 units = {}
-                self._note_gap(queue, arrival.queue_offset, arrival.physical_offset)
+                note_gap(queue, arrival.queue_offset, arrival.physical_offset)
                 queue.skip_to(arrival.queue_offset)
             flat = units.setdefault(queue, [arrival.queue_offset])
             code = arrival.tags_code
@@ -227,40 +192,6 @@ class QueueTable:
             flat += (arrival.physical_offset, arrival.size, code)
             queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
         self._write_units(units)
-
-    def _note_gap(self, queue: ConsumeQueue, number: int, physical_offset: int) -> None:
-        """Log missing records before this one. Raises QueueNumberError for a wide gap for which the
-        log has no space."""
-        end = -1 if is_lmq(queue.topic) else queue.known_end()
-        if end < 0:
-            return
-        missing = number - queue.max_offset
-        if missing > GAP_UNITS and missing * RECORD_BYTES_MIN > physical_offset - end:
-            raise QueueNumberError(queue, number, physical_offset)
-        logger.warning(
-            "queue.gap topic=%s queue=%d offset=%d messages=%d physical_offset=%d: the log lacks "
-            "the records before this one.",
-            queue.topic,
-            queue.queue_id,
-            queue.max_offset,
-            missing,
-            physical_offset,
-        )
-
-    def _note_passed(self, queue: ConsumeQueue, number: int, physical_offset: int) -> None:
-        """Log a record behind the last one of its queue that names an offset that the queue has
-        passed, once for each queue; such a record gets no unit."""
-        if queue not in self._passed and 0 <= queue.known_end() <= physical_offset:
-            self._passed.add(queue)
-            logger.warning(
-                "queue.offset_passed topic=%s queue=%d offset=%d physical_offset=%d end=%d: the "
-                "record has no place in the queue; further ones of it are not logged.",
-                queue.topic,
-                queue.queue_id,
-                number,
-                physical_offset,
-                queue.max_offset,
-            )
 
     def _write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
         if self.write_ext:
@@ -292,14 +223,14 @@ class QueueTable:
             self.restart(queue, first_number, int(offsets[0]))
         held = max(queue.max_offset - first_number, 0)
         if held and not light:
-            self._note_passed(queue, first_number, int(offsets[0]))
+            self._passed.note(queue, first_number, int(offsets[0]))
         count = len(offsets) - held
         if count <= 0:
             return
         if queue.max_offset < first_number:
             if self.strict and not light:
                 raise QueueGapError(f"{topic}/{queue_id} ends at {queue.max_offset}.")
-            self._note_gap(queue, first_number, int(offsets[0]))
+            note_gap(queue, first_number, int(offsets[0]))
             with self._lock:
                 queue.skip_to(first_number)
                 self._waiting.add(queue)
@@ -315,22 +246,19 @@ class QueueTable:
         units["offset"] = offsets[held:]
         units["size"] = sizes[held:]
         units["code"] = codes
-        with self._out_lock:
-            queue.extend(units.tobytes(), self._write_kept)
+        with self.files.lock:
+            queue.extend(units.tobytes(), self.files.write_kept)
 
     def overwrite(
         self, queue: ConsumeQueue, first: int, units: Sequence[tuple[int, int, int]]
     ) -> None:
         """Replace units of a queue, from number `first` on. Raises OSError."""
-        with self._out_lock, self._lock:
-            queue.overwrite(first, units, self._write_kept)
-
-    def _write_kept(self, path: str, position: int, data: bytes) -> None:
-        self._note_written(path, data, self._files.write(path, data, position))
+        with self.files.lock, self._lock:
+            queue.overwrite(first, units, self.files.write_kept)
 
     def write_out(self) -> None:
         """Write all waiting units into their files. Any thread. Raises OSError."""
-        with self._out_lock:
+        with self.files.lock:
             self._write_out()
 
     def _write_out(self) -> None:
@@ -341,7 +269,7 @@ class QueueTable:
         try:
             for queue, end, parts in work:
                 for path, position, data in parts:
-                    self._write_part(path, position, data)
+                    self.files.write_part(path, position, data)
                 queue.written_end = end
         except BaseException:
             with self._lock:  # the next call tries all of it again
@@ -351,114 +279,12 @@ class QueueTable:
         with self._lock:
             self._trim += waiting
 
-    def _write_part(self, path: str, position: int, data: bytes) -> None:
-        descriptor = self._files.open_for_writing(path)
-        try:
-            written = self._disk.pwrite(descriptor, data, position)
-        finally:
-            self._disk.close(descriptor)
-        self._note_written(path, data, written)
-
-    def _note_written(self, path: str, data: bytes, written: int) -> None:
-        if written != len(data):
-            raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written", path)
-        self._dirty[path] = self._dirty.get(path, 0) + written
-
-    def take_dirty(self, pages_min: int) -> list[str]:
-        """Return and clear the paths of files with at least this many pages written."""
-        limit = pages_min * _PAGE_BYTES
-        with self._out_lock:
-            paths = [path for path, size in self._dirty.items() if size >= limit]
-            for path in paths:
-                del self._dirty[path]
-        return paths + self.exts.take_dirty(limit)
-
     def flush(self, pages_min: int) -> None:
-        """Call `write_out` and `flush_written`."""
+        """Write all waiting units into their files, and flush these. Raises OSError."""
         self.write_out()
-        self.flush_written(pages_min)
-
-    def flush_written(self, pages_min: int) -> None:
-        """Flush files with at least this many pages written since their last flush; with 0 also the
-        names of new files, which the checkpoint depends on. Any thread, one at a time. Raises
-        OSError; what was not flushed remains for the next call."""
-        self._unflushed += self.take_dirty(pages_min)
-        if not pages_min:
-            self._unflushed_folders |= self._files.take_folders() | self.exts.take_folders()
-        paths, folders = self._unflushed, self._unflushed_folders
-        if len(paths) + len(folders) > FLUSH_FILES_MAX:
-            self._disk.sync_file_system(self.directory)
-            paths.clear()
-            folders.clear()
-        while paths:
-            with suppress(FileNotFoundError):  # trimmed meanwhile
-                self._flush_file(paths[-1])
-            paths.pop()
-        while folders and not pages_min:
-            folder = next(iter(folders))
-            with suppress(FileNotFoundError):
-                self._disk.sync_directory(folder)
-            folders.discard(folder)
-
-    def _flush_file(self, path: str) -> None:
-        descriptor = self._disk.open(path, os.O_RDWR)
-        try:
-            self._disk.fdatasync(descriptor)
-        finally:
-            self._disk.close(descriptor)
+        self.files.flush_written(pages_min)
 
     # -- loading and recovery -----------------------------------------------------------------
-
-    def load(
-        self,
-        is_whole: Callable[[ConsumeQueue, int, int, int], bool],
-        log_start: int,
-        *,
-        clean: bool = True,
-    ) -> list[str]:
-        """Load all queues; return paths of files that a crash left unfinished. Changes nothing.
-        Raises UnsupportedLayoutError for files that no crash explains (after a clean stop: any but
-        an unfinished last file)."""
-        unfinished: list[str] = []
-        topics = _folders(self.directory)
-        with_ext = self.exts.exist
-        self.batch_topics = frozenset(_folders(self._batch_directory)) - frozenset(topics)
-        if self.batch_topics:
-            logger.warning("queues.left_alone batch_topics=%s", ",".join(sorted(self.batch_topics)))
-        for topic in topics:
-            for name in _folders(os.path.join(self.directory, topic)):
-                if _is_queue(topic, name):
-                    queue = self.queue(topic, int(name))
-                    unfinished += self._load(queue, partial(is_whole, queue), clean)
-                    queue.correct_min_offset(log_start)
-                    if with_ext:
-                        self.exts.check(queue)
-        return unfinished
-
-    def _load(
-        self, queue: ConsumeQueue, is_whole: Callable[[int, int, int], bool], clean: bool
-    ) -> Sequence[str]:
-        """Load one queue; the common small one, of a single file, takes one listing and one
-        read."""
-        size = self._files.size
-        directory = queue.directory
-        if size <= WHOLE_FILE_BYTES:
-            names = os.listdir(directory)
-            if len(names) == 1 and len(names[0]) == NAME_DIGITS and names[0].isdecimal():
-                data = self._files.read_once(f"{directory}/{names[0]}", size + 1)
-                if len(data) == size:
-                    queue.load((int(names[0]),), is_whole, data)
-                    return ()
-        try:
-            files = list_files(directory, size, "mappedFileSizeConsumeQueue")
-        except UnsupportedLayoutError:
-            starts, others = ([], []) if clean else salvage(directory, size)
-            if not others:
-                raise
-            queue.load(starts, is_whole)
-            return others
-        queue.load(files.starts, is_whole)
-        return (files.unfinished,) if files.unfinished else ()
 
     def truncate(self, physical_offset: int, log_start: int) -> None:
         """Drop all units of records at `physical_offset` and behind, and clear their bytes."""
@@ -517,43 +343,25 @@ class QueueTable:
 
     # -- removal ------------------------------------------------------------------------------
 
-    def lmqs(self) -> list[ConsumeQueue]:
-        """Return all light queues."""
-        return [queue for queue in self.queues.values() if is_lmq(queue.topic)]
+    def lmqs(self) -> list[str]:
+        """Return the names of the light queues (LMQ); a record is in queue 0 of those it names."""
+        return [topic for topic, _ in self.queues if is_lmq(topic)]
 
-    def remove(self, topic: str, queue_id: int) -> bool:
-        """Remove a light queue and its files; return false while it has records that are not
-        dispatched. Raises OSError."""
+    def hide_below(self, topic: str, queue_id: int, offset: int) -> None:
+        """Hide the units below `offset` from readers, as if retention had deleted them; until the
+        next start."""
         queue = self.queues.get((topic, queue_id))
-        if queue is None or not is_lmq(topic) or queue.next_offset > queue.max_offset:
-            return False
-        self._discard(queue)
-        self.lmq_count -= 1
-        return True
+        if queue is not None:
+            queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))
 
-    def has_expired(self, topic: str, queue_id: int, log_start: int) -> bool:
-        """Return whether retention has deleted all records of an ordinary queue."""
-        queue = self.queues.get((topic, queue_id))
-        if queue is None or is_lmq(topic) or queue.next_offset > queue.max_offset:
-            return False
-        if not queue.max_offset:
-            return True
-        # Not `known_end`: it is -1 for a queue without readable units.
-        offset, size, _ = queue.unit(queue.max_offset - 1)
-        return size != FILLER_SIZE and offset + size <= log_start
-
-    def remove_expired(self, topic: str, queue_id: int) -> None:
-        """Remove an ordinary queue that has expired; it restarts at 0 if it is used again, and the
-        log holds no record of its earlier use. Raises OSError."""
-        self._discard(self.queues[topic, queue_id])
-
-    def _discard(self, queue: ConsumeQueue) -> None:
+    def discard(self, queue: ConsumeQueue) -> None:
+        """Remove a queue and its files. Raises OSError."""
         self.empty(queue)
         del self.queues[queue.topic, queue.queue_id]
         self.changes += 1
         if queue in self._trim_rest:
             self._trim_rest.remove(queue)
-        self._passed.discard(queue)
+        self._passed.forget(queue)
         for folder in (queue.directory, os.path.dirname(queue.directory)):
             with suppress(OSError):  # never created, or it holds a foreign file: it may stay
                 os.rmdir(folder)
@@ -574,7 +382,7 @@ class QueueTable:
 
     def empty(self, queue: ConsumeQueue) -> None:
         """Remove all units, on disk too."""
-        with self._out_lock:
+        with self.files.lock:
             with self._lock:
                 if queue in self._waiting:
                     self._waiting.remove(queue)
@@ -583,25 +391,8 @@ class QueueTable:
                     )
                 self._trim = [one for one in self._trim if one is not queue]
             for path in queue.clear():
-                self._dirty.pop(path, None)
+                self.files.forget(path)
         self.exts.truncate(queue)
 
     def close(self) -> None:
-        self._files.close()
-        self.exts.close()
-
-
-def _is_queue(topic: str, name: str) -> bool:
-    """Return whether these folder names can be a queue's; others are ignored."""
-    with suppress(ValueError):
-        check_topic(topic)
-        return name.isascii() and name.isdecimal() and str(int(name)) == name
-    return False
-
-
-def _folders(directory: str) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except FileNotFoundError:
-        return []
+        self.files.close()

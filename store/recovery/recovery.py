@@ -46,7 +46,8 @@ from ..holdings import HoldingsFile
 from ..log.commit_log import CommitLog
 from ..log.segment import Segment
 from ..queue.consume_queue import ConsumeQueue
-from ..queue.table import QueueGapError, QueueTable
+from ..queue.numbering import QueueGapError
+from ..queue.table import QueueTable
 from ..scan.single import inspect, is_record
 from .queue_begins import lacking_begins
 from .rules import (
@@ -163,7 +164,7 @@ class Recovery:
 
     def _report(self, found: Walked, verdict: Verdict, unfinished: list[str]) -> RecoveryReport:
         done = self._done
-        return RecoveryReport(
+        report = RecoveryReport(
             clean=self._clean,
             log_start=self._log.start,
             log_end=self._log.end,
@@ -183,6 +184,17 @@ class Recovery:
             units_rebuilt=done.units_rebuilt,
             files_unfinished=len(unfinished),
         )
+        logger.info(
+            "store.recovered clean=%s log_start=%d log_end=%d records_scanned=%d torn_bytes=%d",
+            report.clean,
+            report.log_start,
+            report.log_end,
+            report.records_scanned,
+            report.torn_bytes,
+        )
+        if report.torn_bytes:
+            logger.warning("log.cut offset=%d bytes=%d", report.log_end, report.torn_bytes)
+        return report
 
     # -- judging ------------------------------------------------------------------------------
 

@@ -94,6 +94,10 @@ class RetentionService:
         """Use other rules from the next round on."""
         self.rules = Rules.of(config)
 
+    def may_resume(self, cause: str) -> bool:
+        """Return whether there is disk space, and no other cause pauses writes."""
+        return self.has_room and self._gate.is_paused_only_by(cause)
+
     # -- the disk -----------------------------------------------------------------------------
 
     def watch_disk(self) -> None:

@@ -115,7 +115,7 @@ async def test_a_flood_of_refused_calls_adds_a_bounded_number_of_entries(tmp_pat
             for n in range(100):
                 assert (await create_topic(wire, f"t{n}")).code == v2.UNAUTHORIZED
         seconds = (live.node.runtime.clock.steady_ns() - started_ns) / 1e9
-        written = live.node.store.next_offset(AUDIT_TOPIC, 0)
+        written = live.node.store.writer.next_offset(AUDIT_TOPIC, 0)
         assert 10 <= written <= 11 + 10 * seconds
         assert live.node.runtime.counters.audit_dropped["rate"] == 100 - written
         async with signed(live, "admin", "admin-secret") as wire:

@@ -187,7 +187,7 @@ async def measure_confirm(node: Node, body: bytes, count: int) -> list[float]:
     figures = []
     for _ in range(count):
         started = time.perf_counter()
-        node.store.append_many([message(body)])
+        node.store.writer.append_many([message(body)])
         node.replication.appended()
         while node.replication.confirm < node.store.log_end:
             moved.clear()
@@ -202,7 +202,7 @@ async def measure(megabytes: int, message_bytes: int, root: Path) -> dict[str, A
     body = os.urandom(message_bytes)
     batch = [message(body)] * 256
     while node.store.log_end < megabytes << 20:
-        node.store.append_many(batch)
+        node.store.writer.append_many(batch)
     joined = asyncio.Event()
     node.told.member_joined = joined.set
     port = await node.replication.start()

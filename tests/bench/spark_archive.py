@@ -84,9 +84,9 @@ def make(root: Path, size: int, body: int) -> float:
     store = open_store(root, 256 * MIB)
     number = 0
     while store.log_end < size:
-        store.append_many([message(number + at, body) for at in range(BATCH)])
+        store.writer.append_many([message(number + at, body) for at in range(BATCH)])
         number += BATCH
-        store.dispatch(store.log_end, BATCH)
+        store.writer.dispatch(store.log_end, BATCH)
     end = store.log_end
     store.close()
     return end / 1e6
@@ -289,7 +289,7 @@ async def write(root: Path, run_s: float) -> None:
         began, first, number = time.monotonic(), node.store.log_end, 0
         while (now := time.monotonic() - began) < run_s:
             if node.store.log_end - first < now * LIVE_RATE:
-                node.store.append_many(sample[number % len(sample)])
+                node.store.writer.append_many(sample[number % len(sample)])
                 node.pump.appended()
                 number += 1
                 await asyncio.sleep(0)

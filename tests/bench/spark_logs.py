@@ -51,8 +51,8 @@ def make_log(root: Path, body_bytes: int, size: int) -> float:
                     born_timestamp_ms=1_760_000_000_000 + number,
                 )
             )
-        store.append_many(batch)
-        store.dispatch(store.log_end, BATCH)
+        store.writer.append_many(batch)
+        store.writer.dispatch(store.log_end, BATCH)
     end = store.log_end
     store.close()
     return end / 1e6

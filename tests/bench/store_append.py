@@ -82,8 +82,8 @@ def one_round(batches: list[list[Message]], count: int, root: Path) -> tuple[flo
 
     def append() -> None:
         for batch in batches:
-            store.append_many(batch)
-            store.dispatch(store.log_end)
+            store.writer.append_many(batch)
+            store.writer.dispatch(store.log_end)
 
     codec_us = timed(codec, count)
     append_us = timed(append, count)
@@ -138,14 +138,14 @@ class Sender(threading.Thread):
         while sent < self.records:
             while ready:  # one append per turn: as if senders arrived separately
                 message = ready.pop()
-                waiting.append((store.append_many([message])[0].end, message))
+                waiting.append((store.writer.append_many([message])[0].end, message))
                 sent += 1
             self.flushed.wait(5)
             self.flushed.clear()
             done = store.flushed_offset
             ready += [message for end, message in waiting if end <= done]
             waiting = [pair for pair in waiting if pair[0] > done]
-        self.flushes = store.log_flushes
+        self.flushes = store._threads.rounds
         store.close()
 
 

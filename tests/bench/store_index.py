@@ -59,9 +59,9 @@ def run_store(batches: Batches, root: Path, indexed: bool) -> tuple[float, list[
 
     def work() -> None:
         for batch in batches:
-            store.append_many(batch)
+            store.writer.append_many(batch)
             begin = thread_time_ns()
-            store.dispatch(store.log_end)
+            store.writer.dispatch(store.log_end)
             steps.append((thread_time_ns() - begin) / 1e6)
 
     total = microseconds(work)

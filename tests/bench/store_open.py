@@ -56,8 +56,8 @@ def make(root: Path, topics: int) -> tuple[float, float]:
             for index in range(first, min(first + _BATCH // QUEUES, topics))
             for queue_id in range(QUEUES)
         ]
-        store.append_many(batch)
-        store.dispatch(store.log_end)
+        store.writer.append_many(batch)
+        store.writer.dispatch(store.log_end)
     made = monotonic()
     store.close()
     return made - begin, monotonic() - made

@@ -50,8 +50,8 @@ def filled(root: Path, count: int) -> MessageStore:
             )
             for index in range(first, first + 1000)
         ]
-        store.append_many(batch)
-        store.dispatch(store.log_end)
+        store.writer.append_many(batch)
+        store.writer.dispatch(store.log_end)
     store.close()
     store = MessageStore(config, lambda: NOW_MS)
     store.open()

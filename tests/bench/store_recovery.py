@@ -49,8 +49,8 @@ def make(config: StoreConfig, size: int) -> None:
     store.start()
     batch = messages(BATCH)
     while store.log_end < size - (2 << 20):
-        store.append_many(batch)
-        store.dispatch(store.log_end, BATCH)
+        store.writer.append_many(batch)
+        store.writer.dispatch(store.log_end, BATCH)
     store.close()
     (config.root / "checkpoint").unlink()
     (config.root / "abort").touch()

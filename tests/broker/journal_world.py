@@ -80,6 +80,10 @@ class SimLog:
         """Return the end of a queue."""
         return len(self.queues.get((topic, queue_id), []))
 
+    @property
+    def reader(self) -> SimLog:
+        return self
+
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
     ) -> int:

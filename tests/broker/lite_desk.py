@@ -129,7 +129,7 @@ class Lite:
     @property
     def queues(self) -> list[str]:
         """Return the queues (LMQ) that exist."""
-        return sorted(self.one.node.store.lmqs())
+        return sorted(self.one.node.store.queue_table.lmqs())
 
     def listen(self, client: str) -> Stream:
         """Open a telemetry stream of a client."""

@@ -73,7 +73,7 @@ class Content:
             ).records
         ]
         return cls(
-            {key: store.next_offset(*key) for key in user},
+            {key: store.writer.next_offset(*key) for key in user},
             frozenset(bodies),
             {(t, g, q): n for t, g, q, n in offsets if g == "group"},
             frozenset(one.node.metadata.topics),

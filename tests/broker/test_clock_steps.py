@@ -107,15 +107,15 @@ async def test_a_search_by_time_serves_the_corrected_clock(tmp_path: Path, stopp
         await one.k.sent(TOPIC, b"b", b"c")
         await one.step(-8 * HOUR, stopped=stopped)
         store = one.k.node.store
-        assert store.search_offset(TOPIC, 0, one.clock.wall_ms() + 1) == 3  # not come yet
+        assert store.reader.search_offset(TOPIC, 0, one.clock.wall_ms() + 1) == 3  # not come yet
         one.passes(SECOND)
         await one.k.sent(TOPIC, b"d")
         one.passes(SECOND)
         now_ms = one.clock.wall_ms()
-        assert store.offset_by_time(TOPIC, 0, now_ms) == 4
-        assert store.offset_by_time(TOPIC, 0, now_ms, upper=True) == 3
-        assert store.offset_by_time(TOPIC, 0, 0) == 0
-        found = store.offset_by_time(TOPIC, 0, now_ms - SECOND)
+        assert store.reader.offset_by_time(TOPIC, 0, now_ms) == 4
+        assert store.reader.offset_by_time(TOPIC, 0, now_ms, upper=True) == 3
+        assert store.reader.offset_by_time(TOPIC, 0, 0) == 0
+        found = store.reader.offset_by_time(TOPIC, 0, now_ms - SECOND)
         assert found in (1, 3)  # a place where older messages end
 
 

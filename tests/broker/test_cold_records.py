@@ -54,7 +54,7 @@ async def old_messages(tmp_path: Path) -> AsyncIterator[tuple[Elections, Desk]]:
         )
         await level(first, group.node(1))
         await until(lambda: bool(in_sync_followers(first.replication, first.cluster)))
-        first.store._reader._memory_span = 100
+        first.store.reader._memory_span = 100
         yield group, desk
 
 
@@ -182,7 +182,7 @@ async def test_queries_for_old_keys_go_to_a_follower(tmp_path: Path) -> None:
     async with old_messages(tmp_path) as (group, desk):
         await desk.sent("t", b"new", keys=["fresh"])
         await level(group.node(0), group.node(1))
-        group.node(0).store._reader._memory_span = 1000
+        group.node(0).store.reader._memory_span = 1000
         access = group.replicas[0].server.access.statistics
         async with group.replicas[0].client() as wire:
             for request, count, is_cold in (

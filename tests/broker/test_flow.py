@@ -110,15 +110,15 @@ async def test_a_stalled_write_refuses_the_sends_behind_it_once(tmp_path: Path) 
     async with desk(tmp_path, replace(chosen, store=slow)) as one:
         one.topic("t")
         store = one.node.store
-        real = store.append_many
+        real = store.writer.append_many
 
         def hung(messages: Any) -> Any:
             time.sleep(STALL_S)
             return real(messages)
 
-        store.append_many = hung  # type: ignore[method-assign]
+        store.writer.append_many = hung  # type: ignore[method-assign]
         assert await codes(one, 1) == {(v2.OK, "OK"): 1}
-        store.append_many = real  # type: ignore[method-assign]
+        store.writer.append_many = real  # type: ignore[method-assign]
         found = await codes(one, 2)
         assert found == {(v2.TOO_MANY_REQUESTS, "[PCBUSY_CLEAN_QUEUE"): 2}
         assert await codes(one, 2) == {(v2.OK, "OK"): 2}

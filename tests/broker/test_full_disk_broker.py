@@ -148,7 +148,9 @@ async def test_in_a_group_of_full_disks_one_replica_leads_read_only(
                 node.store.retention.watch_disk()
             while fills and (await at_first.send(message("t", BODY))).status.code == v2.OK:
                 stored += 1
-            while fills and first.store.append_many([tiny(b"")])[0].status is PutStatus.PUT_OK:
+            while (
+                fills and first.store.writer.append_many([tiny(b"")])[0].status is PutStatus.PUT_OK
+            ):
                 first.pump.appended()
             await until(lambda: second.store.log_end == first.store.log_end)
             for node in (first, second):

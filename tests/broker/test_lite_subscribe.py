@@ -134,7 +134,7 @@ async def test_the_number_of_clients_is_bounded(
 
 async def test_the_number_of_lite_topics_is_bounded(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
-        one.one.node.store._appender._light._queues_max = 2
+        one.one.node.store.writer._appender._light._queues_max = 2
         await one.send("a", b"1")
         await one.send("b", b"1")
         sent = message(PARENT, b"x", lite_topic="c")

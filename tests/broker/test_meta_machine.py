@@ -62,7 +62,7 @@ class Tables(RuleBasedStateMachine):
         self.store.start()
 
     def _dispatch(self) -> None:
-        while arrivals := self.store.dispatch(self.store.log_end):
+        while arrivals := self.store.writer.dispatch(self.store.log_end):
             for arrival in arrivals:
                 if arrival.topic == "rmq_sys_COMETMQ_META":
                     self.log.apply(arrival)
@@ -87,7 +87,7 @@ class Tables(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.topics)))
         message = Message(name, 0, b"x" * size, b"", born_host=HOST, store_host=HOST)
         message.born_timestamp_ms = self._now_ms
-        (result,) = self.store.append_many([message])
+        (result,) = self.store.writer.append_many([message])
         assert result.status is PutStatus.PUT_OK
         assert result.queue_offset == self.stored.get(name, 0)
         self.stored[name] = result.queue_offset + 1

@@ -157,7 +157,7 @@ async def test_quickly_acknowledged_batches_are_not_written(tmp_path: Path) -> N
             one.ack("t", "g", *got.handles)
         one.advance(2_000)
         await until(lambda: not journal(one.node).core.waiting)
-        assert one.node.store.next_offset(TIMER_TOPIC, 0) == 0
+        assert one.node.store.writer.next_offset(TIMER_TOPIC, 0) == 0
         assert one.node.offsets.get("t", "g", 0) == 20
 
 

@@ -19,7 +19,7 @@ async def test_refused_sends_are_counted_by_cause(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
-        one.node.store._gate.refuse("the disk broke")
+        one.node.store.gate.refuse("the disk broke")
         answer = await one.send(message("t", b"b"))
         assert answer.status.code == v2.INTERNAL_SERVER_ERROR
         found = await samples(one.live)

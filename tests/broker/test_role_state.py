@@ -320,7 +320,7 @@ async def test_cold_reads_go_to_a_follower(tmp_path: Path) -> None:
         desk.group("g")
         await desk.sent("t", *(b"%d" % n for n in range(10)))
         await level(first, second)
-        first.store._reader._memory_span = 600
+        first.store.reader._memory_span = 600
         request = v2.PullMessageRequest(
             group=v2.Resource(name="g"),
             message_queue=v2.MessageQueue(

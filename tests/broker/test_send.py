@@ -152,13 +152,13 @@ async def test_one_append_serves_all_sends_of_a_loop_turn(tmp_path: Path) -> Non
     async with desk(tmp_path) as one:
         one.topic("t")
         appends: list[int] = []
-        real = one.node.store.append_many
+        real = one.node.store.writer.append_many
 
         def counted(messages: Any) -> Any:
             appends.append(len(messages))
             return real(messages)
 
-        one.node.store.append_many = counted  # type: ignore[method-assign]
+        one.node.store.writer.append_many = counted  # type: ignore[method-assign]
         await asyncio.gather(*(one.send(message("t", b"%d" % n)) for n in range(64)))
         assert appends == [64]
 
@@ -296,7 +296,7 @@ async def test_a_new_group_can_read_while_the_disk_is_full(tmp_path: Path) -> No
         store.disk.fault = full
         for size in (32 << 10, 0):
             # The smallest record possible: after it, a group's record does not fit either.
-            while store.append_many([Message("t", 0, bytes(size))])[0].status is _PUT_OK:
+            while store.writer.append_many([Message("t", 0, bytes(size))])[0].status is _PUT_OK:
                 pass
         received = await one.receive("t", "new-group")
         assert received.bodies[0] == b"first"

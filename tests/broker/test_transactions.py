@@ -201,7 +201,7 @@ async def test_ends_are_refused_and_stay_open_while_the_store_is_not_writable(
         (seen,) = await prepared(one, "t", "B")
         assert await end_transaction(one, "t", seen, 0) == v2.OK
         (hidden,) = await prepared(one, "t", "C")
-        one.node.store._gate.refuse("the disk broke")
+        one.node.store.gate.refuse("the disk broke")
         for still_open in (ident, seen, hidden):
             assert await end_transaction(one, "t", still_open) == v2.INTERNAL_SERVER_ERROR
         assert {one.outcome.value for one in one.node.transactions.table} == {"open"}

@@ -252,7 +252,7 @@ def _by_time(k: Desk, model: Model, queue_id: int, missing: Missing) -> None:
     wrong = [
         n
         for n, time_ms in enumerate(times)
-        if k.node.store.offset_by_time(TOPIC, queue_id, time_ms) != times.index(time_ms)
+        if k.node.store.reader.offset_by_time(TOPIC, queue_id, time_ms) != times.index(time_ms)
     ]
     if wrong:
         missing.note(f"time query {queue_id}: {len(wrong)} of {len(times)} differ")

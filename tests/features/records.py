@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cometmq.broker.parts import Broker
 from cometmq.store.format.record import Message, encode_properties, pack_host
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 
 
 def append(

@@ -59,13 +59,13 @@ def check_queues(store: MessageStore, view: View, *, may_have_grown: bool = Fals
         grown = store.max_offset(topic, queue_id) - queue["max"]
         assert grown == 0 or (grown > 0 and may_have_grown)
         assert store.min_offset(topic, queue_id) == queue["min"]
-        assert store.next_offset(topic, queue_id) == queue["max"] + grown
+        assert store.writer.next_offset(topic, queue_id) == queue["max"] + grown
         last_ms = queue["units"][-1]["store_timestamp"]
         for time_ms, boundary, answer in queue["offset_by_time"]:
             if grown and time_ms >= last_ms:
                 continue  # what came after the view changes these
             upper = boundary == "UPPER"
-            assert store.offset_by_time(topic, queue_id, time_ms, upper=upper) == answer
+            assert store.reader.offset_by_time(topic, queue_id, time_ms, upper=upper) == answer
 
 
 def check_key_queries(store: MessageStore, view: View) -> None:

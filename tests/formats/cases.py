@@ -118,7 +118,7 @@ def new_store(case: str, root: Path, **options: Any) -> MessageStore:
 def dispatch_all(store: MessageStore) -> None:
     while store.dispatched_offset < store.log_end:
         before = store.dispatched_offset
-        store.dispatch(store.log_end)
+        store.writer.dispatch(store.log_end)
         assert store.dispatched_offset > before, store.refusal
 
 

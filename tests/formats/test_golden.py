@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.format.record import Message, decode, encode_record
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.tests.formats.agreement import check_key_queries, check_queues, check_units
 from cometmq.tests.formats.cases import (
     BLANK_MAGIC,
@@ -190,7 +191,7 @@ def test_the_log_continues_behind_apaches_records(case: str, root: Path) -> None
     store.start()
     # The next segment boundary is 47,427 bytes away: ten of these cross it.
     messages = [Message("TopicNormal", 1, bytes([i]) * 8000) for i in range(10)]
-    results = store.append_many(messages)
+    results = store.writer.append_many(messages)
     assert {result.status for result in results} == {PutStatus.PUT_OK}
     assert results[0].physical_offset == said["max_physical_offset"]
     assert [result.queue_offset for result in results] == list(range(60, 70))

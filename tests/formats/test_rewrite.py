@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from cometmq.store.format.record import Message, Record, pack_host
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.tests.formats.cases import (
     REWRITTEN,
     config_of,
@@ -113,11 +114,12 @@ def test_rewritten_files_equal_apaches(case: str, tmp_path: Path) -> None:
         now[0] = group[0].store_timestamp_ms
         assert {record.store_timestamp_ms for record in group} == {now[0]}
         messages = [message_of(r, units.get(r.physical_offset), with_crc) for r in group]
-        results = (store.append_batch if case == "batch" else store.append_many)(messages)
+        writer = store.writer
+        results = (writer.append_batch if case == "batch" else writer.append_many)(messages)
         assert [result.physical_offset for result in results] == [r.physical_offset for r in group]
         assert [result.queue_offset for result in results] == [r.queue_offset for r in group]
     for message, status in refused_messages(case, records):
-        assert store.append_many([message])[0].status is status
+        assert store.writer.append_many([message])[0].status is status
     dispatch_all(store)
     store.close()
     compare(theirs, ours)

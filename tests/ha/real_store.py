@@ -8,7 +8,8 @@ from typing import Any
 from cometmq.broker.assembly import native_parts
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, pack_host
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.tests.store.heard import Heard
 
 HOST = pack_host("127.0.0.1", 8081)
@@ -53,7 +54,7 @@ class RealLog:
             self.flushed.notify_all()
 
     def append(self, body: bytes) -> int:
-        (result,) = self.log.append_many([message(body)])
+        (result,) = self.log.writer.append_many([message(body)])
         assert result.status is PutStatus.PUT_OK, result
         return self.log.log_end
 

@@ -352,7 +352,7 @@ def test_timers_that_the_tail_delivered_are_due_again(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     store.kit.open()
     properties = encode_properties({"TIMER_OUT_MS": "1699999990000", "TIMER_DEQUEUE_MS": "1"})
-    store.kit.store.append_many([message(properties=properties)])
+    store.kit.store.writer.append_many([message(properties=properties)])
     store.kit.dispatch()
     store.kit.close()
     file = TimerCheckpointFile(str(tmp_path / "config" / "timercheck"), Disk())
@@ -369,7 +369,7 @@ def test_reading_stops_at_the_cut(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     store.cut()
     store.kit.open()
-    store.kit.store.dispatch(LIMIT)
+    store.kit.store.writer.dispatch(LIMIT)
     for queue_id in range(3):
         end = store.kit.store.max_offset("TopicTest", queue_id)
         assert end == len(range(queue_id, KEPT, 3))

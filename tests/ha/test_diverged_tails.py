@@ -29,7 +29,7 @@ def _archive(root: Path, messages: list[Message], before: int = 3) -> Path:
     kit.write_many(before)
     cut_at = kit.store.log_end
     for each in messages:
-        (result,) = kit.store.append_many([each])
+        (result,) = kit.store.writer.append_many([each])
         assert result.size > 0, result
     kit.dispatch()
     kit.close()

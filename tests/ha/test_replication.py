@@ -314,7 +314,7 @@ async def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: 
         follower = await pair.follower(leader)
         await leader.append_random(1, 20)
         await assert_equal_logs(leader, follower)
-        gate = follower.log._gate
+        gate = follower.log.gate
         gate.pause("disk use", "The disk is 91 % full.")
         await leader.append_random(2, 20)
         await until(lambda: leader.replication.in_sync_count == 1)

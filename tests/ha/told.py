@@ -32,4 +32,5 @@ class Told:
         return self.states[kind]() if kind in self.states else None
 
     def state_arrived(self, kind: str, payload: bytes) -> None:
-        self.takers.get(kind, _ignore)(payload)
+        if kind in self.takers:
+            self.takers[kind](payload)

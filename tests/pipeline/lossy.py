@@ -85,7 +85,7 @@ class LossyStore:
         for number in range(len(self.sent), len(self.sent) + count):
             properties = encode_properties({"UNIQ_KEY": f"{number:032X}"})
             messages.append(Message(topic, number % queues, _BODY, properties))
-        for message, result in zip(messages, self.store.append_many(messages), strict=True):
+        for message, result in zip(messages, self.store.writer.append_many(messages), strict=True):
             assert result.status.name == "PUT_OK", result
             place = (result.queue_offset, result.physical_offset)
             one = Sent(len(self.sent), topic, message.queue_id, *place)
@@ -97,8 +97,8 @@ class LossyStore:
     def expire(self, segments: int = 1) -> None:
         """Let retention delete the first segments, all but the last at most."""
         store = self.store
-        assert store._log_flusher is not None
-        store._log_flusher.wait(store.log_end)
+        assert store._threads._log_flusher is not None
+        store._threads._log_flusher.wait(store.log_end)
         self._flushed = store.log_end
         for segment in store.log.segments[:-1][:segments]:
             os.utime(segment.path, (0, 0))
@@ -141,7 +141,7 @@ class LossyStore:
         broker. Return them."""
         for name, queue in list(self.store.queues()):
             if name == topic:
-                self.store.hide_below(name, queue, self.store.max_offset(name, queue))
+                self.store.queue_table.hide_below(name, queue, self.store.max_offset(name, queue))
         return {one.number for one in self.there if one.topic == topic}
 
     def remove_expired(self, topic: str) -> set[int]:
@@ -149,7 +149,7 @@ class LossyStore:
         removed = {
             queue
             for name, queue in list(self.store.queues())
-            if name == topic and self.store.remove_expired_queues([(name, queue)])
+            if name == topic and self.store.removal.remove_expired([(name, queue)])
         }
         return {one.number for one in self.there if one.topic == topic and one.queue in removed}
 
@@ -187,7 +187,7 @@ class LossyStore:
 
     def _dispatch(self) -> None:
         while self.store.dispatched_offset < self.store.log_end:
-            self.store.dispatch(self.store.log_end)
+            self.store.writer.dispatch(self.store.log_end)
         self.store.queue_table.write_out()
 
 

@@ -354,7 +354,7 @@ def test_a_queue_that_was_removed_and_used_again_keeps_its_messages_after_a_kill
         world.expire(9)
         queues = [("u", 0), ("u", 1)]
         assert [world.store.min_offset(*queue) for queue in queues] == [6, 6]
-        assert world.store.remove_expired_queues(queues) == queues
+        assert world.store.removal.remove_expired(queues) == queues
         world.send("u", 5)
         world.crash()
         assert [world.store.min_offset(*queue) for queue in queues] == [0, 0]

@@ -57,11 +57,11 @@ def write_store(
     store.start()
     waiting = list(messages)
     for begin in range(0, len(waiting), _TURN):
-        for result in store.append_many(waiting[begin : begin + _TURN]):
+        for result in store.writer.append_many(waiting[begin : begin + _TURN]):
             assert result.status.name == "PUT_OK", result
         now[0] += step_ms
         while store.dispatched_offset < store.log_end:
-            store.dispatch(store.log_end)
+            store.writer.dispatch(store.log_end)
     while store.index.turn():
         pass
     store.close()

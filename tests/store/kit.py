@@ -14,7 +14,8 @@ from typing import Any
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.record import Message, Record, decode, encode_properties, pack_host
-from cometmq.store.message_store import AppendResult, MessageStore, PutStatus, RecoveryReport
+from cometmq.store.format.results import AppendResult, PutStatus, RecoveryReport
+from cometmq.store.message_store import MessageStore
 from cometmq.store.native_parts import NativeParts
 from cometmq.tests.harness.sparse import sparse_bytes
 from cometmq.tests.store.heard import Heard
@@ -91,18 +92,18 @@ class Kit:
     def kill(self) -> None:
         """Leave everything as a killed process does: nothing is flushed at the end."""
         store = self.store
-        if store._log_flusher is not None and store._queue_flusher is not None:
-            store._queue_flusher.stop()
-            store._log_flusher._flush = lambda: None  # type: ignore[method-assign]
-            store._log_flusher.stop()
+        if store._threads._log_flusher is not None and store._threads._queue_flusher is not None:
+            store._threads._queue_flusher.stop()
+            store._threads._log_flusher._flush = lambda: None  # type: ignore[method-assign]
+            store._threads._log_flusher.stop()
         store._release()
-        store._gate.close()
+        store.gate.close()
         store._opened = False
 
     # -- use ----------------------------------------------------------------------------------
 
     def write(self, body: bytes = b"body", **fields: Any) -> AppendResult:
-        (result,) = self.store.append_many([message(body, **fields)])
+        (result,) = self.store.writer.append_many([message(body, **fields)])
         assert result.status is PutStatus.PUT_OK, (result, self.store.refusal)
         return result
 
@@ -117,7 +118,7 @@ class Kit:
     def dispatch(self) -> None:
         while self.store.dispatched_offset < self.store.log_end:
             before = self.store.dispatched_offset
-            self.store.dispatch(LIMIT)
+            self.store.writer.dispatch(LIMIT)
             assert self.store.dispatched_offset > before or self.store.refusal, "no progress"
             if self.store.refusal.startswith("The store is read-only"):
                 return
@@ -207,6 +208,6 @@ def assert_whole(kit: Kit, count: int) -> None:
     assert kit.bodies() == expected
     for queue_id in range(3):
         assert kit.queue_bodies(queue_id=queue_id) == expected[queue_id::3]
-        assert kit.store.next_offset("TopicTest", queue_id) == len(expected[queue_id::3])
+        assert kit.store.writer.next_offset("TopicTest", queue_id) == len(expected[queue_id::3])
     tail = kit.log_bytes()[kit.store.log_end - kit.store.log_start :]
     assert tail.strip(b"\0") == b"", "nothing lies behind the end"

@@ -12,10 +12,10 @@ import pytest
 
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import DiskFullError, StoreError, UnsupportedLayoutError
+from cometmq.store.format.results import PutStatus
 from cometmq.store.log import allocation
 from cometmq.store.log.allocation import SegmentAllocator, directory_for
 from cometmq.store.log.segment import Segment
-from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import SEGMENT, Kit, message
 from cometmq.tests.store.test_flush import until
 
@@ -292,7 +292,7 @@ def test_a_full_disk_is_detected_without_creating_a_file(
     monkeypatch.setattr(kit.disk.__class__, "free_bytes", lambda _disk, _path: SEGMENT - 1)
     opened = kit.disk.counts["fallocate"]
     for _ in range(3):
-        (result,) = kit.store.append_many([message(b"x" * 3000)])
+        (result,) = kit.store.writer.append_many([message(b"x" * 3000)])
         assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
     assert kit.disk.counts["fallocate"] == opened
     monkeypatch.undo()

@@ -62,7 +62,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     kit.open()
     for number in range(60):
         properties = encode_properties({"KEYS": f"k{number}", "TAGS": f"t{number % 3}"})
-        kit.store.append_many([message(bytes(200), queue_id=number % 2, properties=properties)])
+        kit.store.writer.append_many(
+            [message(bytes(200), queue_id=number % 2, properties=properties)]
+        )
     kit.dispatch()
     kit.close()
     yield kit.root
@@ -138,7 +140,7 @@ def open_and_look(root: Path) -> None:
     for topic, queue_id in store.queues():
         for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
             store.get(topic, queue_id, offset, 1)
-        store.offset_by_time(topic, queue_id, kit.now_ms)
+        store.reader.offset_by_time(topic, queue_id, kit.now_ms)
     try:
         store.queries.query("TopicTest", "k1")
     except StoreError as error:

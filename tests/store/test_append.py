@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.store.format.record import Message, decode, encode, pack_host
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 
 
@@ -25,7 +25,7 @@ def fail(call: str, code: int) -> Callable[[str], None]:
 def test_the_record_on_disk_is_the_codecs(kit: Kit) -> None:
     sent = message(b"body", tags="TagA", flag=7, sys_flag=1, reconsume_times=2)
     kit.write(b"before")
-    (result,) = kit.store.append_many([sent])
+    (result,) = kit.store.writer.append_many([sent])
     data = encode(sent, 1, result.physical_offset, START_MS)
     assert kit.store.record_at(result.physical_offset) == data
     assert result.size == len(data)
@@ -42,7 +42,7 @@ def test_uncommon_messages_are_the_codecs_too(kit: Kit) -> None:
         message(b"6", topic="SCHEDULE_TOPIC_XXXX", tags="TagA"),
         message(b"7"),
     ]
-    results = kit.store.append_many(sent)
+    results = kit.store.writer.append_many(sent)
     for one, result in zip(sent, results, strict=True):
         data = encode(one, result.queue_offset, result.physical_offset, START_MS)
         assert kit.store.record_at(result.physical_offset) == data
@@ -72,7 +72,7 @@ def test_a_refused_message_changes_nothing_and_does_not_stop_the_batch(
     kit.open()
     for known in (False, True):  # a queue that is new, one that is there
         end = kit.store.log_end
-        results = kit.store.append_many([message(b"a"), message(**fields), message(b"b")])
+        results = kit.store.writer.append_many([message(b"a"), message(**fields), message(b"b")])
         assert [r.status for r in results] == [PutStatus.PUT_OK, status, PutStatus.PUT_OK], known
         refused = results[1]
         assert (refused.physical_offset, refused.size, refused.queue_offset) == (-1, 0, -1)
@@ -96,9 +96,9 @@ def test_store_times_follow_the_clock_back(kit: Kit) -> None:
 
 def test_offsets_count_for_each_queue(kit: Kit) -> None:
     batch = [message(queue_id=i % 2, topic=f"T{i % 3}") for i in range(12)]
-    results = kit.store.append_many(batch)
+    results = kit.store.writer.append_many(batch)
     assert [r.queue_offset for r in results] == [0] * 6 + [1] * 6
-    assert kit.store.next_offset("T0", 0) == 2
+    assert kit.store.writer.next_offset("T0", 0) == 2
     assert kit.store.max_offset("T0", 0) == 0, "not dispatched yet"
     kit.dispatch()
     assert kit.store.max_offset("T0", 0) == 2
@@ -107,7 +107,7 @@ def test_offsets_count_for_each_queue(kit: Kit) -> None:
 
 def test_a_batch_may_be_larger_than_a_segment(kit: Kit) -> None:
     batch = [message(bytes([i]) * 500) for i in range(50)]
-    results = kit.store.append_many(batch)
+    results = kit.store.writer.append_many(batch)
     assert {r.status for r in results} == {PutStatus.PUT_OK}
     assert kit.bodies() == [one.body for one in batch]
     assert kit.store.log_end > 5 * SEGMENT
@@ -161,16 +161,16 @@ def test_a_full_disk_is_an_error_before_anything_is_written(kit: Kit) -> None:
     kit.disk.fault = fail("fallocate", errno.ENOSPC)
     before = kit.log_bytes()
     end = kit.store.log_end
-    (result,) = kit.store.append_many([message(b"x" * 3000)])
+    (result,) = kit.store.writer.append_many([message(b"x" * 3000)])
     assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-    assert "No disk space for the next segment" in kit.store.allocation_failure
+    assert "No disk space for the next segment" in kit.store.writer.allocation_failure
     assert kit.store.log_end == end
     assert kit.log_bytes() == before, "no blank, no file"
     assert kit.store.writable, "what fits is still taken"
     assert kit.write(b"small").physical_offset == end
     kit.disk.fault = None
     assert kit.write(b"x" * 3000).physical_offset == SEGMENT
-    assert kit.store.allocation_failure == ""
+    assert kit.store.writer.allocation_failure == ""
     kit.dispatch()
     assert kit.queue_bodies()[-2:] == [b"small", b"x" * 3000]
 
@@ -180,13 +180,13 @@ def test_a_log_that_cannot_be_written_is_read_only(kit: Kit) -> None:
     kit.heard.refused = said.append
     kit.write_many(3)
     kit.disk.fault = fail("write_log", errno.EIO)
-    results = kit.store.append_many([message(), message()])
+    results = kit.store.writer.append_many([message(), message()])
     assert {r.status for r in results} == {PutStatus.UNKNOWN_ERROR}
     assert not kit.store.writable
     assert said == [kit.store.refusal]
     assert "read-only" in said[0]
     kit.disk.fault = None
-    (result,) = kit.store.append_many([message()])
+    (result,) = kit.store.writer.append_many([message()])
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE, "it stays so"
     assert len(kit.queue_bodies()) == 3, "reading goes on"
     report = kit.reopen()
@@ -197,7 +197,7 @@ def test_a_log_that_cannot_be_written_is_read_only(kit: Kit) -> None:
 def test_a_store_that_is_not_started_refuses_messages(tmp_path: Any) -> None:
     kit = Kit(tmp_path)
     kit.open_only()
-    (result,) = kit.store.append_many([message()])
+    (result,) = kit.store.writer.append_many([message()])
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert kit.store.refusal == "The store was not started."
     kit.close()

@@ -22,7 +22,7 @@ from cometmq.store.format.record import (
     pack_host,
     property_crc_ok,
 )
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 
 BLANK = bytes.fromhex("cbd43194")
@@ -31,7 +31,7 @@ BLANK = bytes.fromhex("cbd43194")
 def test_the_records_of_a_batch_are_adjacent(kit: Kit) -> None:
     kit.write(queue_id=1)
     members = [message(b"%d" % n, queue_id=1, tags=f"T{n}") for n in range(34)]
-    results = kit.store.append_batch(members)
+    results = kit.store.writer.append_batch(members)
     assert {r.status for r in results} == {PutStatus.PUT_OK}
     assert [r.queue_offset for r in results] == list(range(1, 35))
     assert {r.store_timestamp_ms for r in results} == {START_MS}
@@ -39,12 +39,12 @@ def test_the_records_of_a_batch_are_adjacent(kit: Kit) -> None:
         assert after.physical_offset == before.end
     kit.dispatch()
     assert kit.queue_bodies(queue_id=1)[1:] == [member.body for member in members]
-    assert kit.store.append_batch([]) == []
+    assert kit.store.writer.append_batch([]) == []
 
 
 def test_a_batch_moves_as_a_whole(kit: Kit) -> None:
     kit.write(b"x" * 3000)
-    results = kit.store.append_batch([message(b"y" * 300) for _ in range(4)])
+    results = kit.store.writer.append_batch([message(b"y" * 300) for _ in range(4)])
     assert results[0].physical_offset == SEGMENT
     assert results[-1].end < 2 * SEGMENT
     kit.dispatch()
@@ -72,7 +72,7 @@ def test_one_bad_member_refuses_the_batch(
     kit.open()
     kit.write()
     before = kit.log_bytes(), kit.store.log_end
-    results = kit.store.append_batch([message(b"a"), message(**member), message(b"b")])
+    results = kit.store.writer.append_batch([message(b"a"), message(**member), message(b"b")])
     assert [r.status for r in results] == [status] * 3
     assert (kit.log_bytes(), kit.store.log_end) == before
     assert kit.write().queue_offset == 1
@@ -83,11 +83,11 @@ def test_a_delay_of_zero_is_none_and_the_whole_batch_has_a_limit(tmp_path: Path)
     kit = Kit(tmp_path, max_message_size=1000)
     kit.open()
     zero = message(b"a", properties=b"DELAY\x010\x02")
-    assert kit.store.append_batch([zero])[0].status is PutStatus.PUT_OK
+    assert kit.store.writer.append_batch([zero])[0].status is PutStatus.PUT_OK
     fits = [message(b"x" * 478) for _ in range(2)]  # 22 bytes a member on the wire
-    assert {r.status for r in kit.store.append_batch(fits)} == {PutStatus.PUT_OK}
+    assert {r.status for r in kit.store.writer.append_batch(fits)} == {PutStatus.PUT_OK}
     large = [message(b"x" * 479) for _ in range(2)]
-    assert {r.status for r in kit.store.append_batch(large)} == {PutStatus.MESSAGE_ILLEGAL}
+    assert {r.status for r in kit.store.writer.append_batch(large)} == {PutStatus.MESSAGE_ILLEGAL}
     kit.close()
 
 
@@ -101,9 +101,9 @@ def test_a_batch_on_a_full_disk_leaves_nothing(kit: Kit) -> None:
     kit.disk.fault = fault
     members = [message(b"y" * 900) for _ in range(3)]
     failed = PutStatus.CREATE_MAPPED_FILE_FAILED
-    assert {r.status for r in kit.store.append_batch(members)} == {failed}
+    assert {r.status for r in kit.store.writer.append_batch(members)} == {failed}
     kit.disk.fault = None
-    assert kit.store.append_batch(members)[0].queue_offset == 1
+    assert kit.store.writer.append_batch(members)[0].queue_offset == 1
 
 
 # -- what fits no segment -------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_a_record_that_fits_no_segment_ends_the_last_one(kit: Kit) -> None:
     end = kit.write(b"small").end
     too_large = message(b"x" * SEGMENT)
     for _ in range(2):  # the second one wastes nothing more
-        (result,) = kit.store.append_many([too_large])
+        (result,) = kit.store.writer.append_many([too_large])
         assert (result.status, result.size, result.queue_offset) == (PutStatus.END_OF_FILE, 0, -1)
         assert kit.store.log_end == SEGMENT
         data = kit.log_bytes()
@@ -123,7 +123,7 @@ def test_a_record_that_fits_no_segment_ends_the_last_one(kit: Kit) -> None:
     kit.dispatch()
     assert kit.reopen().clean
     assert kit.store.log_end == SEGMENT
-    assert {r.status for r in kit.store.append_batch([too_large])} == {PutStatus.END_OF_FILE}
+    assert {r.status for r in kit.store.writer.append_batch([too_large])} == {PutStatus.END_OF_FILE}
     assert kit.write(b"next").physical_offset == SEGMENT
     kit.dispatch()
     assert kit.queue_bodies() == [b"small", b"next"]
@@ -135,7 +135,7 @@ def test_a_record_that_fits_no_segment_ends_the_last_one(kit: Kit) -> None:
 def test_no_segment_is_ended_early_when_a_hook_writes_its_first_records(kit: Kit) -> None:
     kit.heard.heads = lambda _start: [message(b"head", topic="Heads")]
     end = kit.write(b"small").end
-    (result,) = kit.store.append_many([message(b"x" * SEGMENT)])
+    (result,) = kit.store.writer.append_many([message(b"x" * SEGMENT)])
     assert result.status is PutStatus.END_OF_FILE
     assert kit.store.log_end == end
 
@@ -143,7 +143,7 @@ def test_no_segment_is_ended_early_when_a_hook_writes_its_first_records(kit: Kit
 def test_the_largest_record_that_fits(kit: Kit) -> None:
     overhead = 91 + len("TopicTest")
     assert kit.write(b"x" * (SEGMENT - 8 - overhead)).size == SEGMENT - 8
-    (result,) = kit.store.append_many([message(b"x" * (SEGMENT - 7 - overhead))])
+    (result,) = kit.store.writer.append_many([message(b"x" * (SEGMENT - 7 - overhead))])
     assert result.status is PutStatus.END_OF_FILE
     assert kit.store.log_end == SEGMENT
 
@@ -191,11 +191,13 @@ def test_a_store_that_seals(tmp_path: Path) -> None:
     kit = Kit(tmp_path, enabled_append_prop_crc=True)
     kit.open()
     kit.write(b"one", tags="T", properties=b"TAGS\x01T\x02__CRC32#\x015\x02")
-    results = kit.store.append_batch([message(b"two", tags="U"), message(b"three")])
+    results = kit.store.writer.append_batch([message(b"two", tags="U"), message(b"three")])
     assert [r.queue_offset for r in results] == [1, 2]
     kit.write(b"v6", born_host=pack_host("::1", 1))
     kit.write(b"half", sys_flag=0x4)
-    (refused,) = kit.store.append_many([message(properties=b"x" * (32_767 - CRC_TAIL_BYTES))])
+    (refused,) = kit.store.writer.append_many(
+        [message(properties=b"x" * (32_767 - CRC_TAIL_BYTES))]
+    )
     assert refused.status is PutStatus.PROPERTIES_SIZE_EXCEEDED, "the tail and a 0x02 count"
     kit.dispatch()
     offset, found = 0, []

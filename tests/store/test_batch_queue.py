@@ -17,7 +17,7 @@ from cometmq.store.format.batch_queue import (
     encode_unit,
 )
 from cometmq.store.format.errors import UnsupportedLayoutError
-from cometmq.store.message_store import GetStatus, PutStatus
+from cometmq.store.format.results import GetStatus, PutStatus
 from cometmq.tests.store.kit import Kit, message
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -121,12 +121,12 @@ def test_the_store_leaves_batch_queues_alone(
     assert not (tmp_path / "consumequeue" / "Batched").exists()
     assert kit.store.get("Batched", 0, 0, 5).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
     assert len(kit.queue_bodies()) == 5
-    (result,) = kit.store.append_many([message(b"x", topic="Batched")])
+    (result,) = kit.store.writer.append_many([message(b"x", topic="Batched")])
     assert result.status is PutStatus.MESSAGE_ILLEGAL
     kit.write()
     kit.close()
     kit.open_only()
-    assert kit.store.next_offset("TopicTest", 0) == 6
+    assert kit.store.writer.next_offset("TopicTest", 0) == 6
     kit.close()
     assert not (tmp_path / "consumequeue" / "Batched").exists()
     after = (tmp_path / "batchconsumequeue" / "Batched" / "0" / f"{0:020d}").read_bytes()

@@ -142,8 +142,8 @@ def test_a_follower_that_becomes_leader_continues_the_offsets(leader: Kit, tmp_p
     follower = Kit(tmp_path / "follower")
     follower.open()
     follow(leader, follower, [100_000])
-    next_offset = leader.store.next_offset("TopicTest", 1)
-    assert follower.store.next_offset("TopicTest", 1) == next_offset == 20
+    next_offset = leader.store.writer.next_offset("TopicTest", 1)
+    assert follower.store.writer.next_offset("TopicTest", 1) == next_offset == 20
     assert follower.write(queue_id=1).queue_offset == next_offset
     follower.dispatch()
     assert follower.store.max_offset("TopicTest", 1) == next_offset + 1

@@ -12,7 +12,7 @@ import pytest
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.properties import java_hash
 from cometmq.store.format.queue_files import QueueFiles
-from cometmq.store.message_store import Arrival, PutStatus
+from cometmq.store.format.results import Arrival, PutStatus
 from cometmq.store.queue import (
     consume_queue,
 )
@@ -20,6 +20,7 @@ from cometmq.store.queue import (
     table as queue_table,
 )
 from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.queue.loading import load_queues
 from cometmq.store.queue.table import WAITING_UNITS_MAX, QueueTable
 from cometmq.tests.store.kit import LIMIT, QUEUE_FILE, Kit, message
 
@@ -91,7 +92,7 @@ def test_units_are_read_from_memory_and_from_files(tmp_path: Path) -> None:
 
 def test_waiting_units_are_bounded(tmp_path: Path) -> None:
     queues = table(tmp_path)
-    disk = queues._disk
+    disk = queues.files.disk
     count = WAITING_UNITS_MAX
     queues.write([arrival(number, number * 100) for number in range(count)])
     assert disk.counts["pwrite"] == 0
@@ -193,7 +194,7 @@ def test_load_finds_the_end_in_every_file_shape(tmp_path: Path) -> None:
         queues.write([arrival(number, number * 100) for number in range(count)])
         queues.write_out()
         again = table(tmp_path / str(count))
-        assert again.load(lambda *_: True, 0) == []
+        assert load_queues(again, lambda *_: True, 0) == []
         queue = again.queue("T", 0)
         assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, count, count)
         again.queue("T", 0).correct_min_offset(1050)
@@ -209,7 +210,7 @@ def test_a_loaded_queue_is_cut_and_what_lies_behind_its_end_is_cleared(
     queues.write([arrival(number, number * 100) for number in range(33)])
     queues.write_out()
     again = table(tmp_path)
-    again.load(lambda *_: True, 0)
+    load_queues(again, lambda *_: True, 0)
     again.truncate(keep * 100, 0)
     queue = again.queue("T", 0)
     end = min(keep, 33)
@@ -226,7 +227,7 @@ def test_units_that_the_log_does_not_confirm_are_dropped(tmp_path: Path) -> None
     queues.write([arrival(number, number * 100) for number in range(33)])
     queues.write_out()
     again = table(tmp_path)
-    again.load(lambda _q, number, _o, _s: number < 25, 0)
+    load_queues(again, lambda _q, number, _o, _s: number < 25, 0)
     queue = again.queue("T", 0)
     assert isinstance(queue, ConsumeQueue)
     assert queue.unconfirmed
@@ -252,7 +253,7 @@ def test_folders_that_are_not_queues_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "Topic" / "not-a-number").mkdir(parents=True)
     (tmp_path / "Topic" / "file").write_text("x")
     queues = table(tmp_path)
-    assert queues.load(lambda *_: True, 0) == []
+    assert load_queues(queues, lambda *_: True, 0) == []
     assert queues.queues == {}
 
 
@@ -269,15 +270,15 @@ def test_a_failed_queue_write_makes_the_store_read_only_and_loses_nothing(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     kit.disk.fault = fault
-    results = kit.store.append_many([message(f"{i}".encode()) for i in range(30)])
+    results = kit.store.writer.append_many([message(f"{i}".encode()) for i in range(30)])
     assert {r.status for r in results} == {PutStatus.PUT_OK}
-    kit.store.dispatch(LIMIT)
+    kit.store.writer.dispatch(LIMIT)
     # Files are made and written later, by the flush thread or at the end.
-    kit.store._queue_flusher.stop()  # type: ignore[union-attr]
-    kit.store._finish(kit.store._queue_flusher)  # type: ignore[arg-type]
+    kit.store._threads._queue_flusher.stop()  # type: ignore[union-attr]
+    kit.store._finish()
     assert not kit.store.writable
     assert "queue" in kit.store.refusal or "Stopping" in kit.store.refusal
-    assert not kit.store.dispatch(LIMIT)
+    assert not kit.store.writer.dispatch(LIMIT)
     assert len(kit.queue_bodies()) >= 20
     kit.close()
     report = kit.open()

@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.store import dispatch as dispatch_module
 from cometmq.store.format.record import Message, pack_host
-from cometmq.store.message_store import Arrival
+from cometmq.store.format.results import Arrival
 from cometmq.store.queue import table
 from cometmq.tests.store.kit import LIMIT, Kit, message
 
@@ -73,12 +73,12 @@ def test_hints_and_the_log_give_the_same_queues(tmp_path: Path, seed: int) -> No
     hinted.store._dispatcher.parse = counted  # type: ignore[method-assign]
     seen: dict[str, list[Arrival]] = {"hinted": [], "parsed": []}
     for batch in workload(seed):
-        hinted.store.append_many(batch)
-        parsed.store.append_many(batch)
+        hinted.store.writer.append_many(batch)
+        parsed.store.writer.append_many(batch)
         parsed.store._dispatcher._hints.clear()
         parsed.store._dispatcher._hints_end = -1
-        seen["hinted"] += hinted.store.dispatch(LIMIT)
-        seen["parsed"] += parsed.store.dispatch(LIMIT)
+        seen["hinted"] += hinted.store.writer.dispatch(LIMIT)
+        seen["parsed"] += parsed.store.writer.dispatch(LIMIT)
     assert seen["hinted"] == seen["parsed"]
     assert len(seen["hinted"]) > 200
     hinted.close()
@@ -95,10 +95,12 @@ def test_ordinary_messages_are_never_parsed(kit: Kit, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(kit.store._dispatcher, "parse", refuse)
     for index in range(100):
-        kit.store.append_many([message(b"x" * 300, queue_id=i % 3) for i in range(index % 7 + 1)])
+        kit.store.writer.append_many(
+            [message(b"x" * 300, queue_id=i % 3) for i in range(index % 7 + 1)]
+        )
         if index % 3 == 0:
-            kit.store.dispatch(LIMIT)
-    kit.store.dispatch(LIMIT)
+            kit.store.writer.dispatch(LIMIT)
+    kit.store.writer.dispatch(LIMIT)
     assert kit.store.dispatched_offset == kit.store.log_end
 
 
@@ -108,7 +110,7 @@ def test_nothing_beyond_the_limit_becomes_visible(tmp_path: Path, hints: bool) -
     kit.open()
     rng = random.Random(5)
     for batch in workload(9, 200):
-        kit.store.append_many(batch)
+        kit.store.writer.append_many(batch)
     if not hints:
         kit.store._dispatcher._hints.clear()
     arrivals: list[Arrival] = []
@@ -116,7 +118,7 @@ def test_nothing_beyond_the_limit_becomes_visible(tmp_path: Path, hints: bool) -
     while kit.store.dispatched_offset < kit.store.log_end:
         limit += rng.randrange(900)
         records_max = rng.randrange(1, 9)
-        new = kit.store.dispatch(limit, records_max)
+        new = kit.store.writer.dispatch(limit, records_max)
         assert len(new) <= records_max
         assert all(arrival.end <= limit for arrival in new)
         assert kit.store.dispatched_offset <= limit
@@ -135,10 +137,10 @@ def test_too_many_hints_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     kit = Kit(tmp_path)
     kit.open()
     for batch in workload(3, 200):
-        kit.store.append_many(batch)
+        kit.store.writer.append_many(batch)
     assert kit.store._dispatcher._hinted < 30
     kit.dispatch()
-    kit.store.append_many([message(b"hinted again")])
+    kit.store.writer.append_many([message(b"hinted again")])
     assert kit.store._dispatcher._hinted == 1
     kit.dispatch()
     kit.close()
@@ -148,7 +150,7 @@ def test_too_many_hints_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_prepared_and_rolled_back_records_are_not_queued(kit: Kit) -> None:
     for sys_flag in (0, 4, 8, 12):
         kit.write(f"{sys_flag}".encode(), sys_flag=sys_flag)
-    arrivals = kit.store.dispatch(LIMIT)
+    arrivals = kit.store.writer.dispatch(LIMIT)
     assert [arrival.queue_offset for arrival in arrivals] == [0, 1]
     assert kit.queue_bodies() == [b"0", b"8"]
     assert kit.store.dispatched_offset == kit.store.log_end
@@ -169,9 +171,9 @@ def test_what_became_visible_before_a_failed_write_is_returned(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     kit.disk.fault = fault
-    found = list(kit.store.dispatch(LIMIT))
+    found = list(kit.store.writer.dispatch(LIMIT))
     assert kit.store.paused
     lacking = False
-    found += kit.store.dispatch(LIMIT)
+    found += kit.store.writer.dispatch(LIMIT)
     assert [arrival.physical_offset for arrival in found] == ends
     kit.close()

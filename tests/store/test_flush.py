@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.store.format.disk import Disk
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 
 WAIT_SECONDS = 20  # a test that hangs fails; nothing here takes so long
@@ -60,7 +60,7 @@ def test_every_sync_append_is_flushed(tmp_path: Path) -> None:
     for _ in range(20):
         flushed.wait(kit.write().end)
     assert flushed.seen == sorted(flushed.seen)
-    assert kit.store.log_flushes == 20
+    assert kit.store._threads.rounds == 20
     kit.close()
 
 
@@ -80,7 +80,7 @@ def test_64_senders_share_their_flushes(tmp_path: Path) -> None:
         left = [end for end in waiting if end > done]
         ready, waiting = len(waiting) - len(left), left
     assert kit.disk.counts["fdatasync"] - before <= sent / 8
-    assert kit.store.log_flushes <= sent / 8
+    assert kit.store._threads.rounds <= sent / 8
     kit.close()
 
 
@@ -88,7 +88,7 @@ def test_a_flush_crosses_segments(tmp_path: Path) -> None:
     kit = Kit(tmp_path, flush_disk_type="SYNC_FLUSH")
     kit.open()
     flushed = Flushed(kit)
-    results = kit.store.append_many([message(b"x" * 1000) for _ in range(20)])
+    results = kit.store.writer.append_many([message(b"x" * 1000) for _ in range(20)])
     flushed.wait(results[-1].end)
     for segment in kit.store.log.segments:
         assert segment.flushed == segment.written or segment.start > results[-1].end
@@ -143,7 +143,7 @@ def test_a_failed_fdatasync_is_never_repeated(tmp_path: Path) -> None:
     assert "read-only" in refusals[0]
     assert "fdatasync" in refusals[0]
     assert kit.store.flushed_offset == good
-    (result,) = kit.store.append_many([message()])
+    (result,) = kit.store.writer.append_many([message()])
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     before = kit.disk.counts["fdatasync"]
     kit.close()
@@ -295,6 +295,6 @@ def test_a_flush_thread_that_dies_makes_the_store_read_only(tmp_path: Path, call
     kit.write()
     until(lambda: not kit.store.writable)
     assert "ValueError('a bug')" in kit.store.refusal
-    (result,) = kit.store.append_and_wait([message()])
+    (result,) = kit.store.writer.append_and_wait([message()])
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     kit.close()

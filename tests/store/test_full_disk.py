@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.format.errors import DiskFullError
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import Kit, message
 
 SEGMENT = 1 << 20
@@ -38,7 +38,7 @@ def fill(kit: Kit) -> list[int]:
     """Append until the disk is full; returns the ends of what was accepted."""
     ends: list[int] = []
     while True:
-        (result,) = kit.store.append_many([message(b"x" * 50_000)])
+        (result,) = kit.store.writer.append_many([message(b"x" * 50_000)])
         if result.status is not PutStatus.PUT_OK:
             assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
             return ends
@@ -52,7 +52,7 @@ def test_a_full_disk_refuses_new_segments_until_space_is_free(small_disk: Path) 
     ballast.write_bytes(bytes(SEGMENT + SEGMENT // 2))
     ends = fill(kit)
     assert len(ends) > 40
-    assert "No disk space for the next segment" in kit.store.allocation_failure
+    assert "No disk space for the next segment" in kit.store.writer.allocation_failure
     assert len(kit.segment_paths()) == len({end // SEGMENT for end in ends})
     assert all(path.stat().st_size == SEGMENT for path in kit.segment_paths())
     assert kit.store.writable

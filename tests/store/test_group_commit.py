@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.store.format.properties import waits
+from cometmq.store.format.results import PutStatus
 from cometmq.store.group_commit import FlushRequest, GroupCommit
-from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import Kit, message
 from cometmq.tests.store.test_flush import sync_kit, until
 
@@ -56,14 +56,14 @@ def test_the_wait_flag() -> None:
 def test_append_and_wait(tmp_path: Path) -> None:
     kit = sync_kit(tmp_path)
     for _ in range(5):
-        results = kit.store.append_and_wait([message(), message(b"x" * 5_000_000)])
+        results = kit.store.writer.append_and_wait([message(), message(b"x" * 5_000_000)])
         assert [r.status for r in results] == [PutStatus.PUT_OK, PutStatus.MESSAGE_ILLEGAL]
         assert kit.store.flushed_offset >= results[0].end
-    assert kit.store.append_and_wait([]) == []
+    assert kit.store.writer.append_and_wait([]) == []
     kit.close()
     kit = Kit(tmp_path / "async")
     kit.open()
-    assert kit.store.append_and_wait([message()])[0].status is PutStatus.PUT_OK
+    assert kit.store.writer.append_and_wait([message()])[0].status is PutStatus.PUT_OK
     assert kit.store.flushed_offset == 0, "no further flush was requested"
     kit.close()
 
@@ -79,9 +79,9 @@ def test_a_flush_timeout_is_reported_as_unknown(tmp_path: Path) -> None:
 
     kit.disk.fault = fault
     quick = message(b"quick", properties=b"WAIT\x01false\x02")
-    assert kit.store.append_and_wait([quick])[0].status is PutStatus.PUT_OK
+    assert kit.store.writer.append_and_wait([quick])[0].status is PutStatus.PUT_OK
     assert stuck.wait(20)
-    (late,) = kit.store.append_and_wait([message(b"late")])
+    (late,) = kit.store.writer.append_and_wait([message(b"late")])
     assert late.status is PutStatus.FLUSH_DISK_TIMEOUT
     assert (late.queue_offset, late.end) == (1, kit.store.log_end), "it is stored"
     kit.dispatch()
@@ -90,7 +90,7 @@ def test_a_flush_timeout_is_reported_as_unknown(tmp_path: Path) -> None:
     go.set()
     until(lambda: kit.store.flushed_offset == late.end)
     # A busy machine may need longer than the limit for one of them.
-    until(lambda: kit.store.append_and_wait([message()])[0].status is PutStatus.PUT_OK)
+    until(lambda: kit.store.writer.append_and_wait([message()])[0].status is PutStatus.PUT_OK)
     kit.dispatch()
     assert kit.reopen().clean
     kit.close()
@@ -104,9 +104,9 @@ def test_a_failed_flush_releases_the_caller(tmp_path: Path) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     kit.disk.fault = fault
-    (result,) = kit.store.append_and_wait([message()])
+    (result,) = kit.store.writer.append_and_wait([message()])
     assert result.status is PutStatus.FLUSH_DISK_TIMEOUT
     until(lambda: not kit.store.writable)
-    (result,) = kit.store.append_and_wait([message()])
+    (result,) = kit.store.writer.append_and_wait([message()])
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     kit.close()

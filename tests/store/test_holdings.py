@@ -153,7 +153,7 @@ def test_missing_queues_are_rebuilt_if_the_log_has_all_records(
         return
     kit.open()
     assert "queues.absent" in caplog.text
-    assert [kit.store.next_offset("TopicTest", n) for n in range(3)] == [20, 20, 20]
+    assert [kit.store.writer.next_offset("TopicTest", n) for n in range(3)] == [20, 20, 20]
     kit.close()
 
 
@@ -208,7 +208,7 @@ def test_what_a_power_loss_takes_was_not_noted(tmp_path: Path, seed: int) -> Non
     for number in range(40):
         kit.write(bytes(300))
         if number % 7 == seed:
-            kit.store._log_flusher._flush()  # type: ignore[union-attr]
+            kit.store._threads._log_flusher._flush()  # type: ignore[union-attr]
             flushed = number + 1
     kit.dispatch()
     kit.kill()
@@ -226,10 +226,10 @@ def test_a_segment_is_noted_with_its_first_flushed_byte(tmp_path: Path) -> None:
     kit.open()
     kit.write(bytes(300))
     kit.store.log.roll()
-    kit.store._log_flusher._flush()  # type: ignore[union-attr]
+    kit.store._threads._log_flusher._flush()  # type: ignore[union-attr]
     assert holdings.load(tmp_path)[0].log_end == SEGMENT
     kit.write(bytes(300))
-    kit.store._log_flusher._flush()  # type: ignore[union-attr]
+    kit.store._threads._log_flusher._flush()  # type: ignore[union-attr]
     assert holdings.load(tmp_path)[0].log_end > SEGMENT
     kit.kill()
     lose_segments(kit, 1)
@@ -246,7 +246,7 @@ def test_queues_that_no_flush_covers_are_not_missed(tmp_path: Path) -> None:
     written(kit)
     noted = kit.store._holdings
     until(lambda: noted.log_end and (tmp_path / "consumequeue" / "TopicTest").exists())
-    kit.store._queue_flusher._note_holdings(kit.store.flushed_offset)  # type: ignore[union-attr]
+    kit.store._threads._queue_flusher._note_holdings(kit.store.flushed_offset)  # type: ignore[union-attr]
     kit.kill()
     shutil.rmtree(tmp_path / "consumequeue")
     kit.open()
@@ -261,7 +261,7 @@ def test_a_part_is_flushed_before_it_is_noted(tmp_path: Path) -> None:
     kit = small(tmp_path)
     offsets_file(tmp_path)
     kit.disk.counts.clear()
-    kit.store._queue_flusher._note_holdings(0)  # type: ignore[union-attr]
+    kit.store._threads._queue_flusher._note_holdings(0)  # type: ignore[union-attr]
     assert kit.disk.counts["fsync"] == 2  # the file, and its name
     assert "config/consumerOffset.json" in holdings.load(tmp_path)[0].parts
     kit.close()

@@ -116,11 +116,11 @@ def test_a_message_that_names_a_key_twice_is_found_once(kit: Kit) -> None:
 
 def save_checkpoint(kit: Kit) -> None:
     """Do what the queues' flush thread does every second."""
-    flusher = kit.store._queue_flusher
+    flusher = kit.store._threads._queue_flusher
     assert flusher is not None
-    kit.store._log_flusher.flushed = kit.store.log_end  # type: ignore[union-attr]
+    kit.store._threads._log_flusher.flushed = kit.store.log_end  # type: ignore[union-attr]
     flusher.finish()
-    while kit.store.index.flush(1 << 62, kit.store._checkpoint):
+    while kit.store.index.flush(1 << 62, kit.store._threads.checkpoint):
         flusher._save()
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import decode
-from cometmq.store.message_store import MessageStore, RecoveryReport
+from cometmq.store.format.results import RecoveryReport
+from cometmq.store.message_store import MessageStore
 from cometmq.tests.store import writer
 from cometmq.tests.store.kit import LIMIT, Kit
 
@@ -46,7 +47,7 @@ def recover(directory: Path) -> tuple[MessageStore, RecoveryReport]:
     store = MessageStore(StoreConfig(str(directory), **SETTINGS), lambda: 0)
     report = store.open()
     while store.dispatched_offset < store.log_end:
-        store.dispatch(LIMIT)
+        store.writer.dispatch(LIMIT)
     return store, report
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.record import Message, decode, encode, pack_host
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import HOST, START_MS, Kit, message
 
 GIB = 1 << 30
@@ -97,7 +97,7 @@ def test_messages_at_their_limits(tmp_path: Path, seal: bool) -> None:
     retry = "%RETRY%" + "g" * 248
     largest = message(b"x" * MAX_BODY, retry, properties=pair, born_host=V6, store_host=V6)
     largest.store_host = V6
-    (result,) = kit.store.append_many([largest])
+    (result,) = kit.store.writer.append_many([largest])
     assert result.status is PutStatus.PUT_OK
     assert result.size == 72 + 40 + MAX_BODY + 2 + 255 + 2 + 32_767
     assert result.size <= MAX_BODY + 65_536
@@ -113,6 +113,6 @@ def test_messages_at_their_limits(tmp_path: Path, seal: bool) -> None:
         ({"topic": retry + "g"}, PutStatus.MESSAGE_ILLEGAL),
         ({"topic": "t" * 128}, PutStatus.MESSAGE_ILLEGAL),
     ):
-        (result,) = kit.store.append_many([message(**fields)])
+        (result,) = kit.store.writer.append_many([message(**fields)])
         assert result.status is status
     kit.close()

@@ -39,7 +39,7 @@ def light(names: tuple[str, ...] = (A,), body: bytes = b"x", **fields: Any) -> A
 
 
 def put(kit: Kit, *names: str, body: bytes = b"x", **fields: Any) -> Any:
-    (result,) = kit.store.append_many([light(names, body, **fields)])
+    (result,) = kit.store.writer.append_many([light(names, body, **fields)])
     assert result.status is PutStatus.PUT_OK
     return result
 
@@ -78,7 +78,7 @@ def check(kit: Kit) -> None:
     kit.dispatch()
     for name, units in expected(kit).items():
         assert seen(kit, name) == units
-    assert sorted(kit.store.lmqs()) == sorted(expected(kit))
+    assert sorted(kit.store.queue_table.lmqs()) == sorted(expected(kit))
 
 
 def judged(kit: Kit) -> list[Any]:
@@ -150,7 +150,7 @@ def test_retry_and_system_topics_have_no_lmqs(tmp_path: Path, topic: str) -> Non
     kit.open()
     put(kit, A, topic=topic)
     kit.dispatch()
-    assert kit.store.lmqs() == []
+    assert kit.store.queue_table.lmqs() == []
     assert "INNER_MULTI_QUEUE_OFFSET" not in next(iter(kit.records())).properties_dict
     kit.close()
 
@@ -165,7 +165,7 @@ def test_one_record_stands_in_its_own_and_in_the_light_queues(tmp_path: Path) ->
     first = put(kit, A, B, tags="t")
     second = put(kit, B)
     assert [r.queue_offset for r in (plain, first, second)] == [0, 1, 2]
-    arrivals = kit.store.dispatch(LIMIT)
+    arrivals = kit.store.writer.dispatch(LIMIT)
     assert [(a.topic, a.queue_id, a.queue_offset) for a in arrivals] == [
         ("TopicTest", 0, 0),
         ("TopicTest", 0, 1),
@@ -189,7 +189,7 @@ def test_light_queues_can_be_bounded_and_switched_off(tmp_path: Path) -> None:
     kit = Kit(tmp_path / "bounded", max_lmq_consume_queue_num=2)
     kit.open()
     put(kit, A)
-    results = kit.store.append_many([light((B, C)), light((A, B)), light((C,)), light((A,))])
+    results = kit.store.writer.append_many([light((B, C)), light((A, B)), light((C,)), light((A,))])
     full = PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
     assert [r.status for r in results] == [full, PutStatus.PUT_OK, full, PutStatus.PUT_OK]
     check(kit)
@@ -198,7 +198,7 @@ def test_light_queues_can_be_bounded_and_switched_off(tmp_path: Path) -> None:
     off.open()
     put(off, A)
     check(off)
-    assert off.store.lmqs() == []
+    assert off.store.queue_table.lmqs() == []
     off.close()
     assert StoreConfig("x").lmq_max == 20_000
 
@@ -207,9 +207,9 @@ def test_light_queues_can_be_bounded_and_switched_off(tmp_path: Path) -> None:
 def test_invalid_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     kit = Kit(tmp_path)
     kit.open()
-    (result,) = kit.store.append_many([light(names)])
+    (result,) = kit.store.writer.append_many([light(names)])
     assert result.status is PutStatus.MESSAGE_ILLEGAL
-    assert kit.store.append_batch([light()])[0].status is PutStatus.MESSAGE_ILLEGAL
+    assert kit.store.writer.append_batch([light()])[0].status is PutStatus.MESSAGE_ILLEGAL
     assert kit.store.log_end == 0
     kit.close()
 
@@ -217,7 +217,7 @@ def test_invalid_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> No
 def test_a_record_is_bounded_as_a_whole(tmp_path: Path) -> None:
     kit = Kit(tmp_path, max_message_size=1000)
     kit.open()
-    status = [kit.store.append_many([light(body=bytes(n))])[0].status for n in (700, 900)]
+    status = [kit.store.writer.append_many([light(body=bytes(n))])[0].status for n in (700, 900)]
     assert status == [PutStatus.PUT_OK, PutStatus.MESSAGE_ILLEGAL]
     kit.close()
 
@@ -242,7 +242,7 @@ def test_extension_units_are_made_for_light_queues(tmp_path: Path) -> None:
     check(kit)
     records = kit.store.get(A, 0, 0, 10).records
     assert {one.tags_code for one in records} == {ord("t")}
-    assert kit.store.remove_lmq(A)
+    assert kit.store.removal.remove_lmq(A)
     put(kit, A, tags="u")
     kit.dispatch()
     assert [one.tags_code for one in kit.store.get(A, 0, 0, 10).records] == [ord("u")]
@@ -259,16 +259,16 @@ def test_a_removed_queue_restarts_at_0(tmp_path: Path) -> None:
     kit.open()
     for _ in range(50):  # more than one file
         put(kit, A, B)
-    assert not kit.store.remove_lmq(A)  # not dispatched
+    assert not kit.store.removal.remove_lmq(A)  # not dispatched
     check(kit)
     kit.store.queue_table.write_out()
-    assert kit.store.remove_lmq(A)
-    assert not kit.store.remove_lmq(A)
-    assert not kit.store.remove_lmq("TopicTest")
+    assert kit.store.removal.remove_lmq(A)
+    assert not kit.store.removal.remove_lmq(A)
+    assert not kit.store.removal.remove_lmq("TopicTest")
     assert not (kit.root / "consumequeue" / A).exists()
-    assert kit.store.lmqs() == [B]
+    assert kit.store.queue_table.lmqs() == [B]
     kit.reopen()
-    assert kit.store.lmqs() == [B]
+    assert kit.store.queue_table.lmqs() == [B]
     put(kit, A, B)
     kit.dispatch()
     assert (kit.store.max_offset(A, 0), kit.store.max_offset(B, 0)) == (1, 51)
@@ -294,10 +294,10 @@ def test_every_code_path_builds_the_same_queues(
         else:
             kit.write()
         if not rng.randrange(10):
-            kit.store.dispatch(LIMIT, rng.choice([1, 2, 7, 1000]))
+            kit.store.writer.dispatch(LIMIT, rng.choice([1, 2, 7, 1000]))
         if not rng.randrange(30):
             kit.dispatch()
-            kit.store.remove_lmq(rng.choice([A, B]))
+            kit.store.removal.remove_lmq(rng.choice([A, B]))
     put(kit, A, B, C, "%LMQ%d")
     check(kit)
     for bulk in (False, True):
@@ -324,11 +324,13 @@ def follow(leader: Kit, follower: Kit, rng: random.Random) -> None:
         at = follower.store.received_end
         follower.store.append_raw(at, leader.store.read_log(at, rng.randrange(200, 3000)))
         if not rng.randrange(3):
-            follower.store.dispatch(LIMIT)
+            follower.store.writer.dispatch(LIMIT)
     if rng.randrange(2):
         follower.dispatch()
     # The follower becomes the leader: its numbers go on where the old one's ended.
-    numbers = {name: leader.store.next_offset(name, 0) for name in leader.store.lmqs()}
+    numbers = {
+        name: leader.store.writer.next_offset(name, 0) for name in leader.store.queue_table.lmqs()
+    }
     for name in numbers:
         put(follower, name)
     check(follower)
@@ -383,7 +385,7 @@ def test_a_damaged_light_queue_is_repaired_after_a_restart_at_0(
     for _ in range(7):
         put(kit, A, B)
     kit.dispatch()
-    assert kit.store.remove_lmq(A)
+    assert kit.store.removal.remove_lmq(A)
     for _ in range(3):
         put(kit, A)
     kit.dispatch()

@@ -60,7 +60,7 @@ def assert_cut(kit: Kit, ends: list[int], keep: int) -> None:
     assert kit.bodies() == bodies
     for queue_id in range(3):
         assert kit.queue_bodies(queue_id=queue_id) == bodies[queue_id::3]
-        assert kit.store.next_offset("TopicTest", queue_id) == len(bodies[queue_id::3])
+        assert kit.store.writer.next_offset("TopicTest", queue_id) == len(bodies[queue_id::3])
     assert not kit.log_bytes()[cut_at:].strip(b"\0")
     assert kit.write(b"more").physical_offset == cut_at
     kit.dispatch()
@@ -261,7 +261,7 @@ def test_a_message_may_hold_zeros(tmp_path: Path) -> None:
     """Zeros in a body are not missing bytes as long as the record is whole."""
     kit = Kit(tmp_path / "store", mapped_file_size_commit_log=LARGE)
     kit.open()
-    kit.store.append_many([message(bytes(2000)) for _ in range(20)])
+    kit.store.writer.append_many([message(bytes(2000)) for _ in range(20)])
     kit.kill()
     assert kit.open().records_scanned == 20
     kit.close()

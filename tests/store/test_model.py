@@ -29,7 +29,8 @@ from hypothesis.stateful import (
 
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import decode, encode_properties
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.tests.example_budget import scaled
 from cometmq.tests.store.fake_disk import FakeDisk, Fate, Page
 from cometmq.tests.store.kit import Kit, message
@@ -121,12 +122,12 @@ class StoreModel(RuleBasedStateMachine):
     )
     def append(self, batch: list[tuple[int, int]]) -> None:
         made = [self.new_message(*each) for each in batch]
-        self.note(self.kit.store.append_many([each[0] for each in made]), made)
+        self.note(self.kit.store.writer.append_many([each[0] for each in made]), made)
 
     @rule(queue_id=st.integers(0, QUEUES - 1), sizes=st.lists(st.integers(0, 900), max_size=8))
     def append_batch(self, queue_id: int, sizes: list[int]) -> None:
         made = [self.new_message(queue_id, size) for size in [*sizes, 10]]
-        results = self.kit.store.append_batch([each[0] for each in made])
+        results = self.kit.store.writer.append_batch([each[0] for each in made])
         self.note(results, made)
         if not self.failed:
             assert len({result.physical_offset // SEGMENT for result in results}) == 1
@@ -135,13 +136,13 @@ class StoreModel(RuleBasedStateMachine):
     def dispatch(self, part: float, records: int) -> None:
         limit = int(self.kit.store.log_end * part)
         before = self.kit.store.dispatched_offset
-        arrivals = self.kit.store.dispatch(limit, records)
+        arrivals = self.kit.store.writer.dispatch(limit, records)
         assert all(before <= a.physical_offset and a.end <= limit for a in arrivals)
 
     @precondition(lambda self: not self.failed)
     @rule()
     def flush_log(self) -> None:
-        flusher = self.kit.store._log_flusher
+        flusher = self.kit.store._threads._log_flusher
         assert flusher is not None
         flusher._flush()
         self.flushed = self.kit.store.log_end
@@ -150,7 +151,7 @@ class StoreModel(RuleBasedStateMachine):
     @precondition(lambda self: not self.failed)
     @rule()
     def flush_queues(self) -> None:
-        flusher = self.kit.store._queue_flusher
+        flusher = self.kit.store._threads._queue_flusher
         assert flusher is not None
         flusher.finish()
 
@@ -169,11 +170,11 @@ class StoreModel(RuleBasedStateMachine):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         self.kit.disk.fault = fail
-        flusher = self.kit.store._log_flusher
+        flusher = self.kit.store._threads._log_flusher
         assert flusher is not None
         with pytest.raises(OSError, match="Input/output"):
             flusher._flush()
-        self.kit.store._gate.refuse("fdatasync of the commit log failed.")
+        self.kit.store.gate.refuse("fdatasync of the commit log failed.")
         self.kit.disk.fault = None
         self.failed = True
         assert not self.kit.store.writable
@@ -284,7 +285,7 @@ class StoreModel(RuleBasedStateMachine):
             expected = [sent for sent in self.sent if sent.queue_id == queue_id]
             seen = self.kit.queue_bodies(queue_id=queue_id)
             assert seen == [s.body for s in expected if s.end <= store.dispatched_offset]
-            assert store.next_offset("TopicTest", queue_id) == len(expected)
+            assert store.writer.next_offset("TopicTest", queue_id) == len(expected)
             if seen:
                 (last,) = store.get("TopicTest", queue_id, len(seen) - 1, 1).records
                 assert decode(last.data).queue_offset == len(seen) - 1

@@ -117,7 +117,7 @@ def test_both_readers_return_the_same(
                 kit.store.get(topic, queue_id, offset, count, size, tag_codes=codes) for kit in kits
             ]
             assert results[0] == results[1]
-        readers = [kit.store._reader for kit in kits]
+        readers = [kit.store.reader for kit in kits]
         assert readers[0].check.mismatches == readers[1].check.mismatches
         assert readers[0].stopped == readers[1].stopped
         for kit in kits:
@@ -136,7 +136,7 @@ def test_common_records_are_read_in_one_call(filled_store: Path, tmp_path: Path)
             calls.append(found[0])
             return found
 
-    kit.store._reader._native = Counted()
+    kit.store.reader._native = Counted()
     result = kit.store.get(TOPIC, 1, 0, 4, 1 << 20)
     assert len(result.records) == 4
     assert sum(calls) > 0

@@ -197,7 +197,7 @@ def copied(kit: Kit, log: bytes, cuts: list[int], limits: list[int]) -> list[obj
         except CorruptLogError as error:
             seen.append(str(error).replace(str(kit.root), ""))
             break
-        found = store.dispatch(store.log_end, limit)
+        found = store.writer.dispatch(store.log_end, limit)
         if not store.refusal:
             seen += [store.received_end, list(found), found.queues(), store.dispatched_offset]
     kit.dispatch()
@@ -245,7 +245,7 @@ def test_a_failed_write_of_a_queue_loses_no_arrival(
     kit = NativeKit(tmp_path)
     kit.open()
     kit.store.append_raw(0, log)
-    found = list(kit.store.dispatch(200, 5))
+    found = list(kit.store.writer.dispatch(200, 5))
     lacking = True
 
     def fault(call: str) -> None:
@@ -254,11 +254,11 @@ def test_a_failed_write_of_a_queue_loses_no_arrival(
 
     kit.disk.fault = fault
     while kit.store.dispatched_offset < kit.store.log_end and not kit.store.paused:
-        found += kit.store.dispatch(kit.store.log_end, 5)
+        found += kit.store.writer.dispatch(kit.store.log_end, 5)
     assert kit.store.paused
     lacking = False
     while kit.store.dispatched_offset < kit.store.log_end:
-        found += kit.store.dispatch(kit.store.log_end, 5)
+        found += kit.store.writer.dispatch(kit.store.log_end, 5)
     assert found == expected(log, 0, len(log))[0]
     kit.close()
 
@@ -268,7 +268,7 @@ def test_queues_that_begin_above_0_and_light_queues_are_left_to_python(tmp_path:
     leader.open()
     for number in range(60):
         one = Message("T", number % 3, bytes(number), b"", born_timestamp_ms=START_MS)
-        leader.store.append_many([with_lmqs(one, ["%LMQ%a"]) if number % 7 == 0 else one])
+        leader.store.writer.append_many([with_lmqs(one, ["%LMQ%a"]) if number % 7 == 0 else one])
         leader.now_ms += number % 2
     seen = []
     for kit in (Kit(tmp_path / "python"), NativeKit(tmp_path / "native")):
@@ -276,7 +276,7 @@ def test_queues_that_begin_above_0_and_light_queues_are_left_to_python(tmp_path:
         # From the second segment on: the queues begin above 0.
         while (begin := max(kit.store.received_end, SEGMENT)) < leader.store.log_end:
             kit.store.append_raw(begin, leader.store.read_log(begin, 700))
-            kit.store.dispatch(kit.store.log_end)
+            kit.store.writer.dispatch(kit.store.log_end)
         bodies = kit.queue_bodies("T", 1)
         kit.close()
         seen.append((bodies, kit.queue_files()))

@@ -13,7 +13,7 @@ from cometmq.store.doctor.layout import discover
 from cometmq.store.doctor.verify import verify
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.record import encode_properties
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import Kit, message
 from cometmq.tests.store.retention_kit import until
 
@@ -55,7 +55,7 @@ class ShortKit(Kit):
         properties = encode_properties({"KEYS": f"k{number}"})
         body = b"%04d" % number + b"." * 150
         topic, queue_id = f"T{number // 30}", number % 3
-        (result,) = self.store.append_many(
+        (result,) = self.store.writer.append_many(
             [message(body, topic=topic, queue_id=queue_id, properties=properties)]
         )
         if result.status is not PutStatus.PUT_OK:
@@ -83,7 +83,7 @@ class ShortKit(Kit):
         numbers = range(self.offered, self.offered + count)
         self.offered += count
         taken = [number for number in numbers if self.offer(number)]
-        self.store.dispatch(self.store.log_end)
+        self.store.writer.dispatch(self.store.log_end)
         self.store.queries.query("T0", "k0")  # the index catches up
         return taken
 

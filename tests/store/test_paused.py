@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.store.format.disk import SPARES, Disk, Space
 from cometmq.store.format.errors import DiskFullError
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.store.retention.rules import Pressure, Reason
 from cometmq.tests.store.kit import Kit, assert_whole, filled, message
 from cometmq.tests.store.retention_kit import SmallDisk, rounds, small, until, written
@@ -27,7 +27,7 @@ def test_above_the_warning_level_messages_are_refused_until_space_is_free(tmp_pa
     assert kit.store.paused
     assert not kit.store.writable
     assert "91 % full (diskSpaceWarningLevelRatio 90 %)" in kit.store.refusal
-    (refused,) = kit.store.append_many([message()])
+    (refused,) = kit.store.writer.append_many([message()])
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     with pytest.raises(DiskFullError, match="91 % full"):
         kit.store.append_raw(kit.store.log_end, b"x")
@@ -187,8 +187,10 @@ def test_units_wait_in_memory_while_the_disk_is_full(
     filled(kit, 30)
     kit.fill(True)
     for index in range(30, 120):
-        kit.store.append_many([message(f"{index:04d}".encode().ljust(200), queue_id=index % 3)])
-    kit.store.dispatch(kit.store.log_end)
+        kit.store.writer.append_many(
+            [message(f"{index:04d}".encode().ljust(200), queue_id=index % 3)]
+        )
+    kit.store.writer.dispatch(kit.store.log_end)
     until(lambda: kit.store.paused)
     assert "The disk is full: the queues" in kit.store.refusal
     end = kit.store.log_end
@@ -202,9 +204,9 @@ def test_units_wait_in_memory_while_the_disk_is_full(
     kit.open()
     assert kit.store.log_end == end
     for _ in range(20):
-        kit.store.dispatch(end)
+        kit.store.writer.dispatch(end)
     until(lambda: kit.store.paused)
-    (refused,) = kit.store.append_many([message()])
+    (refused,) = kit.store.writer.append_many([message()])
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     monkeypatch.setattr(FullDisk, "full", False)
     kit.fill(False)

@@ -35,7 +35,7 @@ def test_flushed_bytes_survive_a_power_loss(tmp_path: Path) -> None:
     kit = armed(tmp_path, flush_disk_type="SYNC_FLUSH")
     kit.open()
     kit.write_many(50, size=300)
-    kit.store._log_flusher.stop()  # type: ignore[union-attr]
+    kit.store._threads._log_flusher.stop()  # type: ignore[union-attr]
     before, end = kit.log_bytes(), kit.store.log_end
     kit.kill()
     loss = lose(tmp_path, 1, kept=0, torn=0)
@@ -52,7 +52,7 @@ def test_unflushed_bytes_are_lost(tmp_path: Path) -> None:
     kit.reopen()  # flushes
     end = kit.store.log_end
     kit.write_many(50, size=300)
-    kit.store._log_flusher._flush = lambda: None  # type: ignore[union-attr, method-assign]
+    kit.store._threads._log_flusher._flush = lambda: None  # type: ignore[union-attr, method-assign]
     kit.kill()
     loss = lose(tmp_path, 1, kept=0, torn=0)
     assert loss.lost == loss.pages > 0
@@ -78,10 +78,10 @@ def test_a_store_opens_after_every_power_loss(tmp_path: Path, seed: int) -> None
             kit.write(body)
             bodies.append(body)
             if chance.random() < 0.01:
-                kit.store._log_flusher._flush()  # type: ignore[union-attr]
+                kit.store._threads._log_flusher._flush()  # type: ignore[union-attr]
                 safe = len(bodies)
         kit.dispatch()
-        kit.store._log_flusher._flush = lambda: None  # type: ignore[union-attr, method-assign]
+        kit.store._threads._log_flusher._flush = lambda: None  # type: ignore[union-attr, method-assign]
         if life == 3:
             safe = min(safe, len(bodies))
         kit.kill()
@@ -124,7 +124,7 @@ def test_a_failed_flush_does_not_update_the_shadow(tmp_path: Path) -> None:
 
     disk.fault = broken
     with pytest.raises(OSError, match="Input/output"):
-        kit.store._log_flusher._flush()  # type: ignore[union-attr]
+        kit.store._threads._log_flusher._flush()  # type: ignore[union-attr]
     kit.kill()
     lose(tmp_path, 1, kept=0, torn=0)
     assert kit.open().log_end == 0

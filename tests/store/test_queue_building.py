@@ -12,7 +12,7 @@ from cometmq.store.dispatch import parse_arrivals
 from cometmq.store.format.errors import StoreError
 from cometmq.store.format.queue_unit import UNQUEUED
 from cometmq.store.format.record import Message, encode
-from cometmq.store.message_store import Arrival
+from cometmq.store.format.results import Arrival
 from cometmq.store.queue import (
     building as queue_building,
 )
@@ -28,7 +28,7 @@ def written(folder: Path, seed: int, count: int = 400) -> Kit:
     kit = Kit(folder, mapped_file_size_commit_log=64 << 10)
     kit.open()
     for batch in workload(seed, count):
-        kit.store.append_many(batch)
+        kit.store.writer.append_many(batch)
     kit.dispatch()
     kit.store.queue_table.write_out()
     kit.kill()
@@ -79,9 +79,9 @@ def test_a_follower_dispatches_in_bulk(
         while kit.store.received_end < leader.store.log_end:
             data = leader.store.read_log(kit.store.received_end, rng.randrange(1, 9000))
             kit.store.append_raw(kit.store.received_end, data)
-            seen += kit.store.dispatch(kit.store.log_end, rng.choice([3, 10_000]))
+            seen += kit.store.writer.dispatch(kit.store.log_end, rng.choice([3, 10_000]))
         while kit.store.dispatched_offset < kit.store.log_end:
-            seen += kit.store.dispatch(kit.store.log_end, 50)
+            seen += kit.store.writer.dispatch(kit.store.log_end, 50)
         assert kit.store.stats().dispatch_behind == 0
         kit.close()
         files[bulk], arrivals[bulk] = kit.queue_files(), seen
@@ -153,7 +153,7 @@ def test_messages_of_one_queue_in_many_forms(tmp_path: Path) -> None:
     messages: list[Message] = [
         message(bytes([i]) * (i * 3), sys_flag=flag) for i in range(60) for flag in (0, 8)
     ]
-    kit.store.append_many(messages)
+    kit.store.writer.append_many(messages)
     kit.dispatch()
     kit.close()
     before = kit.queue_files()

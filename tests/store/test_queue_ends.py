@@ -29,7 +29,7 @@ def first_topic(kit: Kit, count: int = 9) -> None:
 
 def assert_goes_on(kit: Kit, number: int = 9) -> None:
     kit.dispatch()
-    assert kit.store.next_offset("a", 0) == number
+    assert kit.store.writer.next_offset("a", 0) == number
     assert kit.write(topic="a").queue_offset == number
     kit.dispatch()
     assert kit.queue_bodies("a") == [b"body"]
@@ -123,18 +123,19 @@ def test_nothing_is_deleted_while_queues_cannot_be_flushed(tmp_path: Path) -> No
 def test_a_full_disk_frees_segments_whose_queues_are_durable(tmp_path: Path) -> None:
     kit = small(tmp_path, **SLOW)
     first_topic(kit)
-    kit.store._queue_flusher.settle(kit.store.log_end)  # type: ignore[union-attr]
+    kit.store._threads._queue_flusher.settle(kit.store.log_end)  # type: ignore[union-attr]
     kit.write(topic="new")
     kit.dispatch()
 
     def full(path: str, position: int, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    write, table = kit.store.queue_table._write_part, kit.store.queue_table
-    table._write_part = full  # type: ignore[method-assign]
+    files = kit.store.queue_table.files
+    write = files.write_part
+    files.write_part = full  # type: ignore[method-assign]
     rounds(kit.store)
     assert starts(kit)[0] > 0
-    table._write_part = write  # type: ignore[method-assign]
+    files.write_part = write  # type: ignore[method-assign]
     kit.close()
 
 
@@ -154,5 +155,5 @@ def test_a_failed_flush_of_queues_ends_deletion_and_writing(tmp_path: Path) -> N
     kit.disk.fault = None
     kit.kill()
     kit.open()
-    assert kit.store.next_offset("a", 0) == 9
+    assert kit.store.writer.next_offset("a", 0) == 9
     kit.close()

@@ -26,7 +26,7 @@ from cometmq.store.format.queue_ext import (
     walk_units,
 )
 from cometmq.store.format.queue_files import QueueFiles
-from cometmq.store.message_store import GetStatus
+from cometmq.store.format.results import GetStatus
 from cometmq.tests.store.kit import START_MS, Kit
 
 FILE = 256  # twelve units of 20 bytes, and the end mark

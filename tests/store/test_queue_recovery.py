@@ -117,7 +117,7 @@ def test_a_removed_queue_is_not_missed(kit: Kit, caplog: pytest.LogCaptureFixtur
     kit.store.flush_soon()
     until(lambda: kit.store.flushed_offset == kit.store.log_end)
     rounds(kit.store)
-    assert kit.store.remove_expired_queues([("OldTopic", 0)]) == [("OldTopic", 0)]
+    assert kit.store.removal.remove_expired([("OldTopic", 0)]) == [("OldTopic", 0)]
     kit.reopen()
     assert "OldTopic" not in caplog.text
     assert kit.store.max_offset("OldTopic", 0) == 0

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import UnsupportedLayoutError
 from cometmq.store.format.queue_ext import address_of
-from cometmq.store.message_store import Arrival, PutStatus
+from cometmq.store.format.results import Arrival, PutStatus
 from cometmq.store.queue import (
     table as queue_table,
 )
 from cometmq.store.queue.consume_queue import ConsumeQueue
-from cometmq.store.queue.table import QueueGapError, QueueTable
+from cometmq.store.queue.loading import load_queues
+from cometmq.store.queue.numbering import QueueGapError
+from cometmq.store.queue.table import QueueTable
 from cometmq.tests.store.kit import QUEUE_FILE, Kit
 
 UNITS = QUEUE_FILE // 20
@@ -128,7 +130,7 @@ def test_trimming_deletes_leading_files_and_never_the_last(tmp_path: Path) -> No
     queues.write([arrival(4 * UNITS, 1 << 42)])
     queues.write_out()
     again = table(tmp_path)
-    again.load(lambda *_: True, 1 << 41)
+    load_queues(again, lambda *_: True, 1 << 41)
     queue = again.queue("T", 0)
     assert (queue.min_offset, queue.max_offset) == (4 * UNITS, 4 * UNITS + 1)
 
@@ -138,7 +140,7 @@ def test_files_left_untrimmed_by_a_crash_are_trimmed_after_the_next_start(tmp_pa
     queues.write([arrival(n, n * 100) for n in range(4 * UNITS)])
     queues.write_out()
     again = table(tmp_path)
-    again.load(lambda *_: True, 3 * UNITS * 100)
+    load_queues(again, lambda *_: True, 3 * UNITS * 100)
     assert again.queue("T", 0).min_offset == 3 * UNITS
     assert again.trimmed_to == 0
     assert again.trim(3 * UNITS * 100) == 3
@@ -164,13 +166,13 @@ def test_trimming_is_done_in_bounded_steps(tmp_path: Path, monkeypatch: pytest.M
     assert removed == 2 * count
     assert calls >= 2 * count // 7
     assert {queue.min_offset for queue in queues.queues.values()} == {2 * UNITS}
-    reads = queues._disk.counts["pread"]
+    reads = queues.files.disk.counts["pread"]
     while queues.trimmed_to < start + 1:
         queues.trim(start + 1)
-    assert queues._disk.counts["pread"] > reads
-    reads = queues._disk.counts["pread"]
+    assert queues.files.disk.counts["pread"] > reads
+    reads = queues.files.disk.counts["pread"]
     assert queues.trim(start + 1) == 0
-    assert queues._disk.counts["pread"] == reads, "nothing to do costs nothing"
+    assert queues.files.disk.counts["pread"] == reads, "nothing to do costs nothing"
 
 
 def test_many_dirty_files_are_flushed_with_one_call(
@@ -183,9 +185,9 @@ def test_many_dirty_files_are_flushed_with_one_call(
             number = queues.queue("T", queue_id).max_offset
             queues.write([arrival(number, number * 100, queue_id)])
         queues.flush(0)
-        assert queues._disk.counts["syncfs"] == syncs
-        assert queues._disk.counts["fdatasync"] == flushes
-    assert queues.take_dirty(0) == []
+        assert queues.files.disk.counts["syncfs"] == syncs
+        assert queues.files.disk.counts["fdatasync"] == flushes
+    assert queues.files.take_dirty(0) == []
 
 
 def test_a_queue_object_is_small() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cometmq.store.format.properties import java_hash
 from cometmq.store.format.record import decode, decode_delivery
-from cometmq.store.message_store import Arrival, GetStatus, PutStatus
+from cometmq.store.format.results import Arrival, GetStatus, PutStatus
 from cometmq.store.reading import QueueReader, tags_match
 from cometmq.tests.store.kit import QUEUE_FILE, START_MS, Kit
 
@@ -109,16 +109,21 @@ def test_offset_by_time(
     kit.dispatch()
     for at in range(START_MS - 1, times[-1] + 2):
         first_after = sum(1 for time in times if time < at)
-        assert kit.store.offset_by_time("TopicTest", 0, at) == first_after
+        assert kit.store.reader.offset_by_time("TopicTest", 0, at) == first_after
         last_before = max(sum(1 for time in times if time <= at) - 1, 0)
-        assert kit.store.offset_by_time("TopicTest", 0, at, upper=True) == last_before
-    assert kit.store.offset_by_time("TopicTest", 1, START_MS) == 0
+        assert kit.store.reader.offset_by_time("TopicTest", 0, at, upper=True) == last_before
+    assert kit.store.reader.offset_by_time("TopicTest", 1, START_MS) == 0
     kit.close()
 
 
 def test_reads_of_a_missing_queue(kit: Kit) -> None:
     store = kit.store
-    assert store.min_offset("No", 0) == store.max_offset("No", 0) == store.next_offset("No", 0) == 0
+    assert (
+        store.min_offset("No", 0)
+        == store.max_offset("No", 0)
+        == store.writer.next_offset("No", 0)
+        == 0
+    )
     assert list(store.queues()) == []
 
 
@@ -182,7 +187,7 @@ def test_a_missing_or_cut_queue_file_is_written_again(kit: Kit, how: str) -> Non
     units = QUEUE_FILE // 20
     kit.write_many(3 * units, 10)
     kit.reopen()
-    kit.store.queue_table._files.close()
+    kit.store.queue_table.files.files.close()
     path = kit.root / "consumequeue" / "TopicTest" / "0" / f"{QUEUE_FILE:020d}"
     before = path.read_bytes()
     if how == "missing":
@@ -212,15 +217,15 @@ def test_units_of_deleted_records_are_skipped(kit: Kit) -> None:
         some = store.get("TopicTest", 0, offset, 4, ANSWER_BYTES)
         assert some.status is GetStatus.FOUND
         assert some.records[0].queue_offset == kept
-    assert store.offset_by_time("TopicTest", 0, START_MS - 1) == kept
+    assert store.reader.offset_by_time("TopicTest", 0, START_MS - 1) == kept
     store.queue_table.write_out()
     while store.queue_table.trimmed_to < start:
         store.queue_table.trim(start)
     assert store.min_offset("TopicTest", 0) == kept
     assert store.get("TopicTest", 0, 0, 5).status is GetStatus.OFFSET_TOO_SMALL
     assert store.get("TopicTest", 0, 0, 5).next_offset == kept
-    assert store.offset_by_time("TopicTest", 0, 0) == kept
-    assert store.offset_by_time("TopicTest", 0, 0, upper=True) == kept
+    assert store.reader.offset_by_time("TopicTest", 0, 0) == kept
+    assert store.reader.offset_by_time("TopicTest", 0, 0, upper=True) == kept
 
 
 def test_a_unit_without_its_record_is_skipped(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,7 @@ def made(root: Path, **options: Any) -> Kit:
 
 def altered(kit: Kit, change: Callable[[bytes], bytes], number: int = DAMAGED) -> None:
     """Change the record of a message in its segment."""
-    found = kit.store.record_range("TopicTest", 0, number)
+    found = kit.store.reader.record_range("TopicTest", 0, number)
     assert found is not None
     offset, size = found
     record = kit.store.read_log(offset, size)

@@ -65,7 +65,7 @@ def test_recovery_restores_visibility_up_to_the_queues_end(kit: Kit) -> None:
     report = kit.open()
     assert report.dispatched_offset == ends[-1]
     assert kit.store.max_offset("TopicTest", 0) == 10
-    assert kit.store.next_offset("TopicTest", 0) == 20
+    assert kit.store.writer.next_offset("TopicTest", 0) == 20
     assert_whole(kit, 60)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import StoreError
-from cometmq.store.message_store import GetStatus
+from cometmq.store.format.results import GetStatus
 from cometmq.store.retention.archive_watermark import FILE_NAME, ArchiveWatermark
 from cometmq.store.retention.rules import Reason
 from cometmq.tests.store.kit import SEGMENT, filled, message
@@ -46,7 +46,7 @@ def test_expired_segments_are_deleted_and_queues_trimmed(tmp_path: Path) -> None
         assert kit.queue_bodies(queue_id=queue_id) == rest
         assert kit.store.min_offset("TopicTest", queue_id) == 40 - len(rest)
         assert kit.store.get("TopicTest", queue_id, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
-        assert kit.store.next_offset("TopicTest", queue_id) == 40
+        assert kit.store.writer.next_offset("TopicTest", queue_id) == 40
     assert kit.write().queue_offset == 40
     kit.close()
 
@@ -70,7 +70,7 @@ def test_a_store_without_its_head_starts_again(tmp_path: Path, clean: bool) -> N
         assert kit.queue_bodies(queue_id=queue_id) == [
             body for body in bodies if int(body) % 3 == queue_id
         ]
-        assert kit.store.next_offset("TopicTest", queue_id) == 20
+        assert kit.store.writer.next_offset("TopicTest", queue_id) == 20
     kit.close()
 
 
@@ -81,7 +81,7 @@ def test_segments_that_are_not_flushed_or_dispatched_stay(tmp_path: Path) -> Non
     assert {v.reason for v in rounds(kit.store)} == {Reason.UNSAFE, Reason.LAST}
     kit.close()
     kit = small(tmp_path / "other")
-    kit.store.append_many([message(b"x" * 1000) for _ in range(20)])
+    kit.store.writer.append_many([message(b"x" * 1000) for _ in range(20)])
     until(lambda: kit.store.flushed_offset == kit.store.log_end)
     assert kit.store.dispatched_offset == 0
     assert {v.reason for v in rounds(kit.store)} == {Reason.UNSAFE, Reason.LAST}

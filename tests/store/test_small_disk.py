@@ -21,7 +21,7 @@ from cometmq.proto import v2
 from cometmq.store.format.errors import DiskFullError
 from cometmq.store.format.index_file import IndexFile, IndexLayout
 from cometmq.store.format.record import encode_properties
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 from cometmq.tests.store.kit import Kit, message
@@ -73,10 +73,10 @@ def append_until_refused(kit: Kit, first: int, limit: int = 2000) -> tuple[int, 
     status."""
     for number in range(first, limit):
         body = b"%06d" % number + bytes(BODY)
-        (result,) = kit.store.append_many([message(body, queue_id=number % 2)])
+        (result,) = kit.store.writer.append_many([message(body, queue_id=number % 2)])
         if result.status is not PutStatus.PUT_OK:
             return number, result.status
-        kit.store.dispatch(kit.store.log_end)
+        kit.store.writer.dispatch(kit.store.log_end)
     raise AssertionError("the disk never filled up")
 
 
@@ -93,7 +93,7 @@ def go_on(kit: Kit, first: int) -> int:
     def taken() -> bool:
         kit.store.retention.watch_disk()  # as the broker does every few seconds
         body = b"%06d" % first + bytes(BODY)
-        (result,) = kit.store.append_many([message(body, queue_id=first % 2)])
+        (result,) = kit.store.writer.append_many([message(body, queue_id=first % 2)])
         return result.status is PutStatus.PUT_OK
 
     wait_until("messages are taken again", taken, 30)
@@ -107,7 +107,7 @@ def test_writes_stop_reads_go_on_and_writes_resume(small_disk: Path) -> None:
     count, status = append_until_refused(kit, 0)
     assert status in (PutStatus.CREATE_MAPPED_FILE_FAILED, PutStatus.SERVICE_NOT_AVAILABLE)
     assert count > 2 * MIB // BODY
-    assert "disk space" in (kit.store.refusal + kit.store.allocation_failure).lower()
+    assert "disk space" in (kit.store.refusal + kit.store.writer.allocation_failure).lower()
     assert numbers(kit) == list(range(count)), "all that was taken can be read"
     ballast.unlink()
     count = go_on(kit, count)

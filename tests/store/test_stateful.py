@@ -46,14 +46,14 @@ class StoreMachine(RuleBasedStateMachine):
             body = f"{self.count}:".encode().ljust(size, b".")
             messages.append(message(body, queue_id=queue_id, tags="T"))
             self.sent.append((queue_id, body))
-        results = self.kit.store.append_many(messages)
+        results = self.kit.store.writer.append_many(messages)
         self.ends += [result.end for result in results]
 
     @rule(part=st.floats(0, 1), records=st.integers(1, 20))
     def dispatch(self, part: float, records: int) -> None:
         limit = int(self.kit.store.log_end * part)
         before = self.kit.store.dispatched_offset
-        arrivals = self.kit.store.dispatch(limit, records)
+        arrivals = self.kit.store.writer.dispatch(limit, records)
         assert all(before <= a.physical_offset and a.end <= limit for a in arrivals)
 
     @rule()
@@ -113,7 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
             expected = [body for queue, body in self.sent if queue == queue_id]
             seen = self.kit.queue_bodies(queue_id=queue_id)
             assert seen == expected[: len(seen)]
-            assert store.next_offset("TopicTest", queue_id) == len(expected)
+            assert store.writer.next_offset("TopicTest", queue_id) == len(expected)
             if seen:
                 (last,) = store.get("TopicTest", queue_id, len(seen) - 1, 1).records
                 assert decode(last.data).queue_offset == len(seen) - 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.store.stats import LATENCY_BOUNDS_US, WINDOWS_S, Meter, StoreStats
 from cometmq.tests.store.kit import Kit, message
 
@@ -34,8 +34,8 @@ def test_puts_and_gets_are_counted(tmp_path: Path) -> None:
     kit.open()
     clock = kit.store.meter.steady_ns = Clock()
     clock.step_ns = 30_000
-    kit.store.append_many([message(b"x" * 100) for _ in range(10)])
-    results = kit.store.append_many([message(b"x"), message(b"x" * 2001), message(b"y")])
+    kit.store.writer.append_many([message(b"x" * 100) for _ in range(10)])
+    results = kit.store.writer.append_many([message(b"x"), message(b"x" * 2001), message(b"y")])
     assert results[1].status is PutStatus.MESSAGE_ILLEGAL
     kit.dispatch()
     found = kit.store.get("TopicTest", 0, 0, 32).records

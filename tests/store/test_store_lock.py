@@ -18,7 +18,7 @@ from cometmq.store.format.errors import (
     StoreError,
     StoreLockedError,
 )
-from cometmq.store.message_store import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import Kit, message
 
 SENTENCE = "in use by another process.*Stop it, or give this one another storePathRootDir"
@@ -185,7 +185,7 @@ def test_a_store_on_a_full_disk_opens_and_is_readable(tmp_path: Path) -> None:
     assert len(kit.queue_bodies()) == 30
     kit.store.start()
     assert len(kit.queue_bodies()) == 30
-    while kit.store.append_many([message(b"x" * 500)])[0].status is PutStatus.PUT_OK:
+    while kit.store.writer.append_many([message(b"x" * 500)])[0].status is PutStatus.PUT_OK:
         pass
     kit.disk.fault = None
     kit.write(b"there is room again")

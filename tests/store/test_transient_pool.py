@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cometmq.store.format.errors import OffsetOutOfRangeError, StoreError
+from cometmq.store.format.results import PutStatus
 from cometmq.store.log.transient_pool import TransientPool
-from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import LIMIT, SEGMENT, Kit, message
 from cometmq.tests.store.test_flush import Flushed, until
 
@@ -43,7 +43,7 @@ kit = Kit(Path(sys.argv[1]), **BY_HAND)
 kit.open()
 for number in range(100):
     kit.write(b"%d" % number)
-kit.store.commit()
+kit.store.writer.commit()
 for number in range(100, 150):
     kit.write(b"%d" % number)
 kit.dispatch()
@@ -58,20 +58,20 @@ def test_only_committed_records_are_readable(tmp_path: Path) -> None:
     first = kit.write(b"one")
     assert first.status is PutStatus.PUT_OK
     assert (kit.store.log_end, kit.store.appended_end) == (0, first.end)
-    assert not kit.store.dispatch(LIMIT)
+    assert not kit.store.writer.dispatch(LIMIT)
     assert kit.store.read_log(0, 1000) == b""
     with pytest.raises(OffsetOutOfRangeError):
         kit.store.record_at(0)
-    assert kit.store.next_offset("TopicTest", 0) == 1, "it has its place all the same"
+    assert kit.store.writer.next_offset("TopicTest", 0) == 1, "it has its place all the same"
     assert kit.log_bytes().strip(b"\0") == b""
-    kit.store.commit()
+    kit.store.writer.commit()
     assert kit.store.log_end == first.end
-    assert [arrival.physical_offset for arrival in kit.store.dispatch(LIMIT)] == [0]
+    assert [arrival.physical_offset for arrival in kit.store.writer.dispatch(LIMIT)] == [0]
     second = kit.write(b"two")
     assert kit.store.log_crc(0, first.end)
     with pytest.raises(OffsetOutOfRangeError):
         kit.store.log_crc(0, second.end)
-    kit.store.commit()
+    kit.store.writer.commit()
     kit.dispatch()
     assert kit.queue_bodies() == [b"one", b"two"]
     assert kit.reopen().clean
@@ -86,9 +86,9 @@ def test_bytes_are_those_of_a_store_without_a_pool(tmp_path: Path) -> None:
         for number in range(200):
             kit.write(f"{number:04d}".encode() * (1 + number * 7 % 200), queue_id=number % 3)
             if number % 11 == 0:
-                kit.store.commit()
+                kit.store.writer.commit()
                 kit.dispatch()
-        kit.store.commit()
+        kit.store.writer.commit()
         kit.dispatch()
         kit.close()
     assert len(plain.segment_paths()) > 10
@@ -147,7 +147,7 @@ def test_asynchronous_flush_never_passes_the_commit(tmp_path: Path) -> None:
     kit.open()
     flushed = Flushed(kit)
     committed = kit.write().end
-    kit.store.commit()
+    kit.store.writer.commit()
     flushed.wait(committed)
     kit.write()
     quiet = kit.disk.counts["fdatasync"]
@@ -172,7 +172,7 @@ def test_sigkill_loses_exactly_what_was_not_committed(tmp_path: Path) -> None:
     assert kit.queue_bodies() == [b"%d" % number for number in range(100)]
     # What was there at the start is written directly: the next record can be read at once.
     assert kit.write(b"again").queue_offset == 100
-    kit.store.commit()
+    kit.store.writer.commit()
     kit.dispatch()
     assert kit.queue_bodies()[-1] == b"again"
     kit.close()
@@ -191,7 +191,7 @@ def test_a_segment_without_a_buffer_is_written_directly(tmp_path: Path) -> None:
         kit.write(b"%d" % number * 500)
     assert pool.available == 0
     assert kit.store.log_end == 0, "also what lies in the file already waits for its turn"
-    kit.store.commit()
+    kit.store.writer.commit()
     assert pool.available == 1, "it is back"
     kit.dispatch()
     assert len(kit.queue_bodies()) == 20
@@ -204,13 +204,13 @@ def test_without_a_buffer_messages_may_be_refused(tmp_path: Path) -> None:
         tmp_path, **BY_HAND, transient_store_pool_size=2, fast_fail_if_no_buffer_in_store_pool=True
     )
     kit.open()
-    results = [kit.store.append_many([message(b"x" * 3000)])[0] for _ in range(4)]
+    results = [kit.store.writer.append_many([message(b"x" * 3000)])[0] for _ in range(4)]
     failed = PutStatus.CREATE_MAPPED_FILE_FAILED
     assert [r.status for r in results] == [PutStatus.PUT_OK] * 2 + [failed] * 2
-    assert "transientStorePoolSize" in kit.store.allocation_failure
-    kit.store.commit()
+    assert "transientStorePoolSize" in kit.store.writer.allocation_failure
+    kit.store.writer.commit()
     assert kit.write(b"x" * 3000).physical_offset == 2 * SEGMENT, "a buffer came back"
-    kit.store.commit()
+    kit.store.writer.commit()
     kit.dispatch()
     kit.close()
 
@@ -224,7 +224,9 @@ def test_a_full_disk_returns_the_buffer(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     kit.disk.fault = fault
-    assert kit.store.append_many([message()])[0].status is PutStatus.CREATE_MAPPED_FILE_FAILED
+    assert (
+        kit.store.writer.append_many([message()])[0].status is PutStatus.CREATE_MAPPED_FILE_FAILED
+    )
     kit.disk.fault = None
     assert kit.store.log.pool is not None
     assert kit.store.log.pool.available == 1
@@ -268,8 +270,8 @@ def test_a_failed_commit_is_never_repeated(tmp_path: Path, flush: str) -> None:
     kit.disk.fault = fault
     kit.write(b"bad")
     until(lambda: not kit.store.writable)
-    assert kit.store.append_many([message()])[0].status is PutStatus.SERVICE_NOT_AVAILABLE
-    kit.store.commit()
+    assert kit.store.writer.append_many([message()])[0].status is PutStatus.SERVICE_NOT_AVAILABLE
+    kit.store.writer.commit()
     assert kit.queue_bodies() == [b"good"], "reading goes on"
     kit.close()
     assert tried == ["write_log"]

@@ -11,8 +11,8 @@ import pytest
 from cometmq.store.format.lmq_queues import with_lmqs
 from cometmq.store.format.properties import java_hash
 from cometmq.store.format.record import decode
+from cometmq.store.format.results import PutStatus
 from cometmq.store.holdings import forget
-from cometmq.store.message_store import PutStatus
 from cometmq.store.queue import unit_repair
 from cometmq.tests.store.kit import QUEUE_FILE, START_MS, Kit, message
 
@@ -192,10 +192,10 @@ def test_time_and_position_queries_use_restored_units(tmp_path: Path, name: str)
             damage(units)
             units.save()
             time_ms = START_MS + 10 * number
-            assert store.offset_by_time("TopicTest", 0, time_ms) == number
-            assert store.offset_by_time("TopicTest", 0, time_ms + 1, upper=True) == number
-            assert store.offset_by_position("TopicTest", 0, places[number]) == number
-            found = store.record_range("TopicTest", 0, number)
+            assert store.reader.offset_by_time("TopicTest", 0, time_ms) == number
+            assert store.reader.offset_by_time("TopicTest", 0, time_ms + 1, upper=True) == number
+            assert store.reader.offset_by_position("TopicTest", 0, places[number]) == number
+            found = store.reader.record_range("TopicTest", 0, number)
             assert found is not None
             assert found[0] == places[number]
     kit.close()
@@ -291,7 +291,7 @@ def test_units_of_light_queues(tmp_path: Path) -> None:
     kit.open()
     for index in range(30):
         sent = with_lmqs(message(b"%d" % index), ["%LMQ%a"] if index % 2 else ["%LMQ%b"])
-        (result,) = kit.store.append_many([sent])
+        (result,) = kit.store.writer.append_many([sent])
         assert result.status is PutStatus.PUT_OK
     kit.dispatch()
     settle(kit)

@@ -49,16 +49,16 @@ def main() -> None:
     store.open()
     number = 0
     while store.dispatched_offset < store.log_end:
-        number += len(store.dispatch(store.log_end))
-    number = sum(store.next_offset(topic, queue_id) for topic, queue_id in store.queues())
+        number += len(store.writer.dispatch(store.log_end))
+    number = sum(store.writer.next_offset(topic, queue_id) for topic, queue_id in store.queues())
     store.start()
     promised: list[tuple[int, int]] = []
     while True:
         batch = [message_of(number + i) for i in range(rng.randrange(1, 64))]
-        results = store.append_many(batch)
+        results = store.writer.append_many(batch)
         number += len(batch)
         promised.append((results[-1].end, number))
-        store.dispatch(store.log_end)
+        store.writer.dispatch(store.log_end)
         limit = store.flushed_offset if mode == "sync" else store.log_end
         lines = [f"{end} {count}\n" for end, count in promised if end <= limit]
         del promised[: len(lines)]

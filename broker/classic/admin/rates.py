@@ -118,7 +118,7 @@ class StoreRates:
             if end <= store.min_offset(topic, queue_id):
                 continue
             for number, window_s in enumerate(_WINDOWS_S):
-                begin = store.offset_by_time(topic, queue_id, now_ms - window_s * 1_000)
+                begin = store.reader.offset_by_time(topic, queue_id, now_ms - window_s * 1_000)
                 sums[number] += max(end - begin, 0)
                 await slices.pause()
         rows = zip(sums, _WINDOWS_S, strict=True)

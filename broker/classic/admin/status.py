@@ -195,7 +195,7 @@ class ToolStatus:
         return document({"maxQueueIndex": end, "minQueueIndex": first, "queueData": units})
 
     def _unit(self, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-        found = self._store.record_range(topic, queue_id, offset)
+        found = self._store.reader.record_range(topic, queue_id, offset)
         if found is None:
             return {"eval": False, "physicOffset": -1, "physicSize": 0, "tagsCode": 0}
         position, size = found

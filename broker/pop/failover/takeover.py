@@ -66,7 +66,7 @@ class Takeover:
         core = pop.core(origin, group)
         kind = queue_topics(origin, state.group).index(state.topic)
         key = kind, state.queue_id
-        end = self._store.next_offset(state.topic, state.queue_id)
+        end = self._store.writer.next_offset(state.topic, state.queue_id)
         if isinstance(core, OrderedGroup):
             if kind:
                 return 0

@@ -207,7 +207,7 @@ class OrderInfo:
         return self._clock.forward_ms() - idle_since_ms < IDLE_MAX_MS
 
     def _end(self, topic: str, queue_id: int) -> int:
-        return self._store.next_offset(topic, queue_id)
+        return self._store.writer.next_offset(topic, queue_id)
 
 
 def batch_to_json(batch: Batch) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.store.format.index_file import IndexLayout, index_files, read_header
 from cometmq.store.format.record import Message, encode_properties, pack_host
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 
 ORDERS, NOTES = "Orders", "Notes"
 RETRY = "%RETRY%" + "g" * 150  # longer than 127 bytes: version 2 records
@@ -100,10 +101,10 @@ def write(store: MessageStore, first: int, rng: random.Random) -> int:
     """Write the next batch or single messages of a block. Return the next number."""
     rest = BLOCK - first % BLOCK
     count = rest if in_batch(first) else rng.randrange(1, rest + 1)
-    append = store.append_batch if in_batch(first) else store.append_many
+    append = store.writer.append_batch if in_batch(first) else store.writer.append_many
     results = append([message_of(first + i) for i in range(count)])
     assert {result.status for result in results} == {PutStatus.PUT_OK}, results
-    store.dispatch(store.log_end)
+    store.writer.dispatch(store.log_end)
     return first + count
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from cometmq.store.config.store_config import StoreConfig
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of
 from cometmq.tests.interop.apache import oracle, our_writer
@@ -136,7 +137,7 @@ def check_reopened_by_cometmq(root: Path, options: dict[str, Any], report: dict[
     assert {one["status"] for one in report["written"]} == {"PUT_OK"}
     store = opened(root, options)
     assert_agrees(store, report["after"])
-    (result,) = store.append_many([our_writer.message_of(5)])
+    (result,) = store.writer.append_many([our_writer.message_of(5)])
     assert result.status is PutStatus.PUT_OK
     assert result.physical_offset >= report["after"]["max_physical_offset"]
     dispatch_all(store)

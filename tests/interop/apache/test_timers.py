@@ -24,7 +24,8 @@ from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.json_file import dumps, persist
 from cometmq.store.format.properties import SCHEDULE_TOPIC
 from cometmq.store.format.record import Message, decode, encode_properties, pack_host
-from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.format.results import PutStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.store.timer.rules import DELETE_KEY, OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from cometmq.store.timer.store import TimerStore
 from cometmq.tests.broker.desk import desk, message, resource
@@ -76,7 +77,7 @@ def put(store: MessageStore, topic: str, body: str, **properties: str) -> None:
         born_host=HOST,
         store_host=HOST,
     )
-    (result,) = store.append_many([message])
+    (result,) = store.writer.append_many([message])
     assert result.status is PutStatus.PUT_OK
     dispatch_all(store)
 
