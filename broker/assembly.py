@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..ha.engine import Identity, Replication
 from ..proto import native, v2
 from ..proto.addresses import host_port
+from ..proto.native import Native
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
 from ..store.format.results import StoredRecord
@@ -88,12 +89,13 @@ def assemble(
     stack: AsyncExitStack,
 ) -> Broker:
     """Open the store and build every part; `stack` closes them. Raises StoreError, HaError."""
-    store = _open_store(store_config, clock, faults, events[0], stack)
+    crate = native.load()
+    store = _open_store(store_config, clock, faults, events[0], crate=crate, stack=stack)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
     core = _core(runtime, store_config, ha, store, links, door, events[1])
     stack.callback(core.durability.close)
-    sending = _sending(core)
-    consumption = build_consumption(core, sending)
+    sending = _sending(core, crate)
+    consumption = build_consumption(core, sending, crate)
     core.pump.add_listener(consumption.receiving)
     runtime.clock_listeners.add(consumption.pop.clock_moved)
     removal = Removal(core.metadata, core.offsets, consumption.pop)
@@ -201,7 +203,7 @@ def _core(  # noqa: PLR0917 - what the parts of the core are made of
     )
 
 
-def _sending(core: Core) -> Sending:
+def _sending(core: Core, crate: Native | None) -> Sending:
     trace = None
     if core.runtime.config.trace_topic_enable:
         trace = TraceService(core.runtime, core.system_topics)
@@ -217,7 +219,7 @@ def _sending(core: Core) -> Sending:
         quotas=core.quotas,
         trace=trace,
         spans=spans,
-        codec=native.part("codec"),
+        native=crate,
     )
     if trace is not None:
         trace.start(sender)
@@ -361,18 +363,15 @@ def _durability_policy(store_config: StoreConfig, ha: HaConfig) -> DurabilityPol
     )
 
 
-def native_parts() -> NativeParts:
+def native_parts(crate: Native | None) -> NativeParts:
     """Return what the native crate does for a store; nothing without the crate."""
-    records, codec = native.part("QueueRecords"), native.part("codec")
-
-    def function(name: str) -> Any:
-        return getattr(codec, name, None)  # None also with a crate that is older than the function
-
+    if crate is None:
+        return NativeParts()
     return NativeParts(
-        records=records and records(StoredRecord),
-        index_entries=function("index_entries"),
-        whole_records=function("whole_records"),
-        queue_units=function("queue_units"),
+        records=crate.queue_records(StoredRecord),
+        index_entries=crate.index_entries,
+        whole_records=crate.whole_records,
+        queue_units=crate.queue_units,
     )
 
 
@@ -381,6 +380,8 @@ def _open_store(
     clock: Clock,
     faults: FaultTable | None,
     events: StoreEvents,
+    *,
+    crate: Native | None,
     stack: AsyncExitStack,
 ) -> MessageStore:
     """Open and recover the store; `stack` closes it. Raises StoreError."""
@@ -389,7 +390,7 @@ def _open_store(
         if PowerLossDisk.wanted(store_config.root):
             disk = PowerLossDisk(store_config.root)
         disk.fault = faults.disk_fault
-    store = MessageStore(store_config, clock.wall_ms, disk, native_parts(), events)
+    store = MessageStore(store_config, clock.wall_ms, disk, native_parts(crate), events)
     for line in store.open().lines():
         logger.info("store.report %s", line)
     stack.callback(store.close)

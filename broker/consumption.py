@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..proto import native, v2
+from ..proto import v2
 from .journal.service import JournalService
 from .lite.ack import LiteAcks
 from .lite.core import LiteTable
@@ -17,6 +17,7 @@ from .lite.receive_service import ReceiveService
 from .lite.send import LiteSends
 from .lite.service import LiteService
 from .lite.subscribe import LiteSubscribe
+from .messages.runs import RunConverter, run_converter
 from .parts import Consumption
 from .pop.ack import AckService
 from .pop.cold import ColdRecords
@@ -33,20 +34,22 @@ from .pop.turn import TurnContext
 from .pull.service import PullService
 
 if TYPE_CHECKING:
+    from ..proto.native import Native
     from .parts import Core, Sending
 
 
-def build_consumption(core: Core, sending: Sending) -> Consumption:
-    """Construct the parts and connect them."""
+def build_consumption(core: Core, sending: Sending, native: Native | None) -> Consumption:
+    """Construct the parts and connect them; `native` is the crate."""
     runtime = core.runtime
     limit = PollLimit(runtime.config.pop_polling_size)
+    runs = run_converter(native)
     topics = GroupTopics(core.metadata, core.meta_log)
     dead_letters = DeadLetters(topics, core.leadership, sending.sender, runtime.counters)
     order_info = OrderInfo(runtime, core.store, core.metadata)
     journal = _journal(core, sending)
     reviver = _reviver(core, sending, journal, topics, dead_letters)
     cold = ColdRecords(runtime, core.store, core.replication, core.cluster)
-    reader = _reader(core, journal, reviver, _turn_context(core, sending, cold, dead_letters))
+    reader = _reader(core, journal, reviver, _turn_context(core, sending, cold, dead_letters, runs))
     subscriptions = _subscriptions(core, journal, reader, order_info)
     order_info.add_source(subscriptions.__iter__)
     pop = PopService(
@@ -68,7 +71,7 @@ def build_consumption(core: Core, sending: Sending) -> Consumption:
     order_info.add_source(lite_receive.subscriptions)
     lite = _lite(core, lite_receive)
     sending.sender.register(v2.LITE, LiteSends())
-    pulls = _pulls(core, pop, limit)
+    pulls = _pulls(core, pop, limit, runs)
     return Consumption(
         group_topics=topics,
         dead_letters=dead_letters,
@@ -82,6 +85,7 @@ def build_consumption(core: Core, sending: Sending) -> Consumption:
             pop=pop,
             lite_receive=lite_receive,
             dead_letters=dead_letters,
+            native=native,
         ),
         pulls=pulls,
         lite=lite,
@@ -136,7 +140,11 @@ def _reviver(
 
 
 def _turn_context(
-    core: Core, sending: Sending, cold: ColdRecords, dead_letters: DeadLetters
+    core: Core,
+    sending: Sending,
+    cold: ColdRecords,
+    dead_letters: DeadLetters,
+    runs: RunConverter,
 ) -> TurnContext:
     return TurnContext(
         store=core.store,
@@ -146,6 +154,7 @@ def _turn_context(
         broker_name=core.runtime.config.broker_name,
         trace=sending.delivery_traces,
         clock=core.runtime.clock,
+        runs=runs,
     )
 
 
@@ -254,6 +263,7 @@ def _acks(
     pop: PopService,
     lite_receive: LiteReceive,
     dead_letters: DeadLetters,
+    native: Native | None,
 ) -> AckService:
     lite = LiteAcks(
         runtime=core.runtime,
@@ -277,11 +287,11 @@ def _acks(
         pop=pop,
         lite=lite,
         trace=sending.delivery_traces,
-        codec=native.part("codec"),
+        native=native,
     )
 
 
-def _pulls(core: Core, pop: PopService, limit: PollLimit) -> PullService:
+def _pulls(core: Core, pop: PopService, limit: PollLimit, runs: RunConverter) -> PullService:
     return PullService(
         runtime=core.runtime,
         store=core.store,
@@ -292,4 +302,5 @@ def _pulls(core: Core, pop: PopService, limit: PollLimit) -> PullService:
         pump=core.pump,
         pop=pop,
         limit=limit,
+        runs=runs,
     )

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..proto import native, v2
@@ -99,17 +100,15 @@ class Message:
         return _datetime(self.deliver_ms)
 
 
+@cache
 def native_read() -> NativeRead | None:
-    """Return the crate's function for responses; None without the crate, and with an older one."""
-    reader = getattr(native.part("codec"), "MessageReader", None)
-    if reader is None:
+    """Return the crate's function for responses; None without the crate. Raises
+    NativeVersionError."""
+    crate = native.load()
+    if crate is None:
         return None
     numbers = range(max(v2.MessageType.values()) + 1)
-    read: NativeRead = reader(Message, [_TYPE_NAMES.get(n, "normal") for n in numbers]).read
-    return read
-
-
-_native_read = native_read()
+    return crate.message_reader(Message, [_TYPE_NAMES.get(n, "normal") for n in numbers]).read
 
 
 def read_responses(
@@ -117,8 +116,9 @@ def read_responses(
 ) -> tuple[list[Message], list[A]]:
     """Return the messages of a stream, and the responses without one. Raises DecodeError."""
     read: Sequence[Message | None] = [None] * len(responses)
-    if _native_read is not None:
-        read = _native_read(responses, broker, source)
+    native_reader = native_read()
+    if native_reader is not None:
+        read = native_reader(responses, broker, source)
     messages, others = [], []
     for response, message in zip(responses, read, strict=True):
         if message is not None:

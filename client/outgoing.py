@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cache
 
 from ..proto import native, v2
 
@@ -22,9 +22,6 @@ GROUP_BYTES_MAX = 63
 PRIORITY_MAX = (1 << 31) - 1
 #: Bounds of protobuf's timestamps: the years 1 to 9999.
 DELIVERY_MIN_MS, DELIVERY_MAX_MS = -62_135_596_800_000, 253_402_300_799_999
-
-#: None without the crate, and with an older one.
-_native_request: Any = getattr(native.part("codec"), "send_request", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +153,18 @@ def _header_proto(header: Header) -> v2.Message:
     )
 
 
+@cache
+def _native_request() -> Callable[[Sequence[Outgoing], int], bytes] | None:
+    """Return the crate's function; None without the crate. Raises NativeVersionError."""
+    crate = native.load()
+    return None if crate is None else crate.send_request
+
+
 def send_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
     """Return the encoded SendMessage request with these messages for a queue."""
-    if _native_request is not None and all(message.proto is None for message in messages):
-        encoded: bytes = _native_request(messages, queue_id)
-        return encoded
+    native_request = _native_request()
+    if native_request is not None and all(message.proto is None for message in messages):
+        return native_request(messages, queue_id)
     return python_request(messages, queue_id)
 
 

@@ -6,6 +6,7 @@ Services do not depend on the door; only the banner and a metric's label show wh
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from ..proto import native
@@ -133,9 +134,15 @@ def _bind(
     return make
 
 
-def _native_maker() -> DoorMaker | None:
-    if not native.is_available():
+def _native_maker() -> Callable[..., Door] | None:
+    """Return the native door; None without the crate. Raises DoorMissingError for a crate of
+    another version."""
+    try:
+        crate = native.load()
+    except native.NativeVersionError as error:
+        raise DoorMissingError(str(error)) from error
+    if crate is None:
         return None
     from .native.door import NativeDoor
 
-    return NativeDoor
+    return partial(NativeDoor, native=crate)

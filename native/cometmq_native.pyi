@@ -4,6 +4,8 @@ conversions of stored records."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+__version__: str
+
 class Call:
     """One call. All methods return at once; the network thread carries out the orders."""
 
@@ -212,14 +214,14 @@ class codec:
 
         def plan_row(
             self,
-            requests: Requests,
+            requests: Sequence[bytes],
             peers: Sequence[tuple[str, bytes, int]],
             first: int,
             place: tuple[int, int, int, int, bytes],
             topic_of: Callable[[str], tuple[codec.SendTemplate, int] | None],
             next_offset: Callable[[str, int], int | None],
         ) -> codec.SendPlan:
-            """Plan as `plan` does. `peers`: host, packed address, number of requests in a row; the
+            """Plan as `plan` does. `requests`: a `Requests`. `peers`: host, packed address, number of requests in a row; the
             requests behind those are left out."""
 
     class MessageReader:
@@ -239,6 +241,22 @@ class codec:
     @staticmethod
     def count_messages(raw: bytes) -> int:
         """Return the number of messages of an encoded SendMessage request."""
+
+    @staticmethod
+    def index_entries(
+        data: Any, base: int, range: tuple[int, int], records_max: int, bytes_max: int
+    ) -> tuple[list[bytes], int, int]:
+        """See `store/index/native_entries.py`."""
+
+    @staticmethod
+    def whole_records(data: Any, base: int, range: tuple[int, int]) -> tuple[int, int]:
+        """See `WholeRecords` of `store/log/commit_log.py`."""
+
+    @staticmethod
+    def queue_units(
+        data: Any, base: int, range: tuple[int, int], records_max: int
+    ) -> tuple[list[tuple[str, int, int, bytes]], int, bytes, int]:
+        """See `NativeUnits` of `store/dispatch.py`."""
 
 def self_signed(names: Sequence[str]) -> tuple[str, str]:
     """Generate a certificate and key (PEM) for development, valid for these names."""

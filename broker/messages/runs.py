@@ -8,11 +8,10 @@ next run. Without the crate every run is empty.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from ...proto.native import part
 from ...store.format.properties import DELAY_LEVELS_MS
 from .convert import HIDDEN_PROPERTIES
 from .filters import TagFilter
@@ -20,6 +19,9 @@ from .filters import TagFilter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cometmq_native import WireMessages
+
+    from ...proto.native import Native
     from ...store.format.results import StoredRecord
     from .filters import Filter
 
@@ -56,7 +58,7 @@ class Run(NamedTuple):
 class RunConverter(Struct, frozen=True):
     """Makes runs of records; `native` is the crate's converter, None without one."""
 
-    native: Any
+    native: WireMessages | None
 
     def run(
         self,
@@ -79,10 +81,8 @@ class RunConverter(Struct, frozen=True):
         return Run(*self.native.run(topic, records, begin, *room, tags, receipts, attempts))
 
 
-def run_converter() -> RunConverter:
-    """Return the converter of this process."""
-    native = part("WireMessages")
-    return RunConverter(native and native(sorted(HIDDEN_PROPERTIES), DELAY_LEVELS_MS))
-
-
-RUNS = run_converter()
+def run_converter(native: Native | None) -> RunConverter:
+    """Return the converter with the crate, or one whose runs are empty."""
+    if native is None:
+        return RunConverter(None)
+    return RunConverter(native.wire_messages(sorted(HIDDEN_PROPERTIES), DELAY_LEVELS_MS))

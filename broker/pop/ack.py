@@ -12,10 +12,11 @@ topic that was deleted or made unreadable; the answer to a change always has a u
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...proto import v2
 from ...proto.errors import WireError
+from ...proto.native import Native
 from ...proto.request_limits import ACKS_MAX
 from ...store.format.properties import property_value
 from ...store.format.record import decode_delivery
@@ -108,9 +109,8 @@ class AckService:
         pop: PopService,
         lite: LiteHandlers,
         trace: DeliveryTraces | None,
-        codec: Any = None,
+        native: Native | None = None,
     ) -> None:
-        """`codec` is that part of the native crate, if it is available."""
         self._clock = runtime.clock
         self._counters = runtime.counters
         self._broker_name = runtime.config.broker_name
@@ -125,7 +125,7 @@ class AckService:
         self._lite = lite
         self._trace = trace
         # Spans need the id of each message.
-        self._read_common = None if trace is not None else common_acks(codec, self._broker_name)
+        self._read_common = None if trace is not None else common_acks(native, self._broker_name)
 
     @property
     def takes_bytes(self) -> bool:

@@ -8,7 +8,7 @@ test compares both). Everything else takes the Python path.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...proto.request_limits import ACKS_MAX
 from ..late_request import LateRequest
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...proto import v2
+    from ...proto.native import Native
 
 #: Deliveries of one queue: its kind and id, queue offsets, pop times.
 QueueAcks = tuple[int, int, list[int], list[int]]
@@ -50,10 +51,8 @@ class AckRequest(LateRequest):
         return entries
 
 
-def common_acks(codec: Any, broker_name: str) -> ReadAcks | None:
-    """Return the crate's function; None without the crate, or if the installed one is older."""
-    reader = getattr(codec, "AckReader", None)
-    if reader is None:
+def common_acks(native: Native | None, broker_name: str) -> ReadAcks | None:
+    """Return the crate's function; None without the crate."""
+    if native is None:
         return None
-    read: ReadAcks = reader(broker_name, STATUS_OK, ACKS_MAX).read
-    return read
+    return native.ack_reader(broker_name, STATUS_OK, ACKS_MAX).read

@@ -18,7 +18,7 @@ from msgspec import Struct
 from ...proto.errors import WireError
 from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, sized_item
-from ..messages.runs import RUNS, Receipts, Room
+from ..messages.runs import Receipts, Room, RunConverter
 from ..messages.validation import MAX_BATCH
 from .dead_letter import Origin, is_dead_letter_topic
 from .delivery import Key, PopOptions
@@ -62,6 +62,7 @@ class TurnContext(Struct, frozen=True):
     broker_name: str
     trace: DeliveryTraces | None
     clock: Clock
+    runs: RunConverter
 
 
 @dataclass(slots=True)
@@ -160,7 +161,7 @@ class PopTurn:
         if self.context.trace is not None:
             return [], begin  # a trace reads each record
         limits = Room(room, ANSWER_BYTES_MAX - self.size)
-        run = RUNS.run(
+        run = self.context.runs.run(
             request.topic_bytes,
             records,
             begin,

@@ -23,7 +23,7 @@ from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.convert import sized_item, topic_field
 from ..messages.filters import Filter, parse_filter
-from ..messages.runs import RUNS, Room
+from ..messages.runs import Room, RunConverter
 from ..messages.validation import (
     MAX_BATCH,
     TOOLS_GROUP,
@@ -112,7 +112,9 @@ class PullService:
         pump: DispatchPump,
         pop: PopService,
         limit: PollLimit,
+        runs: RunConverter,
     ) -> None:
+        self._runs = runs
         self._clock = runtime.clock
         self._counters = runtime.counters
         self._loop = runtime.loop
@@ -155,7 +157,7 @@ class PullService:
             request.offset,
             min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
             parse_filter(request.filter_expression),
-            _MessageForm(topic_field(request.message_queue.topic), count),
+            _MessageForm(topic_field(request.message_queue.topic), count, self._runs),
         )
         group = Group(name) if is_tool else consuming_group(self._metadata, name)
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
@@ -395,6 +397,7 @@ class _MessageForm(Struct, frozen=True):
     topic_bytes: bytes
     #: Counts the messages of an answer and their bytes.
     count: Callable[[int, int], None]
+    runs: RunConverter
 
     def outside(self, pull: Pull, result: GetResult) -> list[bytes]:
         return [
@@ -411,7 +414,7 @@ class _MessageForm(Struct, frozen=True):
         size = at = 0
         while at < len(records) and len(items) < pull.batch and size < ANSWER_BYTES_MAX:
             room = Room(pull.batch - len(items), ANSWER_BYTES_MAX - size)
-            run = RUNS.run(self.topic_bytes, records, at, room, wanted=pull.tags)
+            run = self.runs.run(self.topic_bytes, records, at, room, wanted=pull.tags)
             items += run.items
             size += run.size
             if run.end == at:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from ...proto.errors import WireError
+from ...proto.native import Native
 from ..messages.validation import check_topic
 from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
@@ -87,7 +88,7 @@ class NativePath:
 
     def __init__(
         self,
-        codec: Any,
+        native: Native,
         *,
         store: MessageStore,
         metadata: Metadata,
@@ -96,9 +97,8 @@ class NativePath:
         template_of: Callable[[Topic], TopicTemplate],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`codec` is that part of the crate."""
-        self._codec = codec
-        self._planner = codec.SendPlanner(origin.max_body, ANSWER_OK, SIZE_BOUNDS)
+        self._native = native
+        self._planner = native.send_planner(origin.max_body, ANSWER_OK, SIZE_BOUNDS)
         self._takes_frames = False
         self._store = store
         self._metadata = metadata
@@ -109,14 +109,13 @@ class NativePath:
 
     def count_messages(self, request: SendRequest) -> int:
         """Return the number of messages of a request, without decoding it."""
-        count: int = self._codec.count_messages(request.raw)
-        return count
+        return self._native.count_messages(request.raw)
 
     def accept_frames(self, classic: ClassicFormat) -> None:
         """Accept the frames of classic clients, too."""
         self._takes_frames = True
         limits = (self._origin.max_body, ANSWER_OK, SIZE_BOUNDS)
-        self._planner = self._codec.SendPlanner(*limits, astuple(classic))
+        self._planner = self._native.send_planner(*limits, astuple(classic))
 
     def frame_target(self, frame: bytes) -> tuple[str, int] | None:
         """Return topic and opaque of a classic client's send, if it is common and its queue exists;
@@ -175,7 +174,7 @@ class NativePath:
         if not template.fast:
             return None
         if template.native is None:
-            template.native = self._codec.SendTemplate(
+            template.native = self._native.send_template(
                 name,
                 topic.message_type,
                 topic.write_queues,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...front.reply_future import ReplyFuture
 from ...proto import paths, v2
 from ...proto.errors import RpcFailure, WireError
+from ...proto.native import Native
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
@@ -90,9 +91,8 @@ class Sender:
         quotas: Quotas,
         trace: TraceService | None,
         spans: Spans | None = None,
-        codec: Any = None,
+        native: Native | None = None,
     ) -> None:
-        """`codec` is that part of the native crate, if it is available."""
         config = runtime.config
         self._clock = runtime.clock
         self._counters = runtime.counters
@@ -140,24 +140,23 @@ class Sender:
             count=self._count,
             counted=self._settlement.counted,
         )
-        self._native = self._native_path(codec)
+        self._native = self._native_path(native)
 
     def set_wait(self, limit_ms: int) -> None:
         """Refuse requests that have waited longer than this (`waitTimeMillsInSendQueue`)."""
         self._wait_ns = limit_ms * 1_000_000
 
-    def _native_path(self, codec: Any) -> NativePath | None:
+    def _native_path(self, native: Native | None) -> NativePath | None:
         """Return the native path, unless a feature reads the decoded messages of every request."""
         reads = (self._trace, self._spans, self._dedup)
         if (
-            codec is None
-            or not hasattr(codec.SendPlanner, "plan_row")  # an older crate
+            native is None
             or any(part is not None for part in reads)
             or not self._store.writer.takes_encoded
         ):
             return None
         return NativePath(
-            codec,
+            native,
             store=self._store,
             metadata=self._metadata,
             counters=self._counters,

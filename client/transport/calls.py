@@ -21,9 +21,8 @@ import grpc.aio
 
 from ...proto import native
 from ...proto.channels import cancel_requests
+from ...proto.native import Native
 from .addresses import Target
-
-NativeClient: Any = native.part("Client")
 
 Metadata = Sequence[tuple[str, str]]
 CallFuture: TypeAlias = "asyncio.Future[tuple[int, str, list[bytes]]]"
@@ -60,8 +59,9 @@ class Calls(Protocol):
 
 def calls_to(target: Target, channel: Any, *, plaintext: bool) -> Calls:
     """Return native calls if possible, else grpcio's; the native client has no TLS."""
-    if plaintext and NativeClient is not None:
-        return NativeCalls(target)
+    crate = native.load() if plaintext else None
+    if crate is not None:
+        return NativeCalls(target, crate)
     return GrpcioCalls(channel)
 
 
@@ -131,8 +131,8 @@ class GrpcioCalls:
 class _LoopClient:
     """The native client of one event loop: one thread and one descriptor for its connections."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.client = NativeClient()
+    def __init__(self, loop: asyncio.AbstractEventLoop, crate: Native) -> None:
+        self.client = crate.client()
         self.users = 0
         self.waiting: dict[int, CallFuture] = {}
         loop.add_reader(self.client.descriptor(), self._take)
@@ -159,11 +159,11 @@ _loop_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = WeakK
 class NativeCalls:
     """Calls of the native client, over a separate connection."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, crate: Native) -> None:
         loop = asyncio.get_running_loop()
         native = _loop_clients.get(loop)
         if native is None:
-            native = _loop_clients[loop] = _LoopClient(loop)
+            native = _loop_clients[loop] = _LoopClient(loop, crate)
         native.users += 1
         self._native = native
         self._open: set[int] = set()

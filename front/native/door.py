@@ -13,13 +13,12 @@ import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cometmq_native
-from cometmq_native import Server
 from msgspec.structs import replace
 
 from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
+from ...proto.native import Native
 from ...proto.node_links import NodeLinks
 from ..clock import Clock
 from ..config import DoorConfig
@@ -34,7 +33,7 @@ from ..context import (
     TOKEN,
     RequestContext,
 )
-from ..errors import AddressError, DoorMissingError, PortInUseError
+from ..errors import AddressError, PortInUseError
 from ..failure import FailureHandler
 from ..faults import Fault, FaultAction, FaultTable
 from ..metrics.calls import BOUNDS_MS, CallTimes, Counted
@@ -53,6 +52,9 @@ from .calls import (
 )
 from .replies import Replies
 from .tls import DoorCertificate
+
+if TYPE_CHECKING:
+    from cometmq_native import Server
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +184,7 @@ class _DroppedCall:
         pass
 
 
-def _counted(paths: list[str], server: Server) -> Iterator[Counted]:
+def _counted(paths: list[str], server: "Server") -> Iterator[Counted]:
     """Return the answered unary calls of each method that was called."""
     for path, (counts, total_ns) in zip(paths, server.durations(), strict=True):
         if any(counts):
@@ -220,10 +222,11 @@ class NativeDoor:
         faults: FaultTable | None,
         links: NodeLinks,
         *,
+        native: Native,
         handover: Handover | None = None,
         nodes: bool = False,
     ) -> None:
-        """`handover` and `nodes` as in `door.choose_door`. Raises DoorMissingError."""
+        """`handover` and `nodes` as in `door.choose_door`."""
         self.config = config
         self._handover = handover
         self.in_flight = 0
@@ -252,18 +255,11 @@ class NativeDoor:
         options: dict[str, Any] = {**_options(config), "method_bytes": limits}
         options["remoting"] = int(handover is not None)
         options["together"] = [path for path, method in table.items() if taker_of(method)]
-        if not hasattr(cometmq_native, "Requests"):
-            raise DoorMissingError("the installed cometmq-native is too old: update it")
-        self._server = Server(routes, list(_NAMES), _prepare, options, BOUNDS_MS)
+        self._server = native.server(routes, list(_NAMES), _prepare, options, BOUNDS_MS)
         paths = [method.path for method, _ in self._methods]
         self.times = CallTimes(clock.steady_ns, partial(_counted, paths, self._server))
         self.replies = Replies(self._server.reply_many, self.failures)
-        if handover is not None and "remoting" not in self.counters():
-            raise DoorMissingError(
-                "remotingListenPort is the port of gRPC clients, but the installed cometmq-native "
-                "is too old to share it: update it, or set another remotingListenPort"
-            )
-        self._certificate = DoorCertificate(config, links, self._server, nodes=nodes)
+        self._certificate = DoorCertificate(config, links, self._server, native, nodes=nodes)
         self._certificate_timer: asyncio.TimerHandle
 
     async def start(self, host: str, port: int) -> int:

@@ -7,14 +7,16 @@ change; open connections keep the old certificate.
 
 import logging
 import socket
-from typing import Any
-
-from cometmq_native import self_signed
+from typing import TYPE_CHECKING
 
 from ...proto.certificates import CertificateFiles, Certificates
+from ...proto.native import Native
 from ...proto.node_links import NodeLinks
 from ..config import DoorConfig
 from ..errors import CertificateError
+
+if TYPE_CHECKING:
+    from cometmq_native import Server
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +25,20 @@ class DoorCertificate:
     """Loads the certificate and passes it to `Server.set_tls`."""
 
     def __init__(
-        self, config: DoorConfig, links: NodeLinks, server: Any, *, nodes: bool = False
+        self,
+        config: DoorConfig,
+        links: NodeLinks,
+        server: "Server",
+        native: Native,
+        *,
+        nodes: bool = False,
     ) -> None:
         """`nodes`: a caller needs the certificate of a node; without files there is no TLS."""
         self._nodes = nodes
         self._config = config
         self._links = links
         self._server = server
+        self._self_signed = native.self_signed
         self._files: CertificateFiles | None = None
         self._used: Certificates | None = None
 
@@ -43,7 +52,7 @@ class DoorCertificate:
         config = self._config
         if not config.front_tls_certificate and self._links.files is None:
             names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
-            chain, key = self_signed(names)
+            chain, key = self._self_signed(names)
             self._server.set_tls(chain.encode(), key.encode())
             return
         try:

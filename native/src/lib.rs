@@ -112,6 +112,11 @@ mod cometmq_native {
         use crate::send_codec::{count_messages, SendPlan, SendPlanner, SendTemplate};
     }
 
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
     /// A certificate and key (PEM) for development, valid for these names.
     #[pyfunction]
     fn self_signed(names: Vec<String>) -> PyResult<(String, String)> {

@@ -57,7 +57,6 @@ from .transient_pool import TransientPool
 
 _NEVER: Final = 1 << 62
 _CRC_CHUNK_BYTES: Final = 1 << 20
-#: A record's size and its own physical offset.
 
 
 class WholeRecords(Protocol):

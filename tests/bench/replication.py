@@ -29,6 +29,7 @@ from cometmq.broker.assembly import native_parts
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
 from cometmq.ha.stream.channel import channel_options
+from cometmq.proto.native import load
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.tests.bench.rows import Row
@@ -54,7 +55,7 @@ class Node:
         self.store = MessageStore(
             StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=SEGMENT),
             wall_ms,
-            native=native_parts(),
+            native=native_parts(load()),
             events=self.heard,
         )
         self.store.open()

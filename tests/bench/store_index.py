@@ -51,7 +51,8 @@ def run_store(batches: Batches, root: Path, indexed: bool) -> tuple[float, list[
     config = StoreConfig(
         str(root), mapped_file_size_commit_log=256 << 20, message_index_enable=indexed
     )
-    entries = getattr(native.part("codec"), "index_entries", None)
+    crate = native.load()
+    entries = None if crate is None else crate.index_entries
     store = MessageStore(config, lambda: NOW_MS, native=NativeParts(index_entries=entries))
     store.open()
     store.start()

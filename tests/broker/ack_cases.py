@@ -118,7 +118,7 @@ class Outcome(NamedTuple):
 
 def run(count: int, seed: int) -> Outcome:
     """Compare `count` requests. Raises AssertionError at the first difference."""
-    read = common_acks(native.part("codec"), BROKER)
+    read = common_acks(native.load(), BROKER)
     assert read is not None, "the native crate is not available"
     cases = Cases(random.Random(seed))
     begin = time.process_time()

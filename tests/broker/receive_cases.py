@@ -17,6 +17,7 @@ from cometmq.broker.messages.convert import Receipt, sized_item, topic_field
 from cometmq.broker.messages.filters import TagFilter, of_tags
 from cometmq.broker.messages.runs import Receipts, Room, Run, RunConverter, run_converter
 from cometmq.proto import v2
+from cometmq.proto.native import load
 from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
 from cometmq.store.format.record import Message, decode_delivery, encode, pack_host
 from cometmq.store.format.results import StoredRecord
@@ -158,7 +159,7 @@ class Outcome(NamedTuple):
 
 def run(least: int, seed: int) -> Outcome:
     """Compare at least `least` records. Raises AssertionError at the first difference."""
-    converter = run_converter()
+    converter = run_converter(load())
     assert converter.native is not None, "the native crate is not available"
     source = random.Random(seed)
     records = Records(source)

@@ -28,6 +28,7 @@ from cometmq.broker.sending.fast_path import (
     prepare_fast,
 )
 from cometmq.proto import native, v2
+from cometmq.proto.native import Native
 from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import encode, pack_host, tags_code
 
@@ -250,24 +251,24 @@ def python_path(world: World, case: Case) -> Made | None:
     return made
 
 
-def new_planner(codec: Any) -> Any:
+def new_planner(crate: Native) -> Any:
     """Return the crate's planner with the limits of these cases."""
-    return codec.SendPlanner(MAX_BODY, ANSWER_OK, SIZE_BOUNDS)
+    return crate.send_planner(MAX_BODY, ANSWER_OK, SIZE_BOUNDS)
 
 
 @dataclass(slots=True)
 class NativeSide:
     """Plans requests with the crate."""
 
-    codec: Any
+    crate: Native
     planner: Any
     world: World = field(default_factory=World)
     natives: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, codec: Any) -> NativeSide:
+    def of(cls, crate: Native) -> NativeSide:
         """Return a new side."""
-        return cls(codec, new_planner(codec))
+        return cls(crate, new_planner(crate))
 
     def topic(self, name: str) -> tuple[Any, int] | None:
         """See `native_path.py`."""
@@ -277,7 +278,7 @@ class NativeSide:
         if name not in self.natives:
             topic = template.topic
             parts = template.before.encode(), template.between.encode()
-            self.natives[name] = self.codec.SendTemplate(
+            self.natives[name] = self.crate.send_template(
                 name, topic.message_type, topic.write_queues, *parts
             )
         return self.natives[name], template.turn
@@ -300,9 +301,9 @@ class NativeSide:
         return plan
 
 
-def check(codec: Any, cases: list[Case]) -> int:
+def check(crate: Native, cases: list[Case]) -> int:
     """Compare both paths for the requests of one turn; return how many the crate accepted."""
-    side, world, counters = NativeSide.of(codec), World(), Counters()
+    side, world, counters = NativeSide.of(crate), World(), Counters()
     counted = Counters()
     at = accepted = 0
     while at < len(cases):
@@ -369,15 +370,15 @@ class Outcome(NamedTuple):
 
 def run(least: int, seed: int) -> Outcome:
     """Compare at least `least` requests. Raises AssertionError at the first difference."""
-    codec = native.part("codec")
-    assert codec is not None, "the native crate is not available"
+    crate = native.load()
+    assert crate is not None, "the native crate is not available"
     source = random.Random(seed)
     cases = Cases(source)
     begin = time.process_time()
     done = accepted = 0
     while done < least:
         turn = [cases.case() for _ in range(source.randrange(1, 40))]
-        accepted += check(codec, turn)
+        accepted += check(crate, turn)
         done += len(turn)
     return Outcome(done, accepted, time.process_time() - begin)
 

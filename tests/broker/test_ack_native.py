@@ -27,8 +27,8 @@ from cometmq.proto.request_limits import ACKS_MAX
 from cometmq.tests.broker.ack_cases import BROKER, check, run
 from cometmq.tests.broker.desk import Desk, desk, resource
 
-CODEC: Any = native.part("codec")
-READ = common_acks(CODEC, BROKER)
+CRATE = native.load()
+READ = common_acks(CRATE, BROKER)
 pytestmark = pytest.mark.skipif(READ is None, reason="requires the native crate")
 SEEDS = st.integers(0, 1 << 62)
 QUEUES = 3

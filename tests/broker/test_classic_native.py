@@ -36,7 +36,7 @@ from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.tests.broker.classic_wire import NOW_MS, message
 from cometmq.tests.broker.live import Live, running, settings
 
-pytestmark = pytest.mark.skipif(native.part("codec") is None, reason="requires the native crate")
+pytestmark = pytest.mark.skipif(not native.is_available(), reason="requires the native crate")
 
 WAIT_S = 60
 TOPICS = {

@@ -17,7 +17,7 @@ GENERATED = scaled(200_000)
 SEED = 7
 
 pytestmark = pytest.mark.skipif(
-    native.part("codec") is None, reason="the native crate is not installed (scripts/native_door)"
+    not native.is_available(), reason="the native crate is not installed (scripts/native_door)"
 )
 
 

@@ -36,9 +36,9 @@ from cometmq.tests.broker.desk import message as sent_message
 from cometmq.tests.broker.live import settings as settings_of
 from cometmq.tests.broker.send_cases import TOPICS, Case, Cases, check
 
-CODEC: Any = native.part("codec")
-Requests: Any = native.part("Requests")
-pytestmark = pytest.mark.skipif(CODEC is None, reason="requires the native crate")
+CRATE: Any = native.load()
+Requests: Any = CRATE and CRATE.requests
+pytestmark = pytest.mark.skipif(CRATE is None, reason="requires the native crate")
 SEEDS = st.integers(0, 1 << 62)
 
 
@@ -47,13 +47,13 @@ SEEDS = st.integers(0, 1 << 62)
 def test_both_paths_make_the_same_of_the_requests_of_a_turn(seed: int) -> None:
     source = random.Random(seed)
     cases = Cases(source)
-    check(CODEC, [cases.case() for _ in range(source.randrange(1, 40))])
+    check(CRATE, [cases.case() for _ in range(source.randrange(1, 40))])
 
 
 def test_many_common_requests_are_accepted() -> None:
     cases = Cases(random.Random(3))
     turns = [[cases.case() for _ in range(20)] for _ in range(100)]
-    assert sum(check(CODEC, turn) for turn in turns) > 500
+    assert sum(check(CRATE, turn) for turn in turns) > 500
 
 
 class _StillClock(Clock):

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from cometmq.broker.messages.filters import TagFilter, of_tags
 from cometmq.broker.messages.runs import Receipts, Room, Run, RunConverter, run_converter
-from cometmq.proto.native import SWITCH
+from cometmq.proto.native import SWITCH, load
 from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
 from cometmq.store.format.record import Message, encode
 from cometmq.store.format.results import StoredRecord
 
 from .receive_cases import ATTEMPTS_MAX, TOPIC, by_python
 
-CONVERTER = run_converter()
+CONVERTER = run_converter(load())
 
 pytestmark = pytest.mark.skipif(
     CONVERTER.native is None, reason="the native crate is not installed (scripts/native_door)"
@@ -178,6 +178,7 @@ def test_large_bodies_have_the_same_digests() -> None:
 
 def test_the_switch_selects_the_python_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
-    assert run_converter() == RunConverter(None)
+    converter = run_converter(load())
+    assert converter == RunConverter(None)
     found = [StoredRecord(0, 0, encode(Message("t", 0, b"body"), 0, 0, 0), 0)]
-    assert run_converter().run(TOPIC, found, 0, Room(1, 1), wanted=None) == Run([], [], 0, 0)
+    assert converter.run(TOPIC, found, 0, Room(1, 1), wanted=None) == Run([], [], 0, 0)

@@ -136,7 +136,9 @@ class Cases:
 
 def check_request(messages: Sequence[Outgoing], queue_id: int) -> None:
     """Compare the request that the crate encodes with Python's."""
-    found = native.part("codec").send_request(messages, queue_id)  # type: ignore[union-attr]
+    crate = native.load()
+    assert crate is not None
+    found = crate.send_request(messages, queue_id)
     expected = python_request(messages, queue_id)
     if all(len(message.header.properties) < 2 for message in messages):
         assert found == expected, messages

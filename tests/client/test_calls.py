@@ -15,11 +15,21 @@ import pytest
 from cometmq.client.transport import calls
 from cometmq.client.transport.addresses import Target
 from cometmq.client.transport.calls import CallFailed, Calls, GrpcioCalls, NativeCalls
+from cometmq.proto.native import Native, is_available, load
 
-native = pytest.mark.skipif(
-    calls.NativeClient is None, reason="cometmq-native is not installed (scripts/native_door)"
+native_only = pytest.mark.skipif(
+    not is_available(), reason="cometmq-native is not installed (scripts/native_door)"
 )
-IMPLEMENTATIONS = ["grpcio", pytest.param("native", marks=native)]
+IMPLEMENTATIONS = ["grpcio", pytest.param("native", marks=native_only)]
+
+
+def crate() -> Native:
+    """Return the crate, which these tests require."""
+    found = load()
+    assert found is not None
+    return found
+
+
 META = (("x-mq-client-id", "me"),)
 
 
@@ -72,7 +82,7 @@ async def dialled(implementation: str, *dead: int) -> AsyncIterator[tuple[Calls,
     await server.start()
     target = Target(tuple(("127.0.0.1", one) for one in (*dead, port)))
     channel = grpc.aio.insecure_channel(target.name())
-    made = GrpcioCalls(channel) if implementation == "grpcio" else NativeCalls(target)
+    made = GrpcioCalls(channel) if implementation == "grpcio" else NativeCalls(target, crate())
     try:
         yield made, server
     finally:
@@ -125,7 +135,7 @@ async def test_the_next_address_is_dialled_when_the_first_is_unreachable(
         assert await made.unary("/s/echo", b"x", 10, META) == b"x"
 
 
-@native
+@native_only
 async def test_after_a_lost_connection_the_next_address_is_dialled_first() -> None:
     accepted = []
 
@@ -142,7 +152,7 @@ async def test_after_a_lost_connection_the_next_address_is_dialled_first() -> No
             server = await asyncio.start_server(closes(name), "127.0.0.1", 0)
             await stack.enter_async_context(server)
             addresses.append(server.sockets[0].getsockname())
-        made = NativeCalls(Target(tuple(addresses)))
+        made = NativeCalls(Target(tuple(addresses)), crate())
         stack.push_async_callback(made.close)
         for _ in range(3):
             with pytest.raises(CallFailed):
@@ -154,7 +164,7 @@ async def test_after_a_lost_connection_the_next_address_is_dialled_first() -> No
 async def test_an_unreachable_address_fails_with_failed_to_connect(implementation: str) -> None:
     target = Target((("127.0.0.1", dead_port()),))
     channel = grpc.aio.insecure_channel(target.name())
-    made = GrpcioCalls(channel) if implementation == "grpcio" else NativeCalls(target)
+    made = GrpcioCalls(channel) if implementation == "grpcio" else NativeCalls(target, crate())
     for _ in range(2):
         with pytest.raises(CallFailed, match=r"(?i)failed to connect") as unreachable:
             await made.unary("/s/echo", b"", 5, META)
@@ -163,7 +173,7 @@ async def test_an_unreachable_address_fails_with_failed_to_connect(implementatio
     await channel.close()
 
 
-@native
+@native_only
 async def test_closing_fails_calls_in_flight_and_ends_the_thread() -> None:
     async with dialled("native") as (made, _server):
         sleeping = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from cometmq.client import message, outgoing
@@ -21,18 +19,14 @@ SEED = 7
 
 
 @pytest.mark.skipif(
-    native.part("codec") is None, reason="the native crate is not installed (scripts/native_door)"
+    not native.is_available(), reason="the native crate is not installed (scripts/native_door)"
 )
 def test_generated_messages_are_written_and_read_as_by_python() -> None:
     assert message_cases.run(GENERATED, SEED).read > GENERATED / 8
 
 
-@pytest.mark.parametrize("codec", [None, SimpleNamespace()], ids=["missing", "old"])
-def test_messages_are_read_without_the_crate(
-    codec: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "part", lambda _name: codec)
-    monkeypatch.setattr(message, "_native_read", message.native_read())
+def test_messages_are_read_without_the_crate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message, "native_read", lambda: None)
     sent = v2.ReceiveMessageResponse(message=v2.Message(body=b"b"))
     status = v2.ReceiveMessageResponse(status=v2.Status(code=v2.OK))
     responses = [one.SerializeToString() for one in (sent, status, sent)]

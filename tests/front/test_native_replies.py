@@ -20,7 +20,7 @@ from cometmq.front.failure import FailureHandler
 from cometmq.front.native.calls import StreamCall
 from cometmq.front.native.replies import Answer, Replies
 from cometmq.front.service import Kind, Method
-from cometmq.proto.native import is_available
+from cometmq.proto.native import is_available, load
 from cometmq.proto.node_links import NodeLinks
 
 native_only = pytest.mark.parametrize("door_name", ["native"])
@@ -156,7 +156,10 @@ def test_a_door_is_freed_without_a_garbage_collection(door_name: str) -> None:
 
     gc.disable()
     try:
-        door = NativeDoor({}, DoorConfig(front_door=door_name), Clock(), None, NodeLinks())
+        crate = load()
+        assert crate is not None
+        config = DoorConfig(front_door=door_name)
+        door = NativeDoor({}, config, Clock(), None, NodeLinks(), native=crate)
         freed = weakref.ref(door)
         del door
         assert freed() is None

@@ -10,7 +10,7 @@ from cometmq.broker.delay.recall_handle import decode_recall_handle
 from cometmq.broker.journal import revive_codec
 from cometmq.broker.messages.convert import Receipt, delivery_of, message_item, topic_field
 from cometmq.broker.messages.decompress import decompressed
-from cometmq.broker.messages.runs import RUNS, Room
+from cometmq.broker.messages.runs import Room, run_converter
 from cometmq.broker.pop.ack_request import common_acks
 from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
@@ -37,6 +37,7 @@ from cometmq.tests.client.message_cases import check_responses
 from cometmq.tests.fuzz.target import Check, target
 
 NOW_MS = 1_700_000_000_000
+_RUNS = run_converter(native.load())
 _TOPIC = topic_field(v2.Resource(name="t"))
 _RECEIPT = Receipt(b"handle", 30_000, 1)
 #: Log offset of the first byte of the segment of `queue_read`, and the number of its first unit.
@@ -103,7 +104,7 @@ def delivery(_directory: Path) -> Iterator[Check]:
             assert parsed.message.system_properties.queue_offset == found.queue_offset
             parsed.message.system_properties.born_timestamp.ToMilliseconds()
         stored = StoredRecord(found.queue_offset, 7, data[: found.size], 0)
-        run = RUNS.run(_TOPIC, [stored], 0, Room(1, 1), wanted=None)
+        run = _RUNS.run(_TOPIC, [stored], 0, Room(1, 1), wanted=None)
         assert run.items in ([], [message_item(_TOPIC, decode_delivery(stored.data), None)])
 
     yield check
@@ -210,7 +211,7 @@ def bare_json_documents(_directory: Path) -> Iterator[Check]:
 @target
 def acks(_directory: Path) -> Iterator[Check]:
     """The native crate reads in an AckMessage request what Python decodes, and answers the same."""
-    read = common_acks(native.part("codec"), BROKER)
+    read = common_acks(native.load(), BROKER)
 
     def check(data: bytes) -> None:
         if read is not None:
@@ -236,7 +237,8 @@ def queue_read(_directory: Path) -> Iterator[Check]:
     """The native crate returns records of units only if Python decodes them, with their checksums,
     to the record that the unit names. A first byte gives the number of units; the segment follows
     them."""
-    queue_records = native.part("QueueRecords")
+    crate = native.load()
+    queue_records = None if crate is None else crate.queue_records
     reader = None if queue_records is None else queue_records(StoredRecord)
     topic = b"\x01t"
 

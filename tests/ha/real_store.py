@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.assembly import native_parts
+from cometmq.proto.native import load
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, pack_host
 from cometmq.store.format.results import PutStatus
@@ -43,7 +44,7 @@ class RealLog:
             **{"flush_interval_commit_log": 20, "flush_commit_log_least_pages": 1, **options},
         )
         self.heard = Heard()
-        self.log = MessageStore(config, wall_ms, native=native_parts(), events=self.heard)
+        self.log = MessageStore(config, wall_ms, native=native_parts(load()), events=self.heard)
         self.log.open()
         self.flushed = threading.Condition()
         self.heard.flushed = self._on_flushed

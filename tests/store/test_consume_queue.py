@@ -13,12 +13,7 @@ from cometmq.store.format.disk import Disk
 from cometmq.store.format.properties import java_hash
 from cometmq.store.format.queue_files import QueueFiles
 from cometmq.store.format.results import Arrival, PutStatus
-from cometmq.store.queue import (
-    consume_queue,
-)
-from cometmq.store.queue import (
-    table as queue_table,
-)
+from cometmq.store.queue import consume_queue, loading
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.queue.loading import load_queues
 from cometmq.store.queue.table import WAITING_UNITS_MAX, QueueTable
@@ -184,7 +179,7 @@ def looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Small files are looked at as a whole, large ones are searched."""
     if request.param == "large files":
         monkeypatch.setattr(consume_queue, "WHOLE_FILE_BYTES", 0)
-        monkeypatch.setattr(queue_table, "WHOLE_FILE_BYTES", 0)
+        monkeypatch.setattr(loading, "WHOLE_FILE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("looked_at")

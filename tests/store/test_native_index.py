@@ -20,7 +20,8 @@ from cometmq.tests.store.kit import Kit
 from cometmq.tests.store.test_index_keys import log_of, messages
 from cometmq.tests.store.test_native_reads import fill
 
-INDEX_ENTRIES: Any = getattr(native.part("codec"), "index_entries", None)
+CRATE = native.load()
+INDEX_ENTRIES: Any = CRATE and CRATE.index_entries
 
 pytestmark = pytest.mark.skipif(
     INDEX_ENTRIES is None, reason="the native crate is not installed (scripts/native_door)"

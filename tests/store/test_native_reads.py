@@ -24,7 +24,8 @@ from cometmq.store.format.results import StoredRecord
 from cometmq.store.native_parts import NativeParts
 from cometmq.tests.store.kit import SEGMENT, Kit
 
-QUEUE_RECORDS: Any = native.part("QueueRecords")
+CRATE = native.load()
+QUEUE_RECORDS: Any = CRATE and CRATE.queue_records
 TOPIC, LONG_TOPIC = "TopicTest", "t" * 127
 TAGS = ("", "A", "B", "é𝄞", "A||B")
 

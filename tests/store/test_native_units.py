@@ -34,9 +34,9 @@ from cometmq.store.scan.single import inspect
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit
 from cometmq.tests.store.test_index_keys import broken, keyed
 
-CODEC: Any = native.part("codec")
-WHOLE_RECORDS: Any = getattr(CODEC, "whole_records", None)
-QUEUE_UNITS: Any = getattr(CODEC, "queue_units", None)
+CRATE = native.load()
+WHOLE_RECORDS: Any = CRATE and CRATE.whole_records
+QUEUE_UNITS: Any = CRATE and CRATE.queue_units
 
 
 pytestmark = pytest.mark.skipif(
