@@ -221,8 +221,8 @@ class codec:
             topic_of: Callable[[str], tuple[codec.SendTemplate, int] | None],
             next_offset: Callable[[str, int], int | None],
         ) -> codec.SendPlan:
-            """Plan as `plan` does. `requests`: a `Requests`. `peers`: host, packed address, number of requests in a row; the
-            requests behind those are left out."""
+            """Plan as `plan` does. `requests`: a `Requests`; `peers`: host, packed address, number
+            of requests in a row; the requests behind those are left out."""
 
     class MessageReader:
         """Makes the SDK's messages of the responses of a ReceiveMessage or PullMessage stream."""

@@ -22,7 +22,6 @@ from .events import NO_EVENTS, StoreEvents
 from .format.errors import NoBufferError, StoreError
 from .format.lmq_queues import MULTI_DISPATCH
 from .format.properties import SCHEDULE_TOPIC, is_delayed
-from .format.queue_unit import UNIT, UNQUEUED
 from .format.record import (
     PROPERTIES_BYTES_MAX,
     Message,
@@ -38,6 +37,8 @@ from .format.record_layout import (
     HOST_V4_BYTES,
     STORE_HOST_V6,
     TRANSACTION_MASK,
+    UNIT,
+    UNQUEUED,
 )
 from .format.results import AppendResult, Arrival, PutStatus
 from .format.topic_names import is_lmq

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from .format.errors import CorruptLogError
 from .format.lmq_queues import NUMBERS, lmq_units
-from .format.queue_unit import UNIT, UNQUEUED
 from .format.record import tags_code
 from .format.record_layout import (
     BLANK,
@@ -37,6 +36,8 @@ from .format.record_layout import (
     STORE_TIMESTAMP,
     SYS_FLAG,
     TRANSACTION_MASK,
+    UNIT,
+    UNQUEUED,
 )
 from .format.results import Arrival, PutStatus
 from .log.commit_log import CommitLog

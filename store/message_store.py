@@ -81,16 +81,6 @@ class MessageStore:
         self._opened = False
         self._lock = StoreLock(config.root, self.disk)
         self._dispatcher = Dispatcher(self.log, self.queue_table, native.queue_units)
-        appender = Appender(
-            self.log,
-            self.queue_table,
-            self._dispatcher,
-            wall_ms,
-            config.max_message_size,
-            seal=config.enabled_append_prop_crc,
-            lmq_max=config.lmq_max,
-            events=events,
-        )
         self.reader = QueueReader(
             self.log,
             self.queue_table,
@@ -103,17 +93,7 @@ class MessageStore:
         #: Removal of unused queues.
         self.removal = QueueRemoval(self.queue_table, self.log, self._digests)
         self._holdings = HoldingsFile(config, self.disk)
-        self._threads = FlushThreads(
-            config,
-            self.log,
-            self.queue_table,
-            self._dispatcher,
-            gate=self.gate,
-            digests=self._digests,
-            holdings=self._holdings,
-            disk=self.disk,
-            events=events,
-        )
+        self._threads = self._flush_threads(events)
         self.index = IndexService(
             config,
             self.log,
@@ -125,17 +105,7 @@ class MessageStore:
             native=native.index_entries,
         )
         #: Appends and dispatch.
-        self.writer = StoreWriter(
-            config,
-            self.log,
-            self.queue_table,
-            appender,
-            self._dispatcher,
-            index=self.index,
-            gate=self.gate,
-            threads=self._threads,
-            meter=self.meter,
-        )
+        self.writer = self._writer(wall_ms, events)
         self.queries = MessageQueries(
             config, self.log, self._dispatcher, index=self.index, reader=self.reader
         )
@@ -149,6 +119,43 @@ class MessageStore:
             gate=self.gate,
             safe_end=self._threads.safe_end,
             settle=self._threads.settle,
+        )
+
+    def _flush_threads(self, events: StoreEvents) -> FlushThreads:
+        return FlushThreads(
+            self.config,
+            self.log,
+            self.queue_table,
+            self._dispatcher,
+            gate=self.gate,
+            digests=self._digests,
+            holdings=self._holdings,
+            disk=self.disk,
+            events=events,
+        )
+
+    def _writer(self, wall_ms: Callable[[], int], events: StoreEvents) -> StoreWriter:
+        config = self.config
+        appender = Appender(
+            self.log,
+            self.queue_table,
+            self._dispatcher,
+            wall_ms,
+            config.max_message_size,
+            seal=config.enabled_append_prop_crc,
+            lmq_max=config.lmq_max,
+            events=events,
+        )
+        return StoreWriter(
+            config,
+            self.log,
+            self.queue_table,
+            appender,
+            self._dispatcher,
+            index=self.index,
+            gate=self.gate,
+            threads=self._threads,
+            meter=self.meter,
         )
 
     # -- open, start, close -------------------------------------------------------------------

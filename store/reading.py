@@ -45,10 +45,12 @@ from msgspec import Struct
 from .config.store_config import StoreConfig
 from .events import NO_EVENTS, StoreEvents
 from .format.checksum import crc32
-from .format.queue_unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from .format.record_layout import (
+    FILLER_SIZE,
     RECORD_BYTES_MIN,
     SIZE_AND_OFFSET,
+    UNIT,
+    UNIT_BYTES,
     UNIT_FIELDS,
     with_place,
 )

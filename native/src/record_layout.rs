@@ -1,5 +1,5 @@
 //! The layout of a record of the commit log, and of its unit in a consume queue, as in
-//! `store/format/record_layout.py` and `store/format/queue_unit.py`. Integers are big-endian.
+//! `store/format/record_layout.py` and `store/format/record_layout.py`. Integers are big-endian.
 
 use std::ops::Range;
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...store.format.dtypes import INDEX_ENTRY, QUEUE_UNIT
 from ...store.format.index_file import (
     ENTRY,
     HEADER,
@@ -28,9 +27,11 @@ from ...store.format.index_file import (
     index_files,
 )
 from ...store.format.index_keys import Entries
+from ...store.format.index_writer import INDEX_ENTRY
 from ...store.format.layout import INDEX_FOLDER, QUEUE_FOLDER, is_file_name
-from ...store.format.queue_unit import FILLER_SIZE, UNIT_BYTES
+from ...store.format.record_layout import FILLER_SIZE, UNIT_BYTES
 from ...store.format.topic_names import is_queue_name, queue_path
+from ...store.scan.dtypes import QUEUE_UNIT
 from .queue_files import QueueSizes, write_units
 
 #: Units and entries per read.

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...store.format.dtypes import QUEUE_UNIT
 from ...store.format.layout import QUEUE_EXT_FOLDER, QUEUE_FOLDER, file_name
-from ...store.format.queue_unit import FILLER, UNIT_BYTES
+from ...store.format.record_layout import FILLER, UNIT_BYTES
 from ...store.format.topic_names import queue_path
+from ...store.scan.dtypes import QUEUE_UNIT
 
 _DEFAULT_BYTES: Final = 6_000_000
 _DEFAULT_EXT_BYTES: Final = 48 << 20

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...store.format.dtypes import QUEUE_UNIT
 from ...store.format.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
 from ...store.format.layout import INDEX_FOLDER
+from ...store.scan.dtypes import QUEUE_UNIT
 from ...store.scan.lmq import lmq_rows
 from ...store.scan.properties import TagsCodes
 from ...store.scan.walk import Columns

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...store.format.dtypes import QUEUE_UNIT
 from ...store.format.layout import ABORT_FILE, file_name
 from ...store.format.queue_ext import is_address
-from ...store.format.queue_unit import FILLER_SIZE, UNIT_BYTES
+from ...store.format.record_layout import FILLER_SIZE, UNIT_BYTES
 from ...store.format.topic_names import queue_path
+from ...store.scan.dtypes import QUEUE_UNIT
 from ...store.scan.properties import TagsCodes
 from ..archive.planning import StoreSnapshot, grid_splits, snapshot
 from ..splits import SPLIT_BYTES, Split

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from ...store.format.queue_unit import UNQUEUED
 from ...store.format.record_layout import (
     TRANSACTION_MASK,
+    UNQUEUED,
 )
 from ...store.format.topic_names import is_queue_name
 from ...store.scan.files import open_bytes

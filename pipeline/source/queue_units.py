@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from ...store.format.batch_queue import BatchQueue
 from ...store.format.layout import BATCH_QUEUE_FOLDER, QUEUE_FOLDER, file_name, is_file_name
-from ...store.format.queue_unit import FILLER_SIZE, UNIT, UNIT_BYTES
+from ...store.format.record_layout import FILLER_SIZE, UNIT, UNIT_BYTES
 
 _NO_POSITION: Final = 1 << 62
 _GAP_UNITS: Final = 4096

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ..format.queue_unit import UNIT_BYTES
+from ..format.record_layout import UNIT_BYTES
 from .delay_levels import parse_levels
 
 #: One extension unit without a bitmap, and the end mark behind it.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..format.queue_unit import FILLER_SIZE
+from ..format.record_layout import FILLER_SIZE
 from ..scan.files import open_bytes
 from .layout import DataFile, FileQueue, Layout, QueueFolder
 from .listing import segments

@@ -15,8 +15,8 @@ import numpy as np
 from ..format.batch_queue import BatchQueue
 from ..format.json_file import loads
 from ..format.queue_ext import decode_unit, is_address, position_of
-from ..format.queue_unit import FILLER_SIZE
 from ..format.record import decode
+from ..format.record_layout import FILLER_SIZE
 from ..scan.walk import Columns, LostRange
 from .documents import message_document
 from .index_view import IndexView, layouts_of

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..format.dtypes import INDEX_ENTRY
 from ..format.errors import StoreError
 from ..format.index_file import ENTRY, HEADER, IndexHeader, IndexLayout, guess_layout
+from ..format.index_writer import INDEX_ENTRY
 from ..scan.files import open_bytes
 from .layout import Layout, Sizes
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ..format.queue_unit import UNIT_BYTES
+from ..format.record_layout import UNIT_BYTES
 from ..recovery import other_engines
 
 QUEUE_KINDS: Final = {"consumequeue": UNIT_BYTES, "consumequeue_ext": 1, "batchconsumequeue": 46}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..format.checkpoint import FILE_BYTES, Checkpoint
-from ..format.queue_unit import FILLER_SIZE, UNIT_BYTES
+from ..format.record_layout import FILLER_SIZE, UNIT_BYTES
 from .index_view import IndexView, layouts_of
 from .layout import Layout, QueueFolder
 from .log_walk import LogWalk, first_record

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..format.disk import data_ranges
-from ..format.dtypes import QUEUE_UNIT
-from ..format.queue_unit import UNIT_BYTES
+from ..format.record_layout import UNIT_BYTES
+from ..scan.dtypes import QUEUE_UNIT
 from .layout import DataFile, FileQueue, QueueFolder
 
 _OPEN_MAX: Final = 256

@@ -13,13 +13,15 @@ from typing import Final
 import numpy as np
 
 from ..format.disk import Disk
-from ..format.dtypes import QUEUE_UNIT
 from ..format.layout import file_name
-from ..format.queue_unit import FILLER, UNIT_BYTES, UNQUEUED
 from ..format.record_layout import (
+    FILLER,
     TRANSACTION_MASK,
+    UNIT_BYTES,
+    UNQUEUED,
 )
 from ..format.topic_names import is_lmq
+from ..scan.dtypes import QUEUE_UNIT
 from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
 from ..scan.raw import Integers

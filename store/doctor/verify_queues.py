@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..format.dtypes import QUEUE_UNIT
-from ..format.queue_unit import FILLER_SIZE, UNQUEUED
 from ..format.record_layout import (
+    FILLER_SIZE,
     TRANSACTION_MASK,
+    UNQUEUED,
 )
 from ..format.topic_names import is_lmq, is_queue_name
+from ..scan.dtypes import QUEUE_UNIT
 from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
 from ..scan.raw import Integers

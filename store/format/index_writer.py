@@ -16,8 +16,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from .disk import Disk
-from .dtypes import INDEX_ENTRY
 from .index_file import (
+    ENTRY,
     HEADER,
     MS_PER_SECOND,
     SLOT,
@@ -28,9 +28,14 @@ from .index_file import (
 )
 from .index_keys import Entries, Integers
 
+#: The entry as a NumPy type.
+INDEX_ENTRY: Final = np.dtype(
+    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
 _INT_MAX: Final = (1 << 31) - 1
 #: Only slot pages that changed are written; the others stay holes.
 _PAGE_SLOTS: Final = 1024
+assert INDEX_ENTRY.itemsize == ENTRY.size
 
 
 class IndexWriter:

@@ -1,4 +1,4 @@
-"""The layout of a record of the commit log: its fields, and where they are. Pure.
+"""The layout of a record of the commit log, and of its unit in a consume queue. Pure.
 
 bh, sh are 8 bytes for an IPv4 host and 20 for an IPv6 host; T is 1 (version 1) or 2 (version 2).
 
@@ -24,6 +24,11 @@ offset     size  field
 All integers are big-endian (docs/formats/store-format.md, sections 2.1-2.5; blank: 2.6). A field
 is named by its index in the unpacked fixed part (`FIXED`); `AT` has its position with IPv4 hosts,
 which is that of every record for the fields before the born host. `part` reads some of the fields.
+
+A unit has the position of one record, in 20 bytes. A filler is a unit without a record; its size is
+`FILLER_SIZE`.
+
+    physical offset i64 | total size i32 | tags code i64
 """
 
 import struct
@@ -138,3 +143,11 @@ def with_place(record: bytes, queue_id: int, queue_offset: int) -> bytes:
     flag = record[AT[FLAG] : AT[QUEUE_OFFSET]]
     place = _INT.pack(queue_id) + flag + _LONG.pack(queue_offset)
     return record[: AT[QUEUE_ID]] + place + record[_QUEUE_END:]
+
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = UNIT.size
+FILLER_SIZE: Final = 0x7FFFFFFF
+FILLER: Final = (0, FILLER_SIZE, 0)
+#: Transaction states (`sysFlag & TRANSACTION_MASK`) of records that enter no consume queue.
+UNQUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)

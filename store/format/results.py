@@ -64,7 +64,7 @@ class AppendResult(Struct):
 
 
 class Arrival(AppendResult):
-    """One record of a consume queue; `MessageStore.dispatch` returns those that became visible."""
+    """One record of a consume queue; `StoreWriter.dispatch` returns those that became visible."""
 
     topic: str
     queue_id: int

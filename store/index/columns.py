@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..format.dtypes import record_fields
 from ..format.errors import RecordFormatError
 from ..format.index_keys import BATCH_BYTES_MAX, Integers, RecordColumns
 from ..format.record_layout import (
@@ -31,6 +30,7 @@ from ..format.record_layout import (
     SYS_FLAG,
 )
 from ..scan.columns import columns_at
+from ..scan.dtypes import record_fields
 from ..scan.single import inspect
 from ..scan.walk import RawBytes, TopicTable, sync
 

@@ -26,8 +26,8 @@ from typing import Final
 from ..format.layout import file_name
 from ..format.queue_ext import QueueExt
 from ..format.queue_files import QueueFiles
-from ..format.queue_unit import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 from ..format.record import topic_field
+from ..format.record_layout import FILLER, FILLER_SIZE, UNIT, UNIT_BYTES
 
 assert UNIT.size == UNIT_BYTES
 #: Gaps are filled in steps, so that a wide one needs no wide buffer.

@@ -13,7 +13,7 @@ from typing import Final
 from ..format.disk import Disk
 from ..format.queue_ext import ExtUnit, QueueExt, is_address
 from ..format.queue_files import QueueFiles
-from ..format.queue_unit import UNIT, UNIT_BYTES
+from ..format.record_layout import UNIT, UNIT_BYTES
 from .consume_queue import ConsumeQueue
 
 #: Units examined from a queue's end for one with an address.

@@ -4,7 +4,7 @@ again."""
 from collections.abc import Iterable
 
 from ..digests import StoreDigests
-from ..format.queue_unit import FILLER_SIZE
+from ..format.record_layout import FILLER_SIZE
 from ..format.topic_names import is_lmq
 from ..log.commit_log import CommitLog
 from .table import QueueTable

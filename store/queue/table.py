@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypeAlias
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk, descriptor_share
 from ..format.queue_files import QueueFiles
-from ..format.queue_unit import UNIT
+from ..format.record_layout import UNIT
 from ..format.results import Arrival
 from ..format.topic_names import check_topic, is_lmq
 from .consume_queue import ConsumeQueue, pack_units
@@ -213,7 +213,7 @@ class QueueTable:
         as `write` does."""
         import numpy
 
-        from ..format.dtypes import QUEUE_UNIT
+        from ..scan.dtypes import QUEUE_UNIT
 
         if topic in self.batch_topics:
             return

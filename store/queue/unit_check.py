@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..format.dtypes import QUEUE_UNIT
 from ..format.errors import OffsetOutOfRangeError
 from ..format.queue_ext import is_address
 from ..format.topic_names import is_lmq
 from ..log.commit_log import CommitLog
+from ..scan.dtypes import QUEUE_UNIT
 from ..scan.properties import TagsCodes, groups
 from ..scan.walk import StopReason, TopicTable, walk
 from .building import Units, units_of

@@ -20,9 +20,11 @@ from msgspec import Struct, field
 
 from ..format.errors import OffsetOutOfRangeError, RecordFormatError
 from ..format.queue_ext import is_address
-from ..format.queue_unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from ..format.record_layout import (
+    FILLER_SIZE,
     RECORD_BYTES_MIN,
+    UNIT,
+    UNIT_BYTES,
     UNIT_FIELDS,
 )
 from ..format.topic_names import is_lmq

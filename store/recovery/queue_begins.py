@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..format.queue_unit import UNIT_BYTES
+from ..format.record_layout import UNIT_BYTES
 
 if TYPE_CHECKING:
     from ..log.commit_log import CommitLog

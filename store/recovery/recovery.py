@@ -27,10 +27,10 @@ from ..dispatch import Dispatcher, parse_arrivals
 from ..format.checkpoint import Checkpoint
 from ..format.disk import Disk
 from ..format.errors import CorruptLogError, RecordFormatError, StoreError
-from ..format.queue_unit import FILLER_SIZE
 from ..format.record_layout import (
     BODY_LENGTH,
     BORN_HOST_V6,
+    FILLER_SIZE,
     FIXED_V4,
     MAGIC,
     PHYSICAL_OFFSET,

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from ..format.checksum import crc32
-from ..format.dtypes import record_fields
 from ..format.record import CRC_NAME, CRC_TAIL_BYTES, property_crc_ok
 from ..format.record_layout import (
     AT,
@@ -40,6 +39,7 @@ from ..format.record_layout import (
     STORE_TIMESTAMP,
     SYS_FLAG,
 )
+from .dtypes import record_fields
 from .raw import BytesTable, Flags, Integers, RawBytes
 
 _AFTER_STORE_HOST: Final = FIXED_V4.size - AT[RECONSUME_TIMES]
@@ -179,9 +179,8 @@ def columns_at(
     """
     head = raw.blocks(positions, FIXED_V4.size).view(_FIXED)
     fixed: dict[str, Integers] = {name: head[name].astype(np.int64) for name in _FIXED.names or ()}
-    size, flags = fixed["size"], fixed["sys_flag"]
-    ends = positions + size
-    ok = (size >= RECORD_BYTES_MIN) & (ends <= raw.size)
+    flags, ends = fixed["sys_flag"], positions + fixed["size"]
+    ok = (fixed["size"] >= RECORD_BYTES_MIN) & (ends <= raw.size)
     ok &= (fixed["magic"] == MAGIC_V1) | (fixed["magic"] == MAGIC_V2)
     ok &= fixed["physical_offset"] == positions + base
     born_more = np.where(flags & BORN_HOST_V6, HOST_V6_MORE, 0)
@@ -217,7 +216,7 @@ def columns_at(
     columns = Columns(
         position=positions,
         physical_offset=fixed["physical_offset"],
-        size=size,
+        size=fixed["size"],
         magic=fixed["magic"],
         body_crc=fixed["body_crc"],
         queue_id=fixed["queue_id"],

@@ -29,8 +29,8 @@ from cometmq.broker.sending.fast_path import (
 )
 from cometmq.proto import native, v2
 from cometmq.proto.native import Native
-from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import encode, pack_host, tags_code
+from cometmq.store.format.record_layout import UNIT
 
 NOW_MS = 1_795_255_684_123
 STORED_MS = NOW_MS + 5
@@ -284,7 +284,7 @@ class NativeSide:
         return self.natives[name], template.turn
 
     def next_number(self, topic: str, queue_id: int) -> int:
-        """See `MessageStore.next_number`."""
+        """See `StoreWriter.next_number`."""
         return self.world.offsets.setdefault((topic, queue_id), 1_000 * queue_id)
 
     def plan(self, cases: list[Case], first: int) -> Any:

@@ -26,10 +26,10 @@ from cometmq.proto import native
 from cometmq.remoting.codec import FrameReader, encode
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
-from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import pack_host
 from cometmq.store.format.record_layout import (
     BLANK,
+    UNIT,
 )
 from cometmq.store.format.results import PutStatus
 from cometmq.store.queue.consume_queue import ConsumeQueue

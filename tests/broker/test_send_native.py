@@ -25,10 +25,10 @@ from cometmq.front.context import RequestContext
 from cometmq.front.service import Method, methods_of, read_request
 from cometmq.proto import native, v2
 from cometmq.proto.errors import RpcFailure, WireError
-from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import pack_host
 from cometmq.store.format.record_layout import (
     BLANK,
+    UNIT,
 )
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.tests.broker.desk import Desk, desk

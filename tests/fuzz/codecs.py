@@ -28,8 +28,8 @@ from cometmq.store.format.properties import (
     tags_code,
     waits,
 )
-from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import decode, decode_delivery, encode_record
+from cometmq.store.format.record_layout import UNIT
 from cometmq.store.format.results import StoredRecord
 from cometmq.tests.broker.ack_cases import BROKER
 from cometmq.tests.broker.ack_cases import check as check_acks

@@ -13,11 +13,11 @@ from typing import Any
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.schema import COLUMNS
 from cometmq.pipeline.splits import plan
-from cometmq.store.format.queue_unit import UNIT
 from cometmq.store.format.record import Message, encode, encode_properties
 from cometmq.store.format.record_layout import (
     BLANK,
     MAGIC_BLANK,
+    UNIT,
 )
 from cometmq.tests.broker.live import Live, running, settings
 

@@ -22,10 +22,11 @@ from cometmq.store.dispatch import parse_arrivals
 from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.lmq_queues import NUMBERS, with_lmqs
 from cometmq.store.format.properties import SCHEDULE_TOPIC
-from cometmq.store.format.queue_unit import UNIT, UNQUEUED
 from cometmq.store.format.record import Message, encode, pack_host
 from cometmq.store.format.record_layout import (
     TRANSACTION_MASK,
+    UNIT,
+    UNQUEUED,
 )
 from cometmq.store.format.results import Arrival
 from cometmq.store.native_parts import NativeParts

@@ -10,8 +10,8 @@ import pytest
 from cometmq.store import dispatch as dispatch_module
 from cometmq.store.dispatch import parse_arrivals
 from cometmq.store.format.errors import StoreError
-from cometmq.store.format.queue_unit import UNQUEUED
 from cometmq.store.format.record import Message, encode
+from cometmq.store.format.record_layout import UNQUEUED
 from cometmq.store.format.results import Arrival
 from cometmq.store.queue import (
     building as queue_building,

@@ -1,22 +1,16 @@
-"""The store's layouts as NumPy types: a record's fields, the unit of a queue, the index entry."""
+"""Layouts of the log and the queues as NumPy types: fields of a record, the unit."""
 
 from typing import Any, Final
 
 import numpy as np
 
-from .index_file import ENTRY
-from .queue_unit import UNIT
-from .record_layout import AT, CODES, FIXED_V4
+from ..format.record_layout import AT, CODES, FIXED_V4, UNIT
 
 _KINDS: Final = {"i": ">i4", "I": ">u4", "q": ">i8"}
 
-#: The unit of a consume queue (`queue_unit.py`).
+#: The unit of a consume queue (`record_layout.py`).
 QUEUE_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-#: The entry of an index file (`index_file.py`).
-INDEX_ENTRY: Final = np.dtype(
-    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
-assert (QUEUE_UNIT.itemsize, INDEX_ENTRY.itemsize) == (UNIT.size, ENTRY.size)
+assert QUEUE_UNIT.itemsize == UNIT.size
 
 
 def record_fields(**fields: int) -> "np.dtype[Any]":
