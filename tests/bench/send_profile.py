@@ -33,7 +33,7 @@ DOOR_THREAD = "cometmq-door"
 #: Step and the files that belong to it, by the innermost frame that is in one of them.
 STEPS = (
     ("decode, check, encode records (Rust)", ("broker/sending/native_path.py:encode",)),
-    ("write to the log", ("store/append.py", "store/log/", "store/message_store.py:append")),
+    ("write to the log", ("store/append.py", "store/log/", "store/writing.py:append")),
     (
         "queue units and message index",
         ("store/dispatch.py", "store/index/", "store/queue/", "broker/dispatch_pump.py", "numpy/"),
