@@ -48,8 +48,8 @@ class LogFlusher:
         log: CommitLog,
         config: StoreConfig,
         checkpoint: Checkpoint,
+        gate: WriteGate,
         on_flushed: Callable[[int], None],
-        on_failed: Callable[[str], None],
     ) -> None:
         self.flushed = log.end
         self.rounds = 0  #: flushes that wrote something; each is one fdatasync, two at a roll
@@ -57,7 +57,7 @@ class LogFlusher:
         self._config = config
         self._checkpoint = checkpoint
         self._on_flushed = on_flushed
-        self._on_failed = on_failed
+        self._gate = gate
         self._sync = config.sync_flush
         self._condition = threading.Condition()
         self._moved = (
@@ -116,9 +116,9 @@ class LogFlusher:
                 self._run_async()
             self._commit_and_flush()
         except OSError as error:
-            self._on_failed(f"fdatasync of the commit log failed: {error}.")
+            self._gate.refuse(f"fdatasync of the commit log failed: {error}.")
         except BaseException as error:
-            self._on_failed(f"The flush thread of the commit log ended: {error!r}.")
+            self._gate.refuse(f"The flush thread of the commit log ended: {error!r}.")
             raise
         finally:
             with self._condition:

@@ -91,9 +91,9 @@ class FlushThreads:
         """Create the threads, and start the one that commits."""
         log, config, gate = self._log, self._config, self._gate
         if log.pool is not None:
-            self._committer = LogCommitter.of(log, config, gate.refuse)
+            self._committer = LogCommitter.of(log, config, gate)
             self._committer.start()
-        self._log_flusher = LogFlusher(log, config, self.checkpoint, self._flushed, gate.refuse)
+        self._log_flusher = LogFlusher(log, config, self.checkpoint, gate, self._flushed)
         self._queue_flusher = QueueFlusher(
             queues=self._queues,
             dispatcher=self._dispatcher,

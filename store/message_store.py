@@ -117,8 +117,7 @@ class MessageStore:
             (self.queue_table, self.index),
             disk=self.disk,
             gate=self.gate,
-            safe_end=self._threads.safe_end,
-            settle=self._threads.settle,
+            durable=self._threads,
         )
 
     def _flush_threads(self, events: StoreEvents) -> FlushThreads:

@@ -26,6 +26,7 @@ from typing import Protocol
 from ..config.store_config import StoreConfig
 from ..format.errors import NoBufferError
 from .memory import lock
+from .write_gate import WriteGate
 
 _PAGE_BYTES = 4096
 
@@ -117,13 +118,13 @@ class LogCommitter:
         interval_ms: int,
         least_pages: int,
         thorough_ms: int,
-        on_failed: Callable[[str], None],
+        gate: WriteGate,
     ) -> None:
         self._log = log
         self._interval_s = interval_ms / 1000
         self._least_bytes = least_pages * _PAGE_BYTES
         self._thorough_every = max(thorough_ms // interval_ms, 1)
-        self._on_failed = on_failed
+        self._gate = gate
         self._condition = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="store-commit-log", daemon=True)
@@ -133,14 +134,14 @@ class LogCommitter:
         cls,
         log: Committing,
         config: StoreConfig,
-        on_failed: Callable[[str], None],
+        gate: WriteGate,
     ) -> "LogCommitter":
         return cls(
             log,
             interval_ms=config.commit_interval_commit_log,
             least_pages=config.commit_commit_log_least_pages,
             thorough_ms=config.commit_commit_log_thorough_interval,
-            on_failed=on_failed,
+            gate=gate,
         )
 
     def start(self) -> None:
@@ -174,9 +175,9 @@ class LogCommitter:
                     self._log.commit()
             self._log.commit()
         except OSError as error:
-            self._on_failed(f"Writing the commit log failed: {error}.")
+            self._gate.refuse(f"Writing the commit log failed: {error}.")
         except BaseException as error:
-            self._on_failed(f"The commit thread ended: {error!r}.")
+            self._gate.refuse(f"The commit thread ended: {error!r}.")
             raise
 
     @property

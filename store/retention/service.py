@@ -54,6 +54,19 @@ class TrimmedData(Protocol):
         ...
 
 
+class Durable(Protocol):
+    """What is durable of a store (`flush_threads.py`)."""
+
+    def safe_end(self) -> int:
+        """Return the offset before which retention may delete."""
+        ...
+
+    def settle(self, end: int) -> str:
+        """Make durable what else exists of the records before `end`; return why that is not
+        possible, or "". Called by the thread that deletes."""
+        ...
+
+
 class RetentionService:
     """The retention of one store; called from the event loop only."""
 
@@ -65,8 +78,7 @@ class RetentionService:
         *,
         disk: Disk,
         gate: WriteGate,
-        safe_end: Callable[[], int],
-        settle: Callable[[int], str],
+        durable: Durable,
     ) -> None:
         self.rules = Rules.of(config)
         self.watermark = ArchiveWatermark(config.root, disk)
@@ -83,8 +95,7 @@ class RetentionService:
         self._followers = followers
         self._disk = disk
         self._gate = gate
-        self._safe_end = safe_end
-        self._settle = settle
+        self._durable = durable
         self._stopped = False
         self._held_since: dict[int, int] = {}
         self._deletion: _Deletion | None = None
@@ -158,7 +169,7 @@ class RetentionService:
             now_ms,
             hour,
             self.pressure,
-            self._safe_end(),
+            self._durable.safe_end(),
             self.watermark.value,
             self.replica_end(),
         )
@@ -193,7 +204,7 @@ class RetentionService:
         dropped = [self._drop(verdict) for verdict in verdicts if verdict.delete]
         if dropped:
             pause_s = self._config.delete_commit_log_files_interval / 1000
-            self._deletion = _Deletion(dropped, self._disk, pause_s, self._settle)
+            self._deletion = _Deletion(dropped, self._disk, pause_s, self._durable)
             self._trim()
         return verdicts
 
@@ -237,12 +248,12 @@ class _Deletion:
         segments: Sequence[Segment],
         disk: Disk,
         pause_s: float,
-        settle: Callable[[int], str],
+        durable: Durable,
     ) -> None:
         self._segments = list(segments)
         self._disk = disk
         self._pause_s = pause_s
-        self._settle = settle
+        self._durable = durable
         self._hurry = threading.Event()
         # The thread unmaps segments without holders, which takes a while; the last reader unmaps
         # the others.
@@ -261,7 +272,7 @@ class _Deletion:
         try:
             while self._segments:
                 segment = self._segments[0]
-                if obstacle := self._settle(segment.end):
+                if obstacle := self._durable.settle(segment.end):
                     logger.warning("segment.not_deleted path=%s error=%s", segment.path, obstacle)
                     return
                 self._unlink(segment.path)
