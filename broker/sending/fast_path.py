@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ from ..messages.validation import MAX_MESSAGE_GROUP_BYTES, MIXED
 from ..messages.wire import TIMESTAMP_MAX_MS, TIMESTAMP_MIN_MS
 
 if TYPE_CHECKING:
+    from cometmq_native import codec
+
     from ..metadata.tables import Topic
     from ..trace.spans import RequestSpans
     from .answer import ReceiptExtras
@@ -91,7 +93,7 @@ class TopicTemplate(Struct):
     #: is ignored, because the Python and Go clients always send queue 0.
     turn: int = 0
     #: The native crate's form, made on first use.
-    native: Any = None
+    native: codec.SendTemplate | None = None
 
     def next_queue(self) -> int:
         """Return the queue of the next request."""

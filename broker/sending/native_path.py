@@ -11,7 +11,7 @@ compares both).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -25,6 +25,8 @@ from .send_request import SendRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from cometmq_native import codec
 
     from ...store.message_store import MessageStore
     from ..metadata.tables import Metadata, Topic
@@ -160,7 +162,7 @@ class NativePath:
             self._counters.add_sent_requests(name, message_type, messages, size, sizes)
         return plan
 
-    def _topic(self, name: str) -> tuple[Any, int] | None:
+    def _topic(self, name: str) -> tuple[codec.SendTemplate, int] | None:
         """Return the crate's template of a topic and the number of its requests so far; None if
         its messages take the Python path."""
         topic = self._metadata.topics.get(name)
