@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..format.index_file import ENTRY, PREVIOUS_AT
+from ..format.index_file import (
+    ENTRY,
+    FIRST_OFFSET,
+    LAST_MS,
+    LAST_OFFSET,
+    NEXT_NUMBER,
+    PREVIOUS_AT,
+    SLOTS_USED,
+)
 from .index_view import IndexView, broken_chains
 from .problems import PROBLEM, Findings, span
 
@@ -46,23 +54,23 @@ def check_file(file: IndexFileState, findings: Findings) -> None:
         return
     used = int(np.count_nonzero(view.slots)) if not slots else header.slots_used
     checks = [
-        (32, 36, used == header.slots_used, f"counts {header.slots_used} slots, not {used}"),
-        (36, 40, view.count == header.count, f"counts {header.count}, not {view.count}"),
+        (SLOTS_USED, used == header.slots_used, f"counts {header.slots_used} slots, not {used}"),
+        (NEXT_NUMBER, view.count == header.count, f"counts {header.count}, not {view.count}"),
     ]
     first_offset = int(view.entries["offset"][1])
     if 1 not in file.corrections:
         same = header.begin_offset == first_offset
-        checks.append((16, 24, same, f"begins at {header.begin_offset}, not {first_offset}"))
+        checks.append((FIRST_OFFSET, same, f"begins at {header.begin_offset}, not {first_offset}"))
     last = view.count - 1
     if last not in file.corrections:
         last_offset = int(view.entries["offset"][last])
         same = header.end_offset == last_offset
-        checks.append((24, 32, same, f"ends at {header.end_offset}, not {last_offset}"))
+        checks.append((LAST_OFFSET, same, f"ends at {header.end_offset}, not {last_offset}"))
         if file.last[0] == last_offset and file.last[1]:
             same = header.end_timestamp_ms == file.last[1]
             what = f"ends at time {header.end_timestamp_ms}, not {file.last[1]}"
-            checks.append((8, 16, same, what))
-    for begin, end, same, what in checks:
+            checks.append((LAST_MS, same, what))
+    for place, same, what in checks:
         if not same:
             text = f"The index header {what}."
-            findings.add(file.name, begin, end, text, "index_header", severity=file.severity)
+            findings.add(file.name, *place, text, "index_header", severity=file.severity)

@@ -38,6 +38,10 @@ from .properties import java_hash
 HEADER: Final = struct.Struct(">qqqqii")
 SLOT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">iqii")
+#: Bytes of the header's fields: times of the first and last entry, their log offsets, slots in use,
+#: number of the next entry.
+LAST_MS, FIRST_OFFSET, LAST_OFFSET = (8, 16), (16, 24), (24, 32)
+SLOTS_USED, NEXT_NUMBER = (32, 36), (36, HEADER.size)
 #: Positions in an entry.
 SECONDS_AT: Final = 12
 PREVIOUS_AT: Final = 16
