@@ -38,8 +38,8 @@ from .properties import java_hash
 HEADER: Final = struct.Struct(">qqqqii")
 SLOT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">iqii")
-#: Bytes of fields of the header: time of the last entry, log offsets of the first and last, slots in
-#: use, number of the next entry.
+#: Bytes of fields of the header: time of the last entry, log offsets of the first and the last,
+#: slots in use, number of the next entry.
 LAST_MS, FIRST_OFFSET, LAST_OFFSET = (8, 16), (16, 24), (24, 32)
 SLOTS_USED, NEXT_NUMBER = (32, 36), (36, HEADER.size)
 #: Positions in an entry.

@@ -17,6 +17,9 @@ from cometmq.store.format.results import Arrival, PutStatus
 from cometmq.store.queue import (
     table as queue_table,
 )
+from cometmq.store.queue import (
+    unit_files,
+)
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.queue.loading import load_queues
 from cometmq.store.queue.numbering import QueueGapError
@@ -178,7 +181,7 @@ def test_trimming_is_done_in_bounded_steps(tmp_path: Path, monkeypatch: pytest.M
 def test_many_dirty_files_are_flushed_with_one_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_table, "FLUSH_FILES_MAX", 42)
+    monkeypatch.setattr(unit_files, "FLUSH_FILES_MAX", 42)
     queues = table(tmp_path)
     for count, syncs, flushes in ((20, 0, 20), (43, 1, 20)):
         for queue_id in range(count):
