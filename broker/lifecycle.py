@@ -43,7 +43,7 @@ from .client_port import ClientPort
 from .clients.expiry import expire_clients
 from .clock_watch import ClockWatch
 from .config import BrokerConfig, split_addresses
-from .listeners import ReplicationListener, StoreListener
+from .listeners import ReplicationListener, ReplicationParts, StoreListener, StoreParts
 from .metadata.group_recorder import GroupRecorder
 from .metrics.scrape import Metrics
 from .parts import Broker
@@ -235,8 +235,7 @@ class BrokerLifecycle:
             stack=self._stack,
         )
         role = self._role = self._role_switch(broker)
-        self._store_events.connect(broker)
-        self._events.connect(broker, role)
+        self._connect(broker, role)
         ha_port = await self._open_store(broker)
         self._stack.push_async_callback(role.close)
         await self._open_parts(broker)
@@ -332,6 +331,33 @@ class BrokerLifecycle:
             pop_roles=broker.pop_roles,
             stop_lite=broker.lite.follow,
             fatal=self._callbacks.fatal,
+        )
+
+    def _connect(self, broker: Broker, role: RoleSwitch) -> None:
+        """Pass the events of the store and of replication to the parts that act."""
+        self._store_events.connect(
+            StoreParts(
+                loop=broker.runtime.loop,
+                store=broker.store,
+                replication=broker.replication,
+                durability=broker.durability,
+                pump=broker.pump,
+                meta_log=broker.meta_log,
+            )
+        )
+        self._events.connect(
+            ReplicationParts(
+                group=self._config.broker_name,
+                role=role,
+                store=broker.store,
+                leadership=broker.leadership,
+                durability=broker.durability,
+                pump=broker.pump,
+                offsets=broker.offsets,
+                maintenance=broker.maintenance,
+                pop_roles=broker.pop_roles,
+                lite=broker.lite,
+            )
         )
 
     async def _open_store(self, broker: Broker) -> int:

@@ -49,7 +49,8 @@ from .queue.table import QueueTable
 from .reading import QueueReader
 from .recovery import other_engines
 from .retention.service import RetentionService
-from .stats import Meter, StoreStats, store_stats
+from .snapshot import store_stats
+from .stats import Meter, StoreStats
 from .store_lock import StoreLock
 from .writing import StoreWriter
 
