@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..ha.events import LOCKS, OFFSETS, POP, NoReplicationEvents
-from ..store.events import NoStoreEvents
+from ..ha.events import LOCKS, OFFSETS, POP
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,7 +73,7 @@ class ReplicationParts(Struct, frozen=True):
     lite: LiteService
 
 
-class StoreListener(NoStoreEvents):
+class StoreListener:
     """The broker's `StoreEvents`."""
 
     def __init__(self) -> None:
@@ -121,7 +120,7 @@ class StoreListener(NoStoreEvents):
         return [] if self._parts is None else self._parts.meta_log.snapshot(offset)
 
 
-class ReplicationListener(NoReplicationEvents):
+class ReplicationListener:
     """The broker's `ReplicationEvents`."""
 
     def __init__(self, reopen: Callable[[str], None], fatal: Callable[[str], None]) -> None:

@@ -71,40 +71,6 @@ class ReplicationEvents(Protocol):
         """Return the used part of the disk in percent; -1: unknown."""
 
 
-class NoReplicationEvents:
-    """Listens to nothing, and has no state; the base of listeners of some events."""
-
-    def confirm_moved(self) -> None: ...
-
-    def data_arrived(self) -> None: ...
-
-    def leader_changed(self, alive: bool) -> None: ...
-
-    def stream_began(self) -> None: ...
-
-    def member_joined(self) -> None: ...
-
-    def promoted(self, epoch: int) -> None: ...
-
-    def stepped_down(self, reason: str) -> None: ...
-
-    def reopen(self, reason: str) -> None: ...
-
-    def role_changed(self) -> None: ...
-
-    def disk_failed(self, reason: str) -> None: ...
-
-    def draining(self, begins: bool) -> None: ...
-
-    def state_beside(self, kind: str) -> bytes | None:
-        return None
-
-    def state_arrived(self, kind: str, payload: bytes) -> None: ...
-
-    def disk_use(self) -> int:
-        return -1
-
-
 class ReplicaServices(Protocol):
     """What a replica serves to operators and other replicas once its broker is open."""
 

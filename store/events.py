@@ -37,7 +37,7 @@ class StoreEvents(Protocol):
 
 
 class NoStoreEvents:
-    """Listens to nothing; the base of listeners of some events."""
+    """Listens to nothing."""
 
     @property
     def heads_segments(self) -> bool:
