@@ -24,8 +24,7 @@ class World:
         self.identity = SimpleNamespace(broker_id=0)
         self.roles = SimpleNamespace(counts=Counter[str]())
         self.paused = True
-        self.allocation_failure = ""
-        self.out_of_buffers = False
+        self.writer = SimpleNamespace(allocation_failure="", out_of_buffers=False)
         self.full = {"ha1"}
         self.silent: set[str] = set()
         self.asked: list[tuple[int, int]] = []
@@ -86,11 +85,11 @@ def test_only_a_leader_with_a_full_disk_hands_over() -> None:
     assert world.watch._is_stuck()
     world.paused = False
     assert not world.watch._is_stuck()
-    world.allocation_failure = "No disk space for the next segment."
+    world.writer.allocation_failure = "No disk space for the next segment."
     assert world.watch._is_stuck()
-    world.out_of_buffers = True
+    world.writer.out_of_buffers = True
     assert not world.watch._is_stuck(), "buffers come back by themselves"
-    world.out_of_buffers, world.is_leader = False, False
+    world.writer.out_of_buffers, world.is_leader = False, False
     assert not world.watch._is_stuck()
 
 
