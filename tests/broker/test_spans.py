@@ -144,7 +144,7 @@ async def test_a_send_that_is_not_stored_has_a_failed_span(
             def broken(_messages: object) -> None:
                 raise OSError("the disk broke")
 
-            monkeypatch.setattr(one.node.store, "append_many", broken)
+            monkeypatch.setattr(one.node.store.writer, "append_many", broken)
             await one.send(message("t", b"1", properties={"traceparent": PARENT}))
             monkeypatch.undo()
     assert {(span.name, span.status.code) for span in spans} == {("send t", 2), ("store t", 2)}

@@ -20,9 +20,10 @@ from cometmq.broker.transactions.reader import TransactionReader
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.store.format.errors import DiskFullError
-from cometmq.store.message_store import MessageStore
+from cometmq.store.queue.removal import QueueRemoval
 from cometmq.store.timer.store import TimerStore
 from cometmq.store.timer.unit import TimerUnit
+from cometmq.store.writing import StoreWriter
 from cometmq.tests.broker.desk import desk, parse_received
 from cometmq.tests.broker.lite_desk import ADD, MINUTE_MS, NONE, PARENT, lite
 from cometmq.tests.broker.live import settings, until
@@ -199,7 +200,7 @@ async def test_a_failed_removal_of_a_lite_topic_does_not_keep_the_others(
         await one.send("a", b"1")
         await one.send("b", b"1")
         service = one.one.node.lite
-        trouble = Trouble(monkeypatch, MessageStore, "remove_lmq")
+        trouble = Trouble(monkeypatch, QueueRemoval, "remove_lmq")
         one.one.advance(30 * MINUTE_MS)
         await until(lambda: one.queues == [queue_of(PARENT, "a")] and not service._sweeping)
         assert trouble.failed == 1
@@ -239,7 +240,7 @@ async def test_a_topic_whose_append_fails_is_refused_and_can_be_created_later(
             raise DiskFullError("there is no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr(MessageStore, "append_many", full)
+            patched.setattr(StoreWriter, "append_many", full)
             with pytest.raises(WireError, match="no room"):
                 one.node.meta_log.write_topic(Topic("t", 1, 1))
         assert one.node.metadata.topic("t") is None
