@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from ..cli.errors import CliError
+from ..operations.errors import CliError
 from .archives import Archives
 from .body_types import BodyTypes
 from .cluster import Cluster

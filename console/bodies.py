@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cli.message.tailing import message_document
+from ..operations.message_document import message_document
 from ..proto import v2
 
 #: Characters of a body that a page shows; the whole body can be downloaded.

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from ..cli.connection import Connection
-from ..cli.errors import CliError, Exit
+from ..cli.links import links
 from ..cli.options import endpoint_option
+from ..operations.connection import Connection
+from ..operations.errors import CliError, Exit
 from ..proto.addresses import is_loopback
 
 _PORT = 8082
@@ -129,8 +130,9 @@ def console(
         text = f"The console needs {error.name}: pip install 'cometmq[console]'"
         raise CliError(text) from None
     types = read(descriptors)
-    with Connection(endpoint) as connection:
-        first = Target(name_of(endpoint), connection)
+    reach = links()
+    with Connection(endpoint, reach) as connection:
+        first = Target(name_of(endpoint, reach), connection)
         with opened(first, further) as targets:
             serve(
                 targets,

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from ..cli.errors import CliError
+from ..operations.errors import CliError
 from ..proto import paths, v1
 from ..proto.addresses import host_of
 from .cluster import Cluster

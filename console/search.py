@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from ..cli.cluster.broker_groups import answers
+from ..operations.broker_groups import answers
 from ..proto import paths, v1, v2
 from . import bodies, browse, words
 from .browse import Queue

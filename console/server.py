@@ -14,9 +14,9 @@ from pathlib import Path
 
 import uvicorn
 
-from ..cli.errors import CliError
-from ..cli.private_file import replace
 from ..front.clock import Clock
+from ..operations.errors import CliError
+from ..operations.private_file import replace
 from .app import make_app
 from .archives import Archives
 from .body_types import BodyTypes

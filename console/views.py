@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
-from ..cli.errors import CliError, Exit
+from ..operations.errors import CliError, Exit
 from . import words
 from .security import (
     FILE_FORM_FIELD_BYTES_MAX,

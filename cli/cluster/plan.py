@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from . import ports
 from .layout import DataDirectory, read_settings
 from .ports import BROKER_FLAGS, HOST, BrokerPorts

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..errors import CliError
+from ...operations.errors import CliError
 
 # The controller refuses a change until the leader's heartbeat has arrived: retry for this long.
 _WAIT_S = 15.0

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from . import properties
 from .rocketmq_keys import IGNORED, REFUSED
 

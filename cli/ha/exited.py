@@ -10,11 +10,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ...operations.errors import CliError, Exit
+from ...operations.links import CHANNEL_OPTIONS
 from ...proto import paths, v1
 from ..config.loader import load
 from ..config.sources import broker_owners, namesrv_owners
-from ..errors import CliError, Exit
-from ..links import CHANNEL_OPTIONS
 from .replicas import CALL_S, Nameservers
 
 

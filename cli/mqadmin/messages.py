@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ..message import command as messages
 from ..message.start import Start, start_position
 from .messaging import CLUSTER, NAMESERVER, call, options_of, time_of

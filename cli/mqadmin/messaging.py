@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.errors import CliError, Exit
 from .. import group as groups
+from .. import offset as offsets
 from .. import topic as topics
 from ..cluster.broker_groups import broker_option
 from ..confirm import plan_options
-from ..errors import CliError, Exit
-from ..offset import command as offsets
 from ..options import endpoint_option
 from ..output import keep_form
 

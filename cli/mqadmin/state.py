@@ -10,6 +10,7 @@ import click
 
 from .. import client as clients
 from .. import group as groups
+from .. import offset as offsets
 from .. import topic as topics
 from ..cluster import command as clusters
 from ..cluster import definition_files
@@ -17,7 +18,6 @@ from ..cluster.draining import drain
 from ..config import show as settings
 from ..confirm import plan_options
 from ..ha import command as ha
-from ..offset import command as offsets
 from ..options import output_option
 from ..top import command as tops
 from .messaging import CLUSTER, NAMESERVER, F, call, common, options_of

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.errors import CliError, Exit
+from ...operations.private_file import PRIVATE_UMASK, restrict
 from ...proto.addresses import is_loopback
 from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
-from ..errors import CliError, Exit
 from ..loading import loading
-from ..private_file import PRIVATE_UMASK, restrict
 from ..times import duration
 from .console_config import ConsoleConfig
 from .logs import LogConfig, adopt, configure_logging

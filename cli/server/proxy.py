@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import private_file
+from ...operations import private_file
+from ...operations.errors import CliError
 from ..config.sources import broker_owners, proxy_owners
-from ..errors import CliError
 from .command import Process, process_options, settings_options
 from .console_config import ConsoleConfig
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import Outcome, answers, distinct
-from ...cli.errors import CliError, Exit
+from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster import CALL_S, Cluster, problems
 from ..inputs import bad

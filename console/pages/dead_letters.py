@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import answers
-from ...cli.errors import CliError
-from ...cli.message.sending import send_over
+from ...operations.broker_groups import answers
+from ...operations.errors import CliError
+from ...operations.sending import send_over
 from ...proto import v2
 from .. import browse
 from ..browse import Queue

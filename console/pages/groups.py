@@ -3,6 +3,7 @@
 The lag counts messages that are not consumed yet, with those in flight and in retry topics.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import Outcome, answers, distinct
-from ...cli.group import group_settings
-from ...cli.offset import moves
+from ...operations import offset_moves as moves
+from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.group_settings import group_settings
 from ...proto import paths, v1
 from .. import words
 from ..cluster import Cluster, check, problems
@@ -25,6 +26,7 @@ from .named import Section, searched
 
 _ATTEMPTS_MAX = 1_000
 _SORTS = ("name", "lag", "dead letters")
+logger = logging.getLogger(__name__)
 _SECTION = Section(
     *("group", "/groups", paths.DELETE_GROUP, partial(v1.DeleteGroupRequest, force=True)),
     v1.DeleteGroupResponse,
@@ -281,7 +283,7 @@ class GroupPages:
         wanted = v1.ResetOffsetsRequest(group=name, topic=fields["topic"])
         if fields["queue"]:
             wanted.queue_id = _queue_id(fields)
-        return moves.shifted(self._cluster.groups(), wanted, _shift(fields))
+        return moves.shifted(self._cluster.groups(), wanted, _shift(fields), logger.warning)
 
     def plan_delete(self, request: Request) -> Response:
         """Show what the deletion of a group removes."""

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.errors import CliError, Exit
-from ...cli.message.sending import Draft, send_over
-from ...cli.message.story import Found as StoredMessage
 from ...client.message import read_message
+from ...operations.errors import CliError, Exit
+from ...operations.message_states import Found as StoredMessage
+from ...operations.sending import Draft, send_over
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
 from .. import bodies, browse, words

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...cli.cluster.broker_groups import Outcome, answers
+from ...operations.broker_groups import Outcome, answers
 from ..cluster import Cluster, check, problems
 from ..inputs import bad
 from ..paging import Slice, page_of

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.errors import CliError
+from ...operations.errors import CliError
 from ...proto import paths, v1, v2
 from ..cluster import Cluster, problems
 from ..inputs import bad, choice, moment_ms

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import Outcome, answers, distinct
-from ...cli.errors import CliError
-from ...cli.message.sending import Draft, send_over
-from ...cli.values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
+from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.errors import CliError
+from ...operations.sending import Draft, send_over
+from ...operations.topic_values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
 from ...proto import paths, v1
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, choice, whole

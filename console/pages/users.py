@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...auth.model import Action, action_names
-from ...cli.access.acl import policy, policy_rows
-from ...cli.cluster.broker_groups import answers
-from ...cli.errors import CliError, Exit
+from ...operations.broker_groups import answers
+from ...operations.errors import CliError, Exit
+from ...operations.policies import policy, policy_rows
 from ...proto import paths, v1, v2
 from ..cluster import CALL_S, Cluster, check, problems
 from ..inputs import bad, moment_ms

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cometmq.cli.config import properties
 from cometmq.cli.config.loader import Loaded, load, schema
 from cometmq.cli.config.sources import broker_owners, namesrv_owners
-from cometmq.cli.errors import CliError, Exit
+from cometmq.operations.errors import CliError, Exit
 
 
 class Colour(StrEnum):

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.ha.command import ha
 from cometmq.cli.ha.promote import Watch, promote, rewrite
 from cometmq.cli.ha.replicas import find
 from cometmq.cli.ha.rows import STATUS_S
 from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
+from cometmq.operations.errors import CliError, Exit
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
 

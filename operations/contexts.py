@@ -9,12 +9,13 @@ import json
 import os
 import re
 import stat
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .. import private_file
-from ..errors import CliError, Exit
+from . import local_cluster, private_file
+from .credentials import read_file
+from .errors import CliError, Exit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -112,6 +113,27 @@ def load() -> Contexts:
         raise CliError(f"Cannot read {path}: {error.strerror}.", Exit.USAGE) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CliError(f"{path} is damaged. Correct or delete it.", Exit.USAGE) from None
+
+
+def with_files(context: Context) -> Context:
+    """Return a context with the addresses, token and user that its data directory holds now.
+
+    Those of a stopped cluster are absent. Raises CliError.
+    """
+    if not context.data:
+        return context
+    data = Path(context.data)
+    file = local_cluster.existing(data, local_cluster.ADDRESSES_FILE)
+    user = local_cluster.existing(data, local_cluster.CREDENTIALS_FILE)
+    keys = read_file(user) if user else None
+    return replace(
+        context,
+        endpoints=local_cluster.address("endpoints", file),
+        nameservers=local_cluster.address("nameservers", file),
+        token_file=str(local_cluster.existing(data, local_cluster.TOKEN_FILE) or ""),
+        access_key=keys.access_key if keys else "",
+        secret_key=keys.secret_key if keys else "",
+    )
 
 
 def _context(values: dict[str, Any]) -> Context:

@@ -8,8 +8,6 @@ Files that are found without `--data` are used only for endpoints on this machin
 import json
 from pathlib import Path
 
-import click
-
 from ..proto.addresses import host_of, is_loopback
 from .errors import CliError, Exit
 
@@ -17,29 +15,12 @@ from .errors import CliError, Exit
 ADDRESSES_FILE = "up.json"
 TOKEN_FILE = "cluster-token"
 CREDENTIALS_FILE = "admin-credentials"
-#: Key of the directory given by `--data` in click's context.
-DATA_KEY = "cometmq.data"
-
-
-def keep_directory(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    """Keep the value of `--data`. Raises CliError if `cometmq up` has not made the directory."""
-    if path is None:
-        return
-    check_directory(path)
-    ctx.meta[DATA_KEY] = path
 
 
 def check_directory(path: Path) -> None:
     """Raise CliError if `cometmq up` has not made the directory."""
     if not any((path / name).exists() for name in (TOKEN_FILE, CREDENTIALS_FILE)):
         raise CliError(f"{path} is not a data directory of `cometmq up`.", Exit.USAGE)
-
-
-def named_file(name: str) -> Path | None:
-    """Return a file of the directory given by `--data`, if it exists."""
-    ctx = click.get_current_context(silent=True)
-    data: Path | None = ctx.meta.get(DATA_KEY) if ctx is not None else None
-    return None if data is None else existing(data, name)
 
 
 def existing(directory: Path, name: str) -> Path | None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from .. import local_cluster
-from ..errors import CliError, Exit
-from ..links import explicit, options, target
-from ..options import link_options, output_option
-from ..output import show_rows
-from .contexts import Context, checked_name, file, load, save
+from ..operations import local_cluster
+from ..operations.contexts import Context, checked_name, file, load, save
+from ..operations.errors import CliError, Exit
+from ..operations.links import target
+from .links import links
+from .options import link_options, output_option
+from .output import show_rows
 
 
 @click.group()
@@ -69,9 +70,9 @@ def add(
         raise CliError(f"There is a context '{name}'; --replace replaces it.", Exit.USAGE)
     for addresses in filter(None, (endpoints, nameservers)):
         target(addresses)
-    links = _links()
+    given = _links()
     if data is not None:
-        if endpoints or nameservers or access_key or links:
+        if endpoints or nameservers or access_key or given:
             raise CliError("--data excludes addresses, user, token and TLS.", Exit.USAGE)
         local_cluster.check_directory(data)
         made = Context(data=str(data.resolve()))
@@ -80,7 +81,7 @@ def add(
     else:
         secret_key = _secret_key() if access_key else ""
         made = Context(endpoints, nameservers, "", access_key=access_key, secret_key=secret_key)
-        made = Context(**{**made.document(), **links})
+        made = Context(**{**made.document(), **given})
     contexts.entries[name] = made
     if is_current:
         contexts.current = name
@@ -91,8 +92,8 @@ def add(
 def _links() -> dict[str, str | bool]:
     """Return the options of `link_options` on the command line. Raises CliError."""
     found: dict[str, str | bool] = {}
-    for name in {one.name for one in fields(Context)} & explicit():
-        value = getattr(options(), name)
+    for name in {one.name for one in fields(Context)} & links().explicit:
+        value = getattr(links().options, name)
         if isinstance(value, Path):
             if not value.is_file():
                 raise CliError(f"Cannot read {value}: no such file.", Exit.USAGE)
