@@ -10,9 +10,9 @@ import click
 
 from ..cli.links import links
 from ..cli.options import endpoint_option
+from ..nodes.addresses import is_loopback
 from ..operations.connection import Connection
 from ..operations.errors import CliError, Exit
-from ..proto.addresses import is_loopback
 
 _PORT = 8082
 # Minutes of work of a usual consumer.

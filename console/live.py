@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from ..nodes.addresses import host_of
 from ..operations.errors import CliError
 from ..proto import paths, v1
-from ..proto.addresses import host_of
 from .cluster import Cluster
 from .forecast import Outlook, forecast, oldest
 from .history import History, ReplicaHistory

@@ -17,8 +17,8 @@ from ..front.clock import Clock
 from ..front.service import Method
 from ..ha.core.cas_register import AcceptorState, Ballot
 from ..ha.core.group_state import GroupState
+from ..nodes.node_links import NodeLinks
 from ..proto import v1
-from ..proto.node_links import NodeLinks
 from .acceptor_service import AcceptorService
 from .acceptor_store import AcceptorStore
 from .acceptors import OwnAcceptor, PeerAcceptor, call_each_once

@@ -17,9 +17,9 @@ from ..ha.core.controller.events import (
     SetPolicy,
     Switchover,
 )
+from ..nodes.node_links import NodeLinks
 from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
-from ..proto.node_links import NodeLinks
 from .controller import SESSIONS_MAX, Controller
 from .controller_messages import (
     group_report,

@@ -4,7 +4,7 @@ A token belongs to addresses: that of `--token-file` to those that the command w
 context to those of the context (`contexts.py`), any other one to this machine and to the
 addresses of the environment ($COMETMQ_ENDPOINT and $COMETMQ_NAMESRV_ADDR); and all to the replicas
 that such nodes list. It is never sent elsewhere, and in plaintext to other machines only over a
-trusted network (`proto/node_links.py`). gRPC is imported with the first channel: help needs none.
+trusted network (`nodes/node_links.py`). gRPC is imported with the first channel: help needs none.
 
 A user signs the calls. In this order: the file `admin-credentials` (written by `cometmq up --auth`)
 of the directory given by `--data`; the user of the context, for addresses of the context; for other
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from ..proto.addresses import is_local
+from ..nodes.addresses import is_local
 from . import local_cluster
 from .contexts import Context
 from .credentials import Credentials, read_file
@@ -207,7 +207,7 @@ class Links:
     def token_metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
         """Return the token as metadata for calls to HOST:PORT (or several); empty if it must not be
         sent there. Raises OSError."""
-        from ..proto.node_links import TOKEN_KEY
+        from ..nodes.node_links import TOKEN_KEY
 
         token = self.cluster_token(endpoint)
         return ((TOKEN_KEY, token),) if token and not self.refusal_of_token(endpoint) else ()

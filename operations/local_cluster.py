@@ -8,7 +8,7 @@ Files that are found without `--data` are used only for endpoints on this machin
 import json
 from pathlib import Path
 
-from ..proto.addresses import host_of, is_loopback
+from ..nodes.addresses import host_of, is_loopback
 from .errors import CliError, Exit
 
 #: Endpoints and processes of the running cluster, as in the ready file.

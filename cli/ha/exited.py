@@ -29,8 +29,8 @@ def report_exit(file: Path | None) -> v1.ReplicaIdentity:
     from ...ha.config import HaConfig
     from ...ha.state.replica_meta import META_NAME
     from ...ha.state.slots import SlotFile
-    from ...proto.node_links import NodeLinks
-    from ...proto.tls_config import TlsConfig
+    from ...nodes.node_links import NodeLinks
+    from ...nodes.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
 
     loaded = load(broker_owners(), file=file, elsewhere=namesrv_owners())

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...nodes.addresses import host_of, is_host
 from ...operations.errors import CliError, Exit
 from ...operations.replication import GroupView
 from ...proto import v1
-from ...proto.addresses import host_of, is_host
 from ..links import links
 from .replicas import Nameservers, one_group
 from .rows import states

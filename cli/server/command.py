@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
+from ...nodes.addresses import is_loopback
 from ...operations.errors import CliError, Exit
 from ...operations.private_file import PRIVATE_UMASK, restrict
-from ...proto.addresses import is_loopback
 from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
 from ..loading import loading
@@ -241,7 +241,7 @@ class _Namesrv:
         from ...front.config import DoorConfig
         from ...nameserver.config import NameserverConfig
         from ...nameserver.server import NameserverServer
-        from ...proto.tls_config import TlsConfig
+        from ...nodes.tls_config import TlsConfig
 
         loaded = process.load(namesrv_owners(), broker_owners(), file or process.file)
         config = loaded.config(NameserverConfig)
@@ -281,7 +281,7 @@ class _Broker:
         from ...broker.server import BrokerServer
         from ...front.config import DoorConfig
         from ...ha.config import HaConfig
-        from ...proto.tls_config import TlsConfig
+        from ...nodes.tls_config import TlsConfig
         from ...store.config.store_config import StoreConfig
         from .console_process import ConsoleProcess
 

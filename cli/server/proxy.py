@@ -48,8 +48,8 @@ class _Proxy:
         from ...broker.proxy.config import ProxyConfig
         from ...broker.proxy.server import ProxyServer
         from ...front.config import DoorConfig
-        from ...proto.node_links import NodeLinks
-        from ...proto.tls_config import TlsConfig
+        from ...nodes.node_links import NodeLinks
+        from ...nodes.tls_config import TlsConfig
         from .console_process import ConsoleProcess
 
         loaded = process.load(proxy_owners(), broker_owners(), process.file)

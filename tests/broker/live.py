@@ -21,8 +21,8 @@ from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.proto import paths, v1, v2
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.harness.wire import WITHIN_S, Wire
 

@@ -25,8 +25,8 @@ from cometmq.mirror.run import Choice, Mirror
 from cometmq.mirror.state import StateDirectory
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.operations.errors import CliError, Exit
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.store.format.record import Record, decode
