@@ -82,7 +82,9 @@ def make_app(
         watch = Watch(cluster, wall_ms, is_only=not bases)
         watches.append(watch)
         pages = _pages(
-            *(cluster, views, watch),
+            cluster,
+            views,
+            watch,
             archives=archives,
             body_types=body_types,
             lag_alert=lag_alert,

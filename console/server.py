@@ -54,7 +54,8 @@ def serve(
     token = secrets.token_urlsafe(32)
     clock = Clock()
     app, watches = make_app(
-        *(targets, templates(token, allow_changes=allow_changes, trace_url=trace_url)),
+        targets,
+        templates(token, allow_changes=allow_changes, trace_url=trace_url),
         clock.wall_ms,
         hosts=hosts,
         archives=Archives(archives),

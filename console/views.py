@@ -200,7 +200,8 @@ class Views:
             status, sentence = _STATUS.get(error.code, 502), str(error)
         title = _TITLES.get(status, "The cluster did not answer as expected")
         return self.page(
-            *(request, "error.html"),
+            request,
+            "error.html",
             status=status,
             title=title,
             sentence=sentence,

@@ -154,7 +154,8 @@ def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool)
     started = time.monotonic()
     with _interruption() as interruption:
         _send(
-            *(connection, draft),
+            connection,
+            draft,
             kind=kind,
             count=count,
             result=result,

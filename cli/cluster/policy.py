@@ -19,7 +19,10 @@ async def set_replication(data: Path, group: str, replication: str) -> None:
     while True:
         process = await asyncio.create_subprocess_exec(
             *command,
-            *("--data", str(data), "--group", group),
+            "--data",
+            str(data),
+            "--group",
+            group,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

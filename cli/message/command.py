@@ -68,7 +68,11 @@ def send(
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
     draft = Draft(
-        *(topic, data, keys, tag, _properties(pairs)),
+        topic,
+        data,
+        keys,
+        tag,
+        _properties(pairs),
         group=message_group,
         delay_ms=delay,
         priority=priority,

@@ -137,7 +137,9 @@ def clone_group_offset(**values: Any) -> None:
 
 @click.command("exportMetadata")
 @click.option(
-    *("-f", "--filePath", "folder"),
+    "-f",
+    "--filePath",
+    "folder",
     type=click.Path(path_type=Path, file_okay=False),
     default="/tmp/rocketmq/export",
     help="Folder of metadata.json.",

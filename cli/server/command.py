@@ -149,8 +149,10 @@ def check_limits(name: str) -> None:
         raise CliError(sentence)
     logger.info(
         "process.limits descriptors=%s descriptors_min=%d memory=%s memory_min=%s",
-        *(told(limits.descriptors), needs.descriptors),
-        *(sized(limits.memory_bytes), sized(needs.memory_bytes)),
+        told(limits.descriptors),
+        needs.descriptors,
+        sized(limits.memory_bytes),
+        sized(needs.memory_bytes),
     )
 
 

@@ -96,7 +96,8 @@ class ClientPages:
         rows = client_rows(status for _, found in answers(outcomes) for status in found)
         wanted = query.get("q", "")[:255]
         return self._views.page(
-            *(request, "clients.html"),
+            request,
+            "clients.html",
             title="Clients",
             page=page_of(rows, wanted, query.get("page", ""), ClientRow.text),
             wanted=wanted,
@@ -127,7 +128,8 @@ class ClientPages:
         (row,) = client_rows(found)
         fullest = max(found, key=lambda one: len(one.settings) + len(one.subscriptions))
         return self._views.page(
-            *(request, "client.html"),
+            request,
+            "client.html",
             title=client_id,
             row=row,
             settings=fullest.settings,

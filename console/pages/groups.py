@@ -28,7 +28,10 @@ _ATTEMPTS_MAX = 1_000
 _SORTS = ("name", "lag", "dead letters")
 logger = logging.getLogger(__name__)
 _SECTION = Section(
-    *("group", "/groups", paths.DELETE_GROUP, partial(v1.DeleteGroupRequest, force=True)),
+    "group",
+    "/groups",
+    paths.DELETE_GROUP,
+    partial(v1.DeleteGroupRequest, force=True),
     v1.DeleteGroupResponse,
     {
         "created": "The group is created.",
@@ -134,7 +137,8 @@ class GroupPages:
         outcomes = all_groups(self._cluster, system=bool(query.get("system")))
         _, found = searched(request, group_rows(answers(outcomes), sort))
         return self._views.page(
-            *(request, "groups.html"),
+            request,
+            "groups.html",
             title="Groups",
             **found,
             sort=sort if sort in _SORTS else "name",
@@ -163,7 +167,8 @@ class GroupPages:
         clients = clients_of(found)
         clients.sort(key=lambda one: -holding[one.client_id])
         return self._views.page(
-            *(request, "group.html"),
+            request,
+            "group.html",
             title=name,
             name=name,
             row=row,
@@ -221,8 +226,11 @@ class GroupPages:
             )
             verb, enable = "Pause", ""
         plan = Plan(
-            *(f"{verb} group {name}", [effect], f"{url}/consumption"),
-            *(f"{verb} consumption", url),
+            f"{verb} group {name}",
+            [effect],
+            f"{url}/consumption",
+            f"{verb} consumption",
+            url,
             fields={"enable": enable},
             is_dangerous=not is_paused,
         )
@@ -252,8 +260,11 @@ class GroupPages:
         sentences = [f"Set group {name} on topic {fields['topic']} to {_where(fields)}."]
         sentences.append(_effect(changes))
         plan = Plan(
-            *(f"Reset the offsets of {name}", sentences + problems(looked), f"{url}/reset"),
-            *("Set the offsets", url),
+            f"Reset the offsets of {name}",
+            sentences + problems(looked),
+            f"{url}/reset",
+            "Set the offsets",
+            url,
             fields=fields,
             rows=rows,
             refusal="" if rows else "Every queue has this offset already.",

@@ -71,8 +71,11 @@ class Section(Generic[R]):
         losses = sentences([answer for _, answer in answers(looked)])
         url = self.url(name)
         plan = Plan(
-            *(f"Delete {self.what} {name}", losses + problems(looked), f"{url}/delete"),
-            *(f"Delete the {self.what}", url),
+            f"Delete {self.what} {name}",
+            losses + problems(looked),
+            f"{url}/delete",
+            f"Delete the {self.what}",
+            url,
             typed=name,
         )
         return views.plan(request, plan)

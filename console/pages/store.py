@@ -67,7 +67,8 @@ class StorePages:
             raise CliError(str(outcomes[0].error), outcomes[0].error.code)
         assert found is not None and found.answer is not None
         return self._views.page(
-            *(request, "store.html"),
+            request,
+            "store.html",
             title="Store",
             problems=problems(outcomes),
             broker=found.broker,
