@@ -26,7 +26,7 @@ def with_options(*options: Callable[[FC], FC]) -> Callable[[FC], FC]:
 
 
 def attribute_option(example: str) -> Callable[[FC], FC]:
-    """Return `--attribute`; the help shows `example`."""
+    """Return the option `--attribute`, with `example` in its help."""
     return click.option(
         "--attribute",
         "attributes",

@@ -52,7 +52,7 @@ def address_option(
 
 
 def _of_context(kind: str, option: str, *, is_needed: bool) -> str:
-    """Return `endpoints` or `nameservers` of the context; "" without one.
+    """Return the `endpoints` or the `nameservers` of the context; "" without a context.
 
     Raises CliError if the context lacks them and they are needed.
     """

@@ -67,7 +67,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def _json_of(body: bytes) -> Any:
-    """Return the value of a JSON body; None if it is none."""
+    """Return the value of a JSON body; None if the body is not JSON."""
     if body.lstrip()[:1] not in (b"{", b"[") or len(body) > SHOWN_MAX:
         return None
     try:

@@ -1,9 +1,9 @@
 """Nameserver process: the route tables behind a gRPC port, and the expiry of dead replicas.
 
-One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers are
-admitted as nodes (`nodes/node_links.py`). A refused
-registration is a gRPC failure whose text is a sentence for the broker's operator. The tables are in
-memory (`routes.py`); the names of known groups are the only file.
+One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers are admitted
+as nodes (`nodes/node_links.py`). A refused registration is a gRPC failure whose text is a sentence
+for the broker's operator. The tables are in memory (`routes.py`); the names of known groups are the
+only file.
 """
 
 import asyncio

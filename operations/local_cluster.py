@@ -39,7 +39,7 @@ def found_file(name: str, endpoint: str = "") -> Path | None:
 
 
 def address(kind: str, file: Path | None) -> str:
-    """Return `endpoints` or `nameservers` of an addresses file; "" without one.
+    """Return the `endpoints` or the `nameservers` in an addresses file; "" without a file.
 
     Raises OSError for an unreadable file, CliError for one that `cometmq up` has not written.
     """

@@ -25,7 +25,7 @@ def message_document(message: v2.Message) -> dict[str, Any]:
 
 
 def body_fields(body: bytes) -> dict[str, str]:
-    """Return `body`, or `body_base64` for one that is not text."""
+    """Return the field `body`; for a body that is not text, `body_base64`."""
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:

@@ -87,5 +87,3 @@ class CountsFile:
         }
         content = {**self._rest, "dataVersion": self._version, "transactionCount": counts}
         return json_file.dumps(content, compact=True)
-
-

@@ -103,7 +103,7 @@ def show_changes(
 
 
 def planned(looked: Sequence[Outcome[R]]) -> list[tuple[str, R]]:
-    """Return `answers` to a dry run; tell on stderr which groups have no plan."""
+    """Return the plans of a dry run by group; tell on stderr which groups have none."""
     found = answers(looked)
     _tell_errors(looked)
     return found

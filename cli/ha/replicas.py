@@ -2,8 +2,6 @@
 
 Nameservers are called at the same time; only the active controller's answer is authoritative, so
 calls to others end when it has answered. A group without a controller is static: its replicas come
-from ..links import links
-from ..links import connect
 from the nameservers' routes (or `--replica`), and `static_groups.py` changes its leader
 (docs/formats/ha.md, section 6.3).
 """

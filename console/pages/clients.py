@@ -42,12 +42,12 @@ class ClientRow:
 
     @property
     def kind(self) -> str:
-        """Its kind in words; "" if it is unknown."""
+        """The kind of the client in words; "" if it is unknown."""
         return next((one.kind for one in self.statuses if one.kind), "")
 
     @property
     def groups(self) -> list[str]:
-        """Its groups."""
+        """The consumer groups of the client."""
         return distinct(name for one in self.statuses for name in one.groups)
 
     @property
