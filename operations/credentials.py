@@ -1,9 +1,11 @@
-"""Credentials: the user and the secret key that sign calls, and the file that holds them."""
+"""Credentials: the user and the secret key that sign calls, and the file that holds them.
+
+Protobuf is imported with the first signature: help needs none.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..auth.signature import AUTHORIZATION, DATE_TIME, authorization
 from .errors import CliError, Exit
 
 
@@ -16,6 +18,8 @@ class Credentials:
 
     def sign(self, date_time: str) -> tuple[tuple[str, str], ...]:
         """Return the headers of a call made at a time, as yyyyMMddTHHmmssZ."""
+        from ..auth.signature import AUTHORIZATION, DATE_TIME, authorization
+
         header = authorization(self.access_key, self.secret_key, date_time)
         return (DATE_TIME, date_time), (AUTHORIZATION, header)
 
