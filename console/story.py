@@ -13,7 +13,7 @@ from typing import Any
 from ..client.message import Message
 from ..operations.broker_groups import BrokerGroups
 from ..operations.errors import CliError
-from ..operations.message_states import PAST, Found, states
+from ..operations.message_states import PAST, StoredMessage, states
 from ..proto import paths, v1, v2
 from . import words
 from .cluster import Cluster
@@ -161,7 +161,7 @@ class Stories:
 
     def read(
         self,
-        found: Found,
+        found: StoredMessage,
         groups: Sequence[str],
         located: v1.FoundMessage | None,
     ) -> Story:

@@ -1,4 +1,4 @@
-"""The cluster of `cometmq up` that a command addresses: its directory and the files in it.
+"""The cluster of `cometmq up` that a program addresses: its directory and the files in it.
 
 The data directory is the one of `--data`, or else the current directory or `data` in it. Its files
 hold the addresses of the running processes, the cluster's token and the keys of the first user.

@@ -15,12 +15,13 @@ from ..proto import paths, v1, v2
 from .broker_groups import BrokerGroups
 from .errors import CliError
 
+_DEAD_LETTERS = "%DLQ%"
 #: The state in a group of which only the offset is known.
 PAST = "offset is past it"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredMessage:
     """A message and the broker group that has it, as `BrokerGroups` names it."""
 
     broker: str
@@ -37,14 +38,16 @@ class Copies:
     dead_letter: Message | None = None
 
 
-def states(groups: BrokerGroups, found: Found, names: Sequence[str]) -> list[dict[str, Any]]:
+def states(
+    groups: BrokerGroups, stored: StoredMessage, names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Return a row for each of these groups that consumes the topic. Raises CliError."""
     rows = []
-    message = found.message
+    message = stored.message
     for name in names:
         request = v1.DescribeGroupRequest(name=name)
         (outcome,) = groups.each(
-            paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse, [found.broker]
+            paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse, [stored.broker]
         )
         if outcome.answer is None:
             if outcome.absent:
@@ -57,19 +60,19 @@ def states(groups: BrokerGroups, found: Found, names: Sequence[str]) -> list[dic
             if (queue.topic, queue.queue_id) == (message.topic, message.queue_id)
         ]
         if own:
-            rows.append(_row(name, message, own[0], _copies(groups, found, name, queues)))
+            rows.append(_row(name, message, own[0], _copies(groups, stored, name, queues)))
     return rows
 
 
 def _copies(
-    groups: BrokerGroups, found: Found, group: str, queues: Sequence[v1.GroupQueueStatus]
+    groups: BrokerGroups, stored: StoredMessage, group: str, queues: Sequence[v1.GroupQueueStatus]
 ) -> Copies:
-    message_id = found.message.message_id
-    dead = newest(groups, found.broker, _DEAD_LETTERS + group, message_id)
+    message_id = stored.message.message_id
+    dead = newest(groups, stored.broker, _DEAD_LETTERS + group, message_id)
     last: Message | None = None
     past = False
     for topic in dict.fromkeys(queue.topic for queue in queues if queue.retry):
-        copy = newest(groups, found.broker, topic, message_id)
+        copy = newest(groups, stored.broker, topic, message_id)
         if copy is not None and (last is None or copy.stored_ms > last.stored_ms):
             last = copy
             past = any(
@@ -120,6 +123,3 @@ def state_of(
     if queue.in_flight:
         return "in flight or waiting", None, 0
     return "waiting", None, 0
-
-
-_DEAD_LETTERS = "%DLQ%"

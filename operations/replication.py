@@ -119,14 +119,14 @@ def _is_in_sync(one: Replica, state: v1.GroupState) -> bool:
 
 def _problems(one: Replica, is_out: bool) -> list[str]:
     name = f"broker {one.broker_id}"
-    found = [f"{name} does not answer"] if one.status is None else []
+    problems = [f"{name} does not answer"] if one.status is None else []
     if one.overdue:
         age = one.heartbeat_age_ms or 0
         late = f" for {age / 1000:.1f} s" if age > 0 else ""
-        found.append(f"{name} sends no heartbeats{late}")
+        problems.append(f"{name} sends no heartbeats{late}")
     if is_out:
-        found.append(f"{name} is not in sync")
-    return found
+        problems.append(f"{name} is not in sync")
+    return problems
 
 
 def _writes(leader: Replica | None, problems: list[str]) -> str:

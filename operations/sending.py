@@ -1,4 +1,4 @@
-"""Sending from the command line: many calls in flight, every outcome counted.
+"""Sends for an operator: many calls in flight, every outcome counted.
 
 Message ids have the format of 5.x clients (docs/formats/grpc-api.md, section 6.2): "01", six bytes
 that identify the sender, the process id, seconds since 2021 and a counter. Nothing is retried; a

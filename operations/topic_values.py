@@ -15,6 +15,7 @@ TOPIC_TYPES = {
 }
 TOPIC_TYPE_NAMES = {number: name for name, number in TOPIC_TYPES.items()}
 
+#: Permissions of a topic, as in `--perm`.
 PERMISSIONS = {"none": 0, "write": 2, "read": 4, "rw": 6}
 _PERMISSION_NAMES = {0: "none", 2: "write", 4: "read", 6: "read, write"}
 

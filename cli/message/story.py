@@ -5,7 +5,7 @@ from typing import Any
 from ...client.message import Message, read_message
 from ...operations.broker_groups import BrokerGroups, answers
 from ...operations.errors import CliError, Exit
-from ...operations.message_states import Found, newest
+from ...operations.message_states import StoredMessage, newest
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import planned
 from ..times import time_text
@@ -16,7 +16,7 @@ _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 GROUPS_MAX = 200
 
 
-def find(groups: BrokerGroups, message_id: str, topic: str) -> Found | None:
+def find(groups: BrokerGroups, message_id: str, topic: str) -> StoredMessage | None:
     """Return the message by its id; by an offset id without a topic.
 
     Broker groups that do not answer are named on stderr. Raises CliError.
@@ -24,15 +24,15 @@ def find(groups: BrokerGroups, message_id: str, topic: str) -> Found | None:
     request = v1.QueryMessagesRequest(topic=topic, message_id=message_id, count=1)
     outcomes = groups.each(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
     for broker, answer in planned(outcomes):
-        for found in answer.messages:
-            return Found(broker, read_message(v2.Message.FromString(found.message), broker))
+        for entry in answer.messages:
+            return StoredMessage(broker, read_message(v2.Message.FromString(entry.message), broker))
     return None
 
 
-def broker_name(groups: BrokerGroups, found: Found) -> str:
+def broker_name(groups: BrokerGroups, stored: StoredMessage) -> str:
     """Return the name of the broker group that has the message. Raises CliError."""
-    if found.broker:
-        return found.broker
+    if stored.broker:
+        return stored.broker
     request = v1.DescribeClusterRequest()
     ((_, answer),) = answers(
         groups.each(paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse, [""])
@@ -52,9 +52,9 @@ def waiting_place(groups: BrokerGroups, message_id: str) -> str:
     return ""
 
 
-def group_names(groups: BrokerGroups, found: Found) -> list[str]:
+def group_names(groups: BrokerGroups, stored: StoredMessage) -> list[str]:
     """Return the consumer groups of the broker group. Raises CliError."""
-    outcomes = groups.among([found.broker]).pages(
+    outcomes = groups.among([stored.broker]).pages(
         paths.LIST_GROUPS, v1.ListGroupsRequest(), v1.ListGroupsResponse, "groups"
     )
     return [
@@ -81,10 +81,10 @@ def document(message: Message, broker: str) -> dict[str, Any]:
     }
 
 
-def check_found(found: Found | None, waits: str, message_id: str) -> Found:
+def check_found(stored: StoredMessage | None, waits: str, message_id: str) -> StoredMessage:
     """Return the message. Raises CliError with what is known of one that is not in its topic."""
-    if found is not None:
-        return found
+    if stored is not None:
+        return stored
     if waits:
         raise CliError(f"Message {message_id} is not in its topic yet. {waits}", Exit.UNHEALTHY)
     raise CliError(

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from ...client.message import read_message
 from ...operations.errors import CliError, Exit
-from ...operations.message_states import Found as StoredMessage
+from ...operations.message_states import StoredMessage
 from ...operations.sending import Draft, send_over
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
