@@ -38,7 +38,6 @@ from .settings import check_settings
 if TYPE_CHECKING:
     from .stand_in import StandIn
 
-__all__ = ["Bound", "BrokerServer"]
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..journal.api import Journal
     from ..leadership import Leadership
     from ..metadata.tables import Group, Metadata
-    from ..offsets.consumer_offsets import Position
+    from ..offsets.entries import Position
     from ..runtime import Runtime
     from .cold import ColdRecords
     from .fifo.order_info import OrderInfo
