@@ -17,14 +17,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
+from cometmq import __version__
 from cometmq.tests.containers.engine import Engine, NoEngine, engine
 from cometmq.tests.drills import containers
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.official_program import OfficialProgram
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, "proxy")
+SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, *containers.PROXIES)
 #: Runs `cometmq WORDS` at one node; returns the exit code and the output.
 Door = Callable[..., tuple[int, str]]
 
@@ -40,7 +42,9 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         pytest.skip(str(reason))
 
 
-def compose_config(token: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def compose_config(
+    secrets: str, folder: Path, *files: str
+) -> subprocess.CompletedProcess[str]:
     """Run `docker compose config`, which needs no engine."""
     try:
         command = Engine(dict(os.environ)).compose() if shutil.which("docker") else None
@@ -48,33 +52,40 @@ def compose_config(token: str, folder: Path) -> subprocess.CompletedProcess[str]
         command = None
     if command is None:
         pytest.skip("neither `docker compose` nor docker-compose is installed")
-    empty = folder / "empty.env"  # .env may hold a token
+    empty = folder / "empty.env"  # .env may name secrets
     empty.touch()
     return subprocess.run(
-        [*command, "--env-file", str(empty), "config"],
+        [*command, *(f"--file={file}" for file in files), "--env-file", str(empty), "config"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "COMETMQ_CLUSTER_TOKEN": token},
+        env={**os.environ, "COMETMQ_SECRETS": secrets},
     )
 
 
-def test_compose_refuses_the_file_without_a_token(tmp_path: Path) -> None:
+def test_compose_refuses_the_file_without_secrets(tmp_path: Path) -> None:
     done = compose_config("", tmp_path)
     assert done.returncode != 0
-    assert "run scripts/cluster_token first" in done.stderr
+    assert "run scripts/secrets first" in done.stderr
 
 
 def test_compose_accepts_the_file(tmp_path: Path) -> None:
-    done = compose_config("a-token", tmp_path)
+    done = compose_config(str(tmp_path), tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("no-new-privileges:true") == len(SERVICES)
-    assert done.stdout.count("read_only: true") == len(SERVICES)
+    shown = yaml.safe_load(done.stdout)["services"]
     for service in SERVICES:
-        assert f"  {service}:" in done.stdout
-    published = ("published", *(f"127.0.0.1:{port}:{port}" for port in (8081, 9876)))
-    assert sum(map(done.stdout.count, published)) == 2
+        row = shown[service]
+        assert row["image"] == f"cometmq:{__version__}"
+        assert row["read_only"] and row["security_opt"] == ["no-new-privileges:true"]
+        assert row["hostname"] == service
+        assert row["pids_limit"] and row["logging"]["options"]["max-size"]
+        # The token is a file: whoever lists the environment of a container does not see it.
+        assert "COMETMQ_CLUSTER_TOKEN" not in row["environment"]
+    published = {name for name in SERVICES if "ports" in shown[name]}
+    assert published == set(containers.PROXIES)
+    for row in shown.values():
+        assert all("127.0.0.1" in str(port) for port in row.get("ports", []))
     # Routes of classic clients name an address that clients on this machine reach.
     assert "COMETMQ_REMOTING_ADVERTISE: 127.0.0.1:9876" in done.stdout
 
