@@ -26,6 +26,7 @@ from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.official_program import OfficialProgram
 
 ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ROOT / "tests" / "interop" / "clients"
 SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, *containers.PROXIES)
 #: Runs `cometmq WORDS` at one node; returns the exit code and the output.
 Door = Callable[..., tuple[int, str]]
@@ -42,9 +43,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         pytest.skip(str(reason))
 
 
-def compose_config(
-    secrets: str, folder: Path, *files: str
-) -> subprocess.CompletedProcess[str]:
+def compose_config(secrets: str, folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
     """Run `docker compose config`, which needs no engine."""
     try:
         command = Engine(dict(os.environ)).compose() if shutil.which("docker") else None
@@ -122,6 +121,64 @@ def test_a_broker_of_testcontainers(docker: Engine) -> None:
     assert "all of it worked" in printed
 
 
+#: Sends and receives a message as admin, at the name of both proxies.
+CONTAINED = """
+import sys, cometmq
+roots = open("/certificates/ca.pem", "rb").read()
+user = dict(credentials=cometmq.Credentials("admin", sys.argv[1]), tls=True, tls_roots=roots)
+reader = dict(user, group="inside", topics="orders")
+with (cometmq.sync.Producer("cometmq:8081", **user) as producer,
+      cometmq.sync.SimpleConsumer("cometmq:8081", **reader) as consumer):
+    sent = producer.send("orders", b"from a container").message_id
+    received = None
+    while received != sent:
+        for message in consumer.receive(wait=20):
+            consumer.ack(message)
+            received = message.message_id
+print("received")
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_secure_cluster_serves_its_users_over_tls(docker: Engine, tmp_path: Path) -> None:
+    """On this machine by the official client through both proxies, and in another container."""
+    files = ("docker-compose.yml", "docker-compose.secure.yml")
+    with containers.Containers(docker, tmp_path / "secured", *files) as secured:
+        secured.up()
+        first = json.loads((tmp_path / "secured" / "secrets" / "first-user").read_text())
+        a0 = secured.container("a0")
+        keys = {"COMETMQ_ACCESS_KEY": "admin", "COMETMQ_SECRET_KEY": first["password"]}
+        refused = a0.exec_run(["cometmq", "topic", "create", "orders"])
+        assert refused.exit_code != 0 and b"UNAUTHORIZED" in refused.output
+        made = a0.exec_run(["cometmq", "topic", "create", "orders"], environment=keys)
+        assert made.exit_code == 0, made.output
+        shown = json.dumps(a0.attrs)
+        token = (tmp_path / "secured" / "secrets" / "cluster-token").read_text().strip()
+        assert token not in shown and first["password"] not in shown
+
+        authority = tmp_path / "ca.pem"
+        authority.write_bytes(a0.exec_run(["cat", "/certificates/ca.pem"]).output)
+        cases = [
+            [endpoint, "admin", secret, "orders", "readers"]
+            for endpoint in (containers.ENDPOINT, "127.0.0.1:8082")
+            for secret in (first["password"], "wrong")
+        ]
+        printed = docker.beside(
+            *("env", "rocketmq.client.enableSsl=true", f"HOME={tmp_path}"),
+            *("GRPC_VERBOSITY=NONE", f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={authority}"),
+            *(sys.executable, str(CLIENTS / "python_acl.py"), json.dumps(cases)),
+        )
+        good, bad, second_good, second_bad = json.loads(printed.strip().splitlines()[-1])
+        assert (good, second_good) == ("signed", "signed")
+        assert "route" in bad and "route" in second_bad
+
+        network = f"{containers.PROJECT[1]}_default"
+        volume = f"{containers.PROJECT[1]}_certificates:/certificates:ro"
+        words = ("docker", "run", "--rm", f"--network={network}", f"--volume={volume}")
+        image = (f"cometmq:{__version__}", "-c", CONTAINED, first["password"])
+        assert "received" in docker.run(*words, "--entrypoint=python3", *image)
+
+
 @pytest.fixture(scope="module")
 def composed(
     docker: Engine, tmp_path_factory: pytest.TempPathFactory
@@ -163,6 +220,18 @@ def wait_used(composed: containers.Containers, topic: str) -> None:
         return {one["broker"] for one in queues if one["messages"]} == set(containers.GROUPS)
 
     wait_until(f"both groups have messages of {topic}", used, containers.SETTLE_S)
+
+
+@pytest.mark.timeout(900)
+def test_commands_in_every_container_are_about_the_cluster(
+    composed: containers.Containers,
+) -> None:
+    """Without options, also beside a nameserver that does not decide."""
+    for service in SERVICES:
+        code, text = composed.cometmq(service, "ha", "status", "-o", "json")
+        assert (code, [one["health"] for one in json.loads(text)]) == (0, ["healthy"] * 2), service
+        code, text = composed.cometmq(service, "topic", "list", "-o", "json")
+        assert code == 0, (service, text)
 
 
 @pytest.mark.timeout(900)

@@ -41,13 +41,15 @@ def build(docker: Engine) -> None:
 class Containers:
     """The composed cluster and its faults."""
 
-    def __init__(self, docker_engine: Engine, folder: Path) -> None:
+    def __init__(self, docker_engine: Engine, folder: Path, *files: str) -> None:
+        """`files`: compose files; without any docker-compose.yml."""
         import docker  # an extra: drills
 
         self.engine, self.folder = docker_engine, folder
         folder.mkdir(parents=True, exist_ok=True)
         docker_engine.run("bash", "scripts/secrets", str(folder / "secrets"), cwd=ROOT)
-        self._compose = [*docker_engine.compose(), *PROJECT]
+        named = [word for file in files for word in ("-f", file)]
+        self._compose = [*docker_engine.compose(), *PROJECT, *named]
         self._environment = {
             "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT),
             "COMETMQ_SECRETS": str(folder / "secrets"),
