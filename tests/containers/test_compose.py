@@ -98,8 +98,9 @@ def drill(docker: Engine, *words: str, seconds: float) -> str:
 @pytest.mark.slow  # two to three minutes; drills of processes kill the same roles
 @pytest.mark.timeout(900)
 def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
-    """Kill a broker and a controller while raw senders and the official client use the proxy."""
-    assert "passed" in drill(docker, "--faults", "kill", "--services", "a0,ns0", seconds=800)
+    """Kill a broker and a controller, restart all, remove and create all again, under load."""
+    words = ("--faults", "kill,restart,down", "--services", "a0,ns0")
+    assert "passed" in drill(docker, *words, seconds=800)
 
 
 @pytest.mark.slow
