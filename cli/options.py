@@ -107,7 +107,7 @@ _TOKEN_OPTIONS = (
         "--token-file",
         None,
         "File with the clusterToken of the cluster [default: that of --data or of the context,"
-        " $COMETMQ_CLUSTER_TOKEN, or that of this directory].",
+        " $COMETMQ_CLUSTER_TOKEN, $COMETMQ_CLUSTER_TOKEN_FILE, or that of this directory].",
     ),
 )
 _TLS_OPTIONS = (

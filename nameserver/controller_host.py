@@ -72,7 +72,7 @@ class SingleControllerHost:
         self.controller = Controller(config, clock, self._file, on_state, active=True)
 
     def methods(self) -> list[Method]:
-        return ControllerService(self.controller, self._links).methods()
+        return ControllerService(self.controller, self._links, ()).methods()
 
     def open(self) -> None:
         self._file.open()
@@ -125,7 +125,8 @@ class ReplicatedControllerHost:
 
     def methods(self) -> list[Method]:
         acceptor = AcceptorService(self._acceptor, self._links)
-        return [*ControllerService(self.controller, self._links).methods(), *acceptor.methods()]
+        service = ControllerService(self.controller, self._links, self._config.peers())
+        return [*service.methods(), *acceptor.methods()]
 
     def open(self) -> None:
         self._acceptor.open()

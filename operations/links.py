@@ -194,6 +194,8 @@ class Links:
         if path is None and self.context_of(endpoint) is None:
             if token := os.environ.get("COMETMQ_CLUSTER_TOKEN", ""):
                 return token
+            if file := os.environ.get("COMETMQ_CLUSTER_TOKEN_FILE", ""):
+                return Path(file).read_text(encoding="utf-8").strip()
             path = local_cluster.found_file(local_cluster.TOKEN_FILE, endpoint)
         return path.read_text(encoding="utf-8").strip() if path is not None else ""
 

@@ -9,6 +9,7 @@ from the nameservers' routes (or `--replica`), and `static_groups.py` changes it
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from ...operations.errors import CliError, Exit
@@ -55,12 +56,26 @@ def refuses(address: str) -> bool:
 
 
 class Nameservers:
-    """The nameservers of `--namesrv`, in order."""
+    """The nameservers of `--namesrv`, in order; of a single one also those that elect with it."""
 
     def __init__(self, addresses: str) -> None:
-        self.addresses = [part.strip() for part in addresses.split(";") if part.strip()]
-        if not self.addresses:
+        self._given = [part.strip() for part in addresses.split(";") if part.strip()]
+        if not self._given:
             raise CliError("--namesrv must be HOST:PORT of a nameserver.", Exit.USAGE)
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """The addresses to call. A command beside one nameserver, as in its container, is about
+        the cluster: that one names the others."""
+        if len(self._given) > 1:
+            return self._given
+        (only,) = self._given
+        request = v1.GetGroupRequest()
+        with Calls(self._given, paths.GET_GROUPS, request, v1.GroupsResponse) as calls:
+            calls.wait(CALL_S)
+            peers = list(calls.answers[only].peers) if only in calls.answers else []
+        links().list_addresses(only, peers)
+        return [only, *peers]
 
     def groups(self, group: str = "") -> list[v1.GroupReport]:
         """Return the controllers' reports: for each group the active one's, or else the newest.

@@ -275,7 +275,12 @@ def test_the_stack_of_a_java_consumer_is_shown(
     )
     try:
         page = "/clients?q=stacked-group"
-        wait_until("it is listed", lambda: "grpc JAVA" in told(console.get(page)), RUN_S)
+        wait_until(
+            "it is listed or has ended",
+            lambda: "grpc JAVA" in told(console.get(page)) or consumer.poll() is not None,
+            RUN_S,
+        )
+        assert consumer.poll() is None, consumer.communicate()
         tab.goto(console.url + page)
         tab.click("td.name a")
         tab.click("a:text('Ask for its stack')")
