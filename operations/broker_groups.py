@@ -68,9 +68,9 @@ class BrokerGroups:
 
         Groups that could not be asked for a plan are among the outcomes, with their errors.
         """
-        present = [one.broker for one in looked if one.answer is not None]
-        done = {one.broker: one for one in self.each(path, request, answer, present)}
-        return [done.get(one.broker, one) for one in looked if not one.absent]
+        present = [outcome.broker for outcome in looked if outcome.answer is not None]
+        done = {outcome.broker: outcome for outcome in self.each(path, request, answer, present)}
+        return [done.get(outcome.broker, outcome) for outcome in looked if not outcome.absent]
 
     def pages(self, path: str, request: Any, answer: type[R], items: str) -> list[Outcome[list[R]]]:
         """Return all pages of a list of each group."""
@@ -85,18 +85,20 @@ def group_names(connection: Connection, timeout_s: float = TIMEOUT_S) -> tuple[s
     """Return the names of all groups; `("",)` for the only one. Raises CliError."""
     request = v1.ListBrokersRequest()
     try:
-        found = connection.call(paths.LIST_BROKERS, request, v1.ListBrokersResponse, timeout_s)
+        answered = connection.call(paths.LIST_BROKERS, request, v1.ListBrokersResponse, timeout_s)
     except NotServedError:
         return ("",)  # a broker of version 0.1.0, which serves its own group
-    return tuple(found.brokers) if len(found.brokers) > 1 else ("",)
+    return tuple(answered.brokers) if len(answered.brokers) > 1 else ("",)
 
 
 def answers(outcomes: Sequence[Outcome[R]]) -> list[tuple[str, R]]:
     """Return the names and answers of the groups that answered. Raises CliError if none did."""
-    found = [(one.broker, one.answer) for one in outcomes if one.answer is not None]
-    if not found:
+    answered = [
+        (outcome.broker, outcome.answer) for outcome in outcomes if outcome.answer is not None
+    ]
+    if not answered:
         raise _failure_of_all(outcomes)
-    return found
+    return answered
 
 
 def present(outcomes: Sequence[Outcome[R]]) -> Sequence[Outcome[R]]:
@@ -104,7 +106,7 @@ def present(outcomes: Sequence[Outcome[R]]) -> Sequence[Outcome[R]]:
 
     If no group had it, all are returned.
     """
-    return [one for one in outcomes if not one.absent] or outcomes
+    return [outcome for outcome in outcomes if not outcome.absent] or outcomes
 
 
 def distinct(values: Iterable[T]) -> list[T]:
@@ -127,9 +129,9 @@ def _outcome(name: str, result: Callable[[], R]) -> Outcome[R]:
 
 
 def _failure_of_all(outcomes: Sequence[Outcome[Any]]) -> CliError:
-    errors = [one.error for one in outcomes if one.error is not None]
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len({str(error) for error in errors}) == 1:
         return errors[0]
-    text = "\n".join(f"{one.broker}: {one.error}" for one in outcomes)
-    absent = all(one.absent for one in outcomes)
+    text = "\n".join(f"{outcome.broker}: {outcome.error}" for outcome in outcomes)
+    absent = all(outcome.absent for outcome in outcomes)
     return CliError(text, Exit.NOT_FOUND if absent else Exit.FAILED)

@@ -178,8 +178,8 @@ class Connection:
             response_deserializer=answer.FromString,  # type: ignore[attr-defined]
         )
         try:
-            for each in method(request, timeout=timeout_s, metadata=self.metadata):
-                yield checked(each)
+            for response in method(request, timeout=timeout_s, metadata=self.metadata):
+                yield checked(response)
         except grpc.RpcError as error:
             raise self.failure(error) from None
 
@@ -196,10 +196,10 @@ class Connection:
         while True:
             page: Any = self.call(path, request, answer, timeout_s)
             yield page
-            found = getattr(page, items)
-            if not (page.more and found):
+            entries = getattr(page, items)
+            if not (page.more and entries):
                 return
-            request.after = found[-1].name
+            request.after = entries[-1].name
 
     def start(
         self, path: str, request: object, answer: type[R], timeout_s: float = TIMEOUT_S

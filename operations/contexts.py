@@ -99,7 +99,7 @@ def load() -> Contexts:
                 text = f"Other users can read {path}, which holds secrets: chmod 600 {path}"
                 raise CliError(text, Exit.USAGE)
             document = json.load(opened)
-        names = {one.name for one in fields(Context)}
+        names = {known.name for known in fields(Context)}
         return Contexts(
             str(document["current"]),
             {
@@ -138,8 +138,8 @@ def with_files(context: Context) -> Context:
 
 def _context(values: dict[str, Any]) -> Context:
     """Return a context of the file. Raises TypeError for a value of another type."""
-    for one in fields(Context):
-        if type(values.get(one.name, one.default)) is not type(one.default):
+    for known in fields(Context):
+        if type(values.get(known.name, known.default)) is not type(known.default):
             raise TypeError
     return Context(**values)
 
@@ -149,7 +149,9 @@ def save(contexts: Contexts) -> None:
     path = file()
     document = {
         "current": contexts.current,
-        "contexts": {name: one.document() for name, one in sorted(contexts.entries.items())},
+        "contexts": {
+            name: context.document() for name, context in sorted(contexts.entries.items())
+        },
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

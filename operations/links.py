@@ -88,11 +88,11 @@ class Links:
 
     def context_of(self, endpoint: str) -> Context | None:
         """Return the context if all addresses of HOST:PORT;... belong to it. Raises CliError."""
-        found = self.context()
-        if found is None:
+        chosen = self.context()
+        if chosen is None:
             return None
-        owned = found[1].addresses() | self._listed_by_context
-        return found[1] if owned.issuperset(split(endpoint)) else None
+        owned = chosen[1].addresses() | self._listed_by_context
+        return chosen[1] if owned.issuperset(split(endpoint)) else None
 
     def named_file(self, name: str) -> Path | None:
         """Return a file of the directory given by `--data`, if it exists."""

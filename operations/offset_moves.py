@@ -76,9 +76,9 @@ def _moves(
     moves = []
     looked = groups.each(paths.RESET_OFFSETS, asked, v1.ResetOffsetsResponse)
     plans = answers(looked)
-    for one in looked:
-        if one.error is not None:
-            tell(f"{one.broker}: {one.error}")
+    for outcome in looked:
+        if outcome.error is not None:
+            tell(f"{outcome.broker}: {outcome.error}")
     for name, plan in plans:
         for change in plan.changes:
             if change.topic != request.topic:
@@ -116,13 +116,13 @@ def carry_out(groups: BrokerGroups, request: v1.ResetOffsetsRequest, moves: Sequ
 def _set(
     groups: BrokerGroups, request: v1.ResetOffsetsRequest, move: Move
 ) -> Outcome[v1.ResetOffsetsResponse]:
-    one = v1.ResetOffsetsRequest(
+    wanted = v1.ResetOffsetsRequest(
         group=request.group,
         topic=request.topic,
         queue_id=move.change.queue_id,
         offset=move.change.after,
     )
-    (outcome,) = groups.each(paths.RESET_OFFSETS, one, v1.ResetOffsetsResponse, [move.broker])
+    (outcome,) = groups.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse, [move.broker])
     return outcome
 
 

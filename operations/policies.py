@@ -23,10 +23,10 @@ def policy_rows(config: v1.UserConfig) -> list[dict[str, object]]:
     return [
         {
             "user": config.name,
-            "decision": "allow" if each.allow else "deny",
-            "actions": ",".join(action_names(Action(each.actions))),
-            "resource": each.resource,
-            "from": ", ".join(each.sources) or "everywhere",
+            "decision": "allow" if rule.allow else "deny",
+            "actions": ",".join(action_names(Action(rule.actions))),
+            "resource": rule.resource,
+            "from": ", ".join(rule.sources) or "everywhere",
         }
-        for each in config.policies
+        for rule in config.policies
     ]

@@ -83,8 +83,10 @@ class GroupView:
         state = self.state
         if state.version:
             wanted = state.leader.broker_id if state.HasField("leader") else -1
-            return next((one for one in self.replicas if one.broker_id == wanted), None)
-        leading = [one for one in self.replicas if one.status is not None and one.leads]
+            return next((replica for replica in self.replicas if replica.broker_id == wanted), None)
+        leading = [
+            replica for replica in self.replicas if replica.status is not None and replica.leads
+        ]
         return max(leading, key=_epoch, default=None)
 
 
@@ -100,8 +102,8 @@ def health(view: GroupView) -> tuple[str, list[str]]:
         problems.append(f"held: {state.hold_reason}")
     elif leader is None:
         problems.append("no leader")
-    for one in view.replicas:
-        problems += _problems(one, bool(state.version) and not _is_in_sync(one, state))
+    for replica in view.replicas:
+        problems += _problems(replica, bool(state.version) and not _is_in_sync(replica, state))
     phase = view.report.phase if view.report is not None else ""
     writes = _writes(leader, problems)
     if writes:
@@ -111,17 +113,17 @@ def health(view: GroupView) -> tuple[str, list[str]]:
     return (DEGRADED if problems else HEALTHY), problems
 
 
-def _is_in_sync(one: Replica, state: v1.GroupState) -> bool:
+def _is_in_sync(replica: Replica, state: v1.GroupState) -> bool:
     """Return whether this incarnation of the replica is in the in-sync set."""
-    seat = int(one.broker_id), one.incarnation
+    seat = int(replica.broker_id), replica.incarnation
     return any((int(ref.broker_id), int(ref.incarnation)) == seat for ref in state.in_sync)
 
 
-def _problems(one: Replica, is_out: bool) -> list[str]:
-    name = f"broker {one.broker_id}"
-    problems = [f"{name} does not answer"] if one.status is None else []
-    if one.overdue:
-        age = one.heartbeat_age_ms or 0
+def _problems(replica: Replica, is_out: bool) -> list[str]:
+    name = f"broker {replica.broker_id}"
+    problems = [f"{name} does not answer"] if replica.status is None else []
+    if replica.overdue:
+        age = replica.heartbeat_age_ms or 0
         late = f" for {age / 1000:.1f} s" if age > 0 else ""
         problems.append(f"{name} sends no heartbeats{late}")
     if is_out:
@@ -154,7 +156,7 @@ def group_fields(view: GroupView) -> dict[str, Any]:
         fields["problems"] = problems
     fields |= {
         "leader": "none" if leader is None else str(leader.broker_id),
-        "epoch": max([int(state.epoch), *(_epoch(one) for one in view.replicas)]),
+        "epoch": max([int(state.epoch), *(_epoch(replica) for replica in view.replicas)]),
         "version": int(state.version),
         "in_sync": sorted(in_sync_ids(state)),
         "decided_by": "unknown" if view.unreported else _decider(view.report),
@@ -174,8 +176,8 @@ def _decider(report: v1.GroupReport | None) -> str:
     return report.controller + ("" if report.active else " (not active)")
 
 
-def _epoch(one: Replica) -> int:
-    return int(one.status.beat.last_epoch) if one.status is not None else 0
+def _epoch(replica: Replica) -> int:
+    return int(replica.status.beat.last_epoch) if replica.status is not None else 0
 
 
 def _policy(policy: v1.GroupPolicy) -> str:
@@ -187,13 +189,15 @@ def _policy(policy: v1.GroupPolicy) -> str:
 def replica_rows(view: GroupView) -> list[dict[str, Any]]:
     """Return one row for each replica; what is unknown is None."""
     state, leader = view.state, view.leader()
-    return [_row(one, _is_in_sync(one, state), one is leader) for one in view.replicas]
+    return [
+        _row(replica, _is_in_sync(replica, state), replica is leader) for replica in view.replicas
+    ]
 
 
-def _row(one: Replica, in_sync: bool, is_leader: bool) -> dict[str, Any]:
-    start = {"broker_id": one.broker_id}
-    heartbeat = {"heartbeat_age_ms": one.heartbeat_age_ms}
-    if one.status is None:
+def _row(replica: Replica, in_sync: bool, is_leader: bool) -> dict[str, Any]:
+    start = {"broker_id": replica.broker_id}
+    heartbeat = {"heartbeat_age_ms": replica.heartbeat_age_ms}
+    if replica.status is None:
         unknown = dict.fromkeys(("epoch", "log_end", "flushed", "confirm", "tails"))
         return {
             **start,
@@ -201,10 +205,10 @@ def _row(one: Replica, in_sync: bool, is_leader: bool) -> dict[str, Any]:
             "in_sync": in_sync,
             **unknown,
             **heartbeat,
-            "address": one.ha,
-            "note": one.error,
+            "address": replica.ha,
+            "note": replica.error,
         }
-    status, beat = one.status, one.status.beat
+    status, beat = replica.status, replica.status.beat
     notes = [word for word, on in (("suspect", beat.suspect), ("learner", beat.learner)) if on]
     notes += [text for text in (status.detail, beat.write_refusal) if text]
     role = status.role or _ROLES.get(beat.role, "unknown")
@@ -218,14 +222,14 @@ def _row(one: Replica, in_sync: bool, is_leader: bool) -> dict[str, Any]:
         "confirm": int(beat.confirm),
         "tails": len(status.tails),
         **heartbeat,
-        "address": one.ha,
+        "address": replica.ha,
         "note": "; ".join(notes),
     }
 
 
 def newest_state(replicas: Sequence[Replica]) -> v1.GroupState:
     """Return the newest stored state; version 0 if no replica has one."""
-    states = [one.status.state for one in replicas if one.status is not None]
+    states = [replica.status.state for replica in replicas if replica.status is not None]
     return max(states, key=lambda state: (state.epoch, state.version), default=v1.GroupState())
 
 
