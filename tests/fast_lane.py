@@ -15,7 +15,7 @@ FILES = ("test_tidy.py", "features/test_table.py")
 
 FOLDERS = (
     *("auth", "broker", "cli", "client", "console", "docs", "front", "ha", "ha/core"),
-    *("nameserver", "nameserver/core", "nodes", "proto", "remoting", "sim", "store"),
+    *("nameserver", "nameserver/core", "nodes", "operations", "proto", "remoting", "sim", "store"),
 )
 
 LEFT_OUT = {

@@ -206,6 +206,16 @@ def test_the_import_table_holds() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_operations_have_no_command_line() -> None:
+    wrong = [
+        f"{name}:{line} imports {target}"
+        for name, module in package().items()
+        for line, target in absolute_imports(module)
+        if part_of(name) == "operations" and target.split(".")[0] == "click"
+    ]
+    assert not wrong, "take what an option says as an argument:\n" + "\n".join(wrong)
+
+
 def test_the_package_imports_itself_relatively() -> None:
     ours = PACKAGE_FOLDERS | {"cometmq"}
     wrong = [
