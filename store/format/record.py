@@ -126,6 +126,8 @@ HEAD: Final = struct.Struct(">iiIiiqqi")
 _LENGTH_16: Final = struct.Struct(">H")
 _SYS_FLAG_LOW_BYTE: Final = 39
 RECORD_BYTES_MIN: Final = FIXED_V4.size + 1 + 2
+#: Upper bound of a record's size without its body.
+RECORD_OVERHEAD_MAX: Final = 65_536
 
 
 @dataclass(slots=True)
