@@ -91,22 +91,22 @@ def add(
 
 def _links() -> dict[str, str | bool]:
     """Return the options of `link_options` on the command line. Raises CliError."""
-    found: dict[str, str | bool] = {}
-    for name in {one.name for one in fields(Context)} & links().explicit:
+    given: dict[str, str | bool] = {}
+    for name in {option.name for option in fields(Context)} & links().explicit:
         value = getattr(links().options, name)
         if isinstance(value, Path):
             if not value.is_file():
                 raise CliError(f"Cannot read {value}: no such file.", Exit.USAGE)
             value = str(value.resolve())
-        found[name] = value
-    if ("tls_certificate" in found) != ("tls_key" in found):
+        given[name] = value
+    if ("tls_certificate" in given) != ("tls_key" in given):
         raise CliError("Give both --tls-certificate and --tls-key, or neither.", Exit.USAGE)
-    return found
+    return given
 
 
 def _secret_key() -> str:
-    found = os.environ.get("COMETMQ_SECRET_KEY", "")
-    return found or str(click.prompt("Secret key", hide_input=True))
+    key = os.environ.get("COMETMQ_SECRET_KEY", "")
+    return key or str(click.prompt("Secret key", hide_input=True))
 
 
 @context.command()
@@ -161,13 +161,13 @@ def list_contexts(*, output: str) -> None:
         {
             "name": name,
             "current": name == contexts.current,
-            "endpoints": one.endpoints,
-            "nameservers": one.nameservers,
-            "data": one.data,
-            "token_file": one.token_file,
-            "user": one.access_key,
-            "tls": one.tls or bool(one.tls_ca),
+            "endpoints": entry.endpoints,
+            "nameservers": entry.nameservers,
+            "data": entry.data,
+            "token_file": entry.token_file,
+            "user": entry.access_key,
+            "tls": entry.tls or bool(entry.tls_ca),
         }
-        for name, one in sorted(contexts.entries.items())
+        for name, entry in sorted(contexts.entries.items())
     ]
     show_rows(rows, output, empty="There are no contexts. Add one: cometmq context add.")
