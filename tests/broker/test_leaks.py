@@ -12,7 +12,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -196,28 +196,27 @@ class Bench:
             assert (await self.client.call(4_711)).code != Reply.SUCCESS
 
 
-ROUNDS: tuple[Callable[[Bench, int], Coroutine[Any, Any, None]], ...] = (
+Round = Callable[[Bench, int], Coroutine[Any, Any, None]]
+ROUNDS: tuple[Round, ...] = (
     *(Bench.sends, Bench.pops, Bench.returned, Bench.timers, Bench.transactions, Bench.routes),
     *(Bench.lists, Bench.refusals, Bench.connections, Bench.classic_sends, Bench.pulls),
     *(Bench.commits, Bench.heartbeats, Bench.classic_connections, Bench.classic_refusals),
 )
 
 
-async def kept(
-    operate: Callable[[int], Awaitable[None]], settle: Callable[[], Awaitable[None]]
-) -> float:
+async def kept(bench: Bench, operate: Round) -> float:
     """Return by how much the blocks that stay for each operation are above the limit, in the median
     of some rounds."""
-    await operate(BATCH)  # fills caches
-    await settle()
+    await operate(bench, BATCH)  # fills caches
+    await bench.settle()
     limit = BLOCKS_MAX + ALLOWED_BLOCKS / TIMES
     found: list[float] = []
     while len(found) < ROUNDS_MAX:
         gc.collect()
         before = sys.getallocatedblocks()
         for _ in range(TIMES // BATCH):
-            await operate(BATCH)
-        await settle()
+            await operate(bench, BATCH)
+        await bench.settle()
         gc.collect()
         found.append((sys.getallocatedblocks() - before) / TIMES)
         if len(found) in (3, 5) and median(found) <= limit:
@@ -246,8 +245,6 @@ async def test_no_operation_keeps_memory(
             bench = Bench(live, wire, client)
             found = {}
             for operate in ROUNDS:
-                found[operate.__name__] = await kept(
-                    lambda n, do=operate: do(bench, n), bench.settle
-                )
+                found[operate.__name__] = await kept(bench, operate)
                 print(f"{operate.__name__}: {found[operate.__name__]:+.3f} blocks above the limit")
     assert {name: excess for name, excess in found.items() if excess > 0} == {}
