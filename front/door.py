@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
+from ..nodes.node_links import NodeLinks
 from ..proto import native
-from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
 from .errors import CertificateError, DoorMissingError

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ...nodes.node_links import NodeLinks
 from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
 from ...proto.native import Native
-from ...proto.node_links import NodeLinks
 from ..clock import Clock
 from ..config import DoorConfig
 from ..context import (

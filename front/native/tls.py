@@ -9,9 +9,9 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from ...proto.certificates import CertificateFiles, Certificates
+from ...nodes.certificates import CertificateFiles, Certificates
+from ...nodes.node_links import NodeLinks
 from ...proto.native import Native
-from ...proto.node_links import NodeLinks
 from ..config import DoorConfig
 from ..errors import CertificateError
 
