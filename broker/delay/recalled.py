@@ -10,8 +10,10 @@ Derived data, in memory: a few hundred bytes per slot with recalls that is not r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -69,7 +71,9 @@ class Recalled:
         self._changed = dict.fromkeys(slots)
         #: Recalled messages in slots that are not their own, by slot and topic.
         self._rolled: Counter[tuple[int, str]] = Counter()
-        self._rolled_changed = self._searched = False
+        self._rolled_changed = False
+        #: The recalls of messages that lie in another slot.
+        self.elsewhere: frozenset[str] = frozenset()
         self._purge_above = _SLOTS_MAX
         self._work: Iterator[None] = iter(())
 
@@ -82,7 +86,7 @@ class Recalled:
             if len(self._slots) > self._purge_above:
                 self._purge()
         if rolled and not cancels:
-            self._rolled_changed |= self._searched
+            self._rolled_changed |= bool(self.elsewhere)
 
     def dropped(self, timed: Timed) -> bool:
         """Note that a recalled message was dropped; return whether it counted until now."""
@@ -108,7 +112,7 @@ class Recalled:
         for slot in self._slots.values():
             del slot.matched[topic]
         self._rolled = Counter({pair: n for pair, n in self._rolled.items() if pair[1] != topic})
-        self._rolled_changed |= self._searched
+        self._rolled_changed |= bool(self.elsewhere)
 
     # -- numbers ------------------------------------------------------------------------------
 
@@ -134,16 +138,12 @@ class Recalled:
         changes = Counter({at_ms: slot.unseen for at_ms, slot in self._slots.items()})
         for (at_ms, _), number in self._rolled.items():
             changes[at_ms] -= number
-        for index, bound_ms in enumerate(bounds_ms):
-            found[index] += sum(
-                change for at_ms, change in changes.items() if begin_ms <= at_ms < bound_ms
-            )
-        return [max(number, 0) for number in found]
-
-    @property
-    def elsewhere(self) -> frozenset[str]:
-        """The recalls of messages that lie in another slot."""
-        return frozenset().union(*(slot.elsewhere for slot in self._slots.values()))
+        times = sorted(at_ms for at_ms in changes if at_ms >= begin_ms)
+        sums = list(accumulate((changes[at_ms] for at_ms in times), initial=0))
+        return [
+            max(number + sums[bisect_left(times, bound_ms)], 0)
+            for number, bound_ms in zip(found, bounds_ms, strict=True)
+        ]
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -187,8 +187,9 @@ class Recalled:
         import numpy as np
 
         log, read_ms = self._timers.log, self._core.read_ms
-        names = self.elsewhere
-        self._searched = bool(names)
+        no_names: frozenset[str] = frozenset()
+        names = no_names.union(*(slot.elsewhere for slot in self._slots.values()))
+        self.elsewhere = names
         hashes = np.array(sorted({h for slot in self._slots.values() for h in slot.hashes}))
         found: Counter[tuple[int, str]] = Counter()
         begin = log.start

@@ -108,14 +108,7 @@ def recover(
     read_ms = check.last_read_ms or oldest_read_ms(now_ms, config.timer_precision_ms)
     missing = _begin_missing(files, read_ms, messages)
     if missing:
-        logger.warning(
-            "timer.begin_missing position=%d: the wheel names units before it; the timer files are "
-            "rebuilt from the log, which may deliver messages again.",
-            log.start,
-        )
-        for index, _ in list(wheel.occupied()):
-            wheel.clear(index)
-        log.truncate(log.start)
+        _empty(files)
     begin = log.start
     if files.had_wheel and log.end - log.start > FULL_WALK_BYTES:
         begin = _file_start(log, flushed - log.file_bytes)
@@ -165,6 +158,18 @@ def recover(
         pending.waiting if begin == log.start else None,
         pending.recalled_slots(),
     )
+
+
+def _empty(files: TimerFiles) -> None:
+    """Empty both files: they are rebuilt from the commit log."""
+    logger.warning(
+        "timer.begin_missing position=%d: the wheel names units before it; the timer files are "
+        "rebuilt from the log, which may deliver messages again.",
+        files.log.start,
+    )
+    for index, _ in list(files.wheel.occupied()):
+        files.wheel.clear(index)
+    files.log.truncate(files.log.start)
 
 
 def _begin_missing(files: TimerFiles, read_ms: int, messages: TimerMessages) -> bool:
