@@ -7,7 +7,7 @@ minutes (docs/formats/ha.md, section 1.5).
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..proto.addresses import check_host
+from ..nodes.addresses import check_host
 
 _MAX_PORT = 65_535
 

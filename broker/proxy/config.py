@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...proto.addresses import check_host, host_port
+from ...nodes.addresses import check_host, host_port
 from ..config import split_addresses
 
 _MAX_PORT = 65_535

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from ..cluster.broker_groups import BrokerGroups, group_names
+from ...operations.broker_groups import BrokerGroups, group_names
+from ...operations.errors import CliError, Exit
 from ..cluster.shape import NAMESERVERS, REPLICAS_MAX
-from ..connection import Connection
-from ..errors import CliError, Exit
+from ..links import connect
 from ..options import endpoint_option
 from ..store.verify import progress_bar
 from ..times import time_text
@@ -54,7 +54,7 @@ def create(folder: Path, endpoint: str) -> None:
     if earlier is not None and earlier.complete:
         raise CliError(f"{folder} holds a complete backup: give a new folder.")
     home = folder if earlier is None else folder / _MORE
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         groups = BrokerGroups(connection, group_names(connection))
         if earlier is not None:
             present = {group.broker for group in earlier.groups}

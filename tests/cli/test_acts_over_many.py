@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.broker.metadata.tables import PERM_READ, Group, Topic
-from cometmq.cli.connection import Connection
-from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.root import cli
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
+from cometmq.operations.connection import Connection
+from cometmq.operations.errors import CliError, Exit
 from cometmq.proto import paths
 from cometmq.store.format.properties import encode_properties
 from cometmq.store.format.record import Message
