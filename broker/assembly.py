@@ -98,7 +98,7 @@ def assemble(
     consumption = build_consumption(core, sending, crate)
     core.pump.add_listener(consumption.receiving)
     runtime.clock_listeners.add(consumption.pop.clock_moved)
-    removal = Removal(core.metadata, core.offsets, consumption.pop)
+    removal = Removal(core.metadata, core.offsets, consumption.pop, sending.timers)
     core.meta_log.watch_removals(removal.topic_removed, removal.group_removed)
     keys = KeySource(
         config.authentication_key_file,

@@ -97,7 +97,8 @@ def run(
 
     Both clusters serve the remoting protocol: Apache RocketMQ always does, CometMQ with
     remotingListenPort. Missing topics and groups are created in the target. Start it again with the
-    same --state to continue.
+    same --state to continue. With --until-caught-up, what cannot be copied does not stop the rest:
+    each is named at the end, and the exit code is 1.
 
     \b
     cometmq mirror run --source 10.0.0.1:9876 --target 10.0.0.11:9877 --state mirror
@@ -118,12 +119,16 @@ def run(
         made = Mirror(source, target, directory, Choice(topics, groups), _wall_ms)
         made.load()
         asyncio.run(_run(made, once=until_caught_up))
+        failed = _errors(made.status()) if until_caught_up else []
     except StateError as error:
         raise CliError(f"{_sentence(str(error))}.") from None
     except OSError as error:
         raise CliError(f"The progress cannot be saved: {error}.") from None
     finally:
         directory.release()
+    if failed:
+        words = f"{len(failed)} topics or groups are not copied:"
+        raise CliError("\n".join([words, *failed, "Repeat the command to continue."]))
     return Exit.DONE
 
 
@@ -209,6 +214,17 @@ class _Shown:
 def _first_error(status: dict[str, Any]) -> str:
     rows = (*status["topics"], *status["groups"])
     return next((row["error"] for row in rows if row["error"]), "")
+
+
+def _errors(status: dict[str, Any]) -> list[str]:
+    """Return a line for each topic and group with a failure."""
+    kinds = (("topic", status["topics"]), ("group", status["groups"]))
+    return [
+        f"{kind.title()} {row[kind]}: {row['error']}"
+        for kind, rows in kinds
+        for row in rows
+        if row["error"]
+    ]
 
 
 @mirror.command()

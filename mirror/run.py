@@ -103,7 +103,11 @@ class Mirror:
     async def run(
         self, stopped: asyncio.Event, show: Callable[[dict[str, Any]], None], *, once: bool
     ) -> None:
-        """Mirror until `stopped`, or with `once` until everything is copied and groups follow."""
+        """Mirror until `stopped`, or with `once` until everything is copied and groups follow.
+
+        With `once`, a queue, topic or group that fails does not stop the others; `status` tells why
+        each has failed.
+        """
         loop = asyncio.get_running_loop()
         listed = -GROUPS_S
         try:
@@ -123,7 +127,7 @@ class Mirror:
             self._target.close()
 
     async def _round(self, *, lists: bool) -> int:
-        """Copy for a turn of each queue; return what is left."""
+        """Copy for a turn of each queue; return what is left, without what is refused."""
         now = asyncio.get_running_loop().time()
         self._failed = {name: row for name, row in self._failed.items() if row[1] > now}
         try:
@@ -139,7 +143,7 @@ class Mirror:
                 logger.warning("mirror.failed reason=%s", error)
             self.error = str(error)
         queues = [*self._copies.values(), *self._retries.values()]
-        return sum(copy.lag for copy in queues)
+        return sum(copy.lag for copy in queues if not copy.error)
 
     async def _list(self) -> None:
         """Learn brokers, topics and groups; create what the target lacks."""

@@ -95,22 +95,17 @@ def _moves(
 
 
 def carry_out(groups: BrokerGroups, request: v1.ResetOffsetsRequest, moves: Sequence[Move]) -> None:
-    """Set the queues one after another. Raises CliError with the commands for those left."""
-    left: list[Move] = []
-    reason: CliError | None = None
-    failed: set[str] = set()
+    """Set the queues one after another; one that fails does not stop the others. Raises CliError
+    with the reason and the command of each that is left."""
+    left: list[str] = []
     for move in moves:
-        if move.broker in failed:
-            left.append(move)
-            continue
         outcome = _set(groups, request, move)
         if outcome.error is not None:
-            failed.add(move.broker)
-            left.append(move)
-            reason = outcome.error
-    if reason is not None:
-        lines = [f"{reason}\n{len(left)} of {len(moves)} queues are not reset. To finish, run:"]
-        raise CliError("\n".join([*lines, *(_command(request, move.change) for move in left)]))
+            left.append(f"{move.change.broker} queue {move.change.queue_id}: {outcome.error}")
+            left.append(_command(request, move.change))
+    if left:
+        words = f"{len(left) // 2} of {len(moves)} queues are not reset. To finish, run:"
+        raise CliError("\n".join([words, *left]))
 
 
 def _set(

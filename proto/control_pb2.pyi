@@ -178,6 +178,8 @@ class GroupConfig(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     LITE_SINCE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     orderly: _builtins.bool
     max_attempts: _builtins.int
@@ -187,6 +189,9 @@ class GroupConfig(_message.Message):
     retry_queues: _builtins.int
     lite_since: _builtins.int
     """Log offset at which the group subscribed to every lite topic of its parent; absent: it has not"""
+    since: _builtins.int
+    """Log offset and wall time, ms, of its creation; 0: unknown"""
+    since_ms: _builtins.int
     @_builtins.property
     def retry(self) -> Global___GroupRetry: ...
     @_builtins.property
@@ -203,10 +208,12 @@ class GroupConfig(_message.Message):
         retry: Global___GroupRetry | None = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         lite_since: _builtins.int | None = ...,
+        since: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "lite_since", b"lite_since", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "attributes", b"attributes", "consume_enable", b"consume_enable", "consume_from_min", b"consume_from_min", "lite_since", b"lite_since", "max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since", "attributes", b"attributes", "consume_enable", b"consume_enable", "consume_from_min", b"consume_from_min", "lite_since", b"lite_since", "max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues", "since", b"since", "since_ms", b"since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__lite_since: _TypeAlias = _typing.Literal["lite_since"]  # noqa: Y015
     _WhichOneofArgType__lite_since: _TypeAlias = _typing.Literal["_lite_since", b"_lite_since"]  # noqa: Y015
@@ -403,6 +410,7 @@ class MetaSnapshot(_message.Message):
     USERS_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
+    DELETED_GROUPS_FIELD_NUMBER: _builtins.int
     part_index: _builtins.int
     """from 0"""
     part_count: _builtins.int
@@ -417,6 +425,8 @@ class MetaSnapshot(_message.Message):
     def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserConfig]: ...
     @_builtins.property
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaConfig]: ...
+    @_builtins.property
+    def deleted_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeletedGroup]: ...
     def __init__(
         self,
         *,
@@ -428,14 +438,40 @@ class MetaSnapshot(_message.Message):
         users: _abc.Iterable[Global___UserConfig] | None = ...,
         quotas: _abc.Iterable[Global___QuotaConfig] | None = ...,
         drained: _builtins.bool = ...,
+        deleted_groups: _abc.Iterable[Global___DeletedGroup] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drained", b"drained", "groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_groups", b"deleted_groups", "drained", b"drained", "groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MetaSnapshot: _TypeAlias = MetaSnapshot  # noqa: Y015
+
+@_typing.final
+class DeletedGroup(_message.Message):
+    """A deleted group that clients do not create again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STAYS_DELETED_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    stays_deleted_ms: _builtins.int
+    """from the record's store time"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        stays_deleted_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "stays_deleted_ms", b"stays_deleted_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletedGroup: _TypeAlias = DeletedGroup  # noqa: Y015
 
 @_typing.final
 class EpochStart(_message.Message):

@@ -1,11 +1,12 @@
 """JSON as Java's fastjson writes it: maps whose keys are numbers or objects, without quotes.
 
-RocketMQ writes `{0:"10.0.0.1:10911"}` for a map from broker ids, and `{{"brokerName":"b",
-"queueId":0,"topic":"T"}:5}` for a map from queues. Pure. Such keys are `int` and `QueueKey` in
+RocketMQ writes `{0:"10.0.0.1:10911"}` for a map from broker ids, and a map from queues with keys
+like `{"brokerName":"b","queueId":0,"topic":"T"}`. Pure. Such keys are `int` and `QueueKey` in
 Python; all other values are those of the module `json`. Standard JSON is read by that module.
-fastjson also reads names without quotes and texts in single quotes, and converts values to the type
-that it needs: so do `loads` and `as_int`, `as_text`, `as_bool`, `as_enum`, because clients in other
-languages write numbers as texts and enums as numbers.
+fastjson also reads names without quotes, texts in single quotes, comments, a comma before the end
+of an object, `+1` and `1L`, and converts values to the type that it needs: so do `loads` and
+`as_int`, `as_text`, `as_bool`, `as_enum`, because clients in other languages write numbers as texts
+and enums as numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from typing import Any, NamedTuple
 #: Documents of RocketMQ have at most five levels.
 NESTING_MAX = 32
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?([eE][-+]?\d{1,4})?")
+#: Space and comments.
+_SPACE = re.compile(r"(?:[ \t\r\n]+|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
+#: With a sign, and the suffix of a Java long.
+_NUMBER = re.compile(r"[-+]?\d{1,300}(\.\d{1,300})?([eE][-+]?\d{1,4})?")
+_LONG = "L"
 _WORDS = {"true": True, "false": False, "null": None}
 _WORD = re.compile("true|false|null")
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,254}")
@@ -120,6 +124,8 @@ class _Reader:
         while self.text[self.at] != "}":
             if found:
                 self._skip(",")
+                if self.text[self.at] == "}":
+                    break
             key = self._key(level)
             self._skip(":")
             found[key] = self.value(level + 1)
@@ -174,7 +180,8 @@ class _Reader:
         found = _NUMBER.match(self.text, self.at)
         if found is None:
             raise BareJsonError(f"not JSON at position {self.at}")
-        self._skip(found[0])
+        is_long = self.text.startswith(_LONG, found.end()) and not (found[1] or found[2])
+        self._skip(found[0] + _LONG * is_long)
         value = float(found[0]) if found[1] or found[2] else int(found[0])
         if value in (inf, -inf):
             raise BareJsonError(f"a number is too large: {found[0][:20]}")
@@ -223,8 +230,9 @@ def as_bool(value: Any) -> bool | None:
 
 
 def as_enum(value: Any, names: Sequence[str]) -> str:
-    """Return the name of an enum's value, given as name or ordinal; "" for anything else."""
+    """Return the name of an enum's value, given as name, in any case, or as ordinal; "" for
+    anything else."""
     if isinstance(value, str) and not value.isdecimal():
-        return value
+        return next((name for name in names if name.lower() == value.lower()), "")
     at = as_int(value)
     return names[at] if at is not None and 0 <= at < len(names) else ""

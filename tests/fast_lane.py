@@ -34,10 +34,10 @@ LEFT_OUT = {
         stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
         transaction_records transaction_restart trouble_that_passes wire_messages
-        clock_model clock_steps leaks
+        clock_model clock_steps leaks recalled_numbers incarnation_model after_failover
     """,
     "cli": """
-        admin_commands auth_commands backup backup_users bench broker_groups commands
+        acts_over_many admin_commands auth_commands backup backup_users bench broker_groups commands
         connect consume contexts definitions fork_server ha installation local_cluster proxy
         redrive refused_start released_store store_commands store_retention top up up_controller
         up_groups up_remoting

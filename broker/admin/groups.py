@@ -8,7 +8,6 @@ its offsets.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from functools import partial
 from heapq import nsmallest
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..lite.names import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue
+from ..lite.names import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue, is_wildcard
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
@@ -78,13 +77,16 @@ class GroupAdmin:
         self._waiting = waiting
         self._deliveries = deliveries
 
-    def create(
+    async def create(
         self, request: v1.CreateGroupRequest, ctx: RequestContext
-    ) -> asyncio.Future[v1.CreateGroupResponse] | v1.CreateGroupResponse:
+    ) -> v1.CreateGroupResponse:
         """Create a group, or change it to the requested settings."""
         check_group(request.name)
         metadata = self._metadata
         known = metadata.group(request.name)
+        if known is not None:
+            await self._check_waiting(known, _wanted(request, known))
+            known = metadata.group(request.name)
         if known is None and request.must_exist:
             raise _unknown(request.name)
         group = _wanted(request, known)
@@ -100,32 +102,39 @@ class GroupAdmin:
             return answer
         metadata.check_group_limit(group.name)
         self._changes.check_writable()
-        if known is not None:
-            self._check_waiting(known, group)
         if request.dry_run:
             return answer
         write = partial(self._meta_log.write_group, group)
         if is_new:
-            return self._changes.create(write, answer, what="consumer_group", system=False)
-        return self._changes.when_durable(write(), answer)
+            made = self._changes.create(write, answer, what="consumer_group", system=False)
+            answer.group.CopyFrom(group_message(group))  # with its place in the log
+            return await made
+        return await self._changes.when_durable(write(), answer)
 
-    def _check_waiting(self, before: Group, after: Group) -> None:
+    async def _check_waiting(self, before: Group, after: Group) -> None:
         """Raise FORBIDDEN if messages wait where the group would no longer look."""
         becomes_ordered = after.orderly and not before.orderly
         binds_other = bound_topic(before) not in ("", bound_topic(after))
-        if not becomes_ordered and not binds_other:
+        names_topics = is_wildcard(before) and not is_wildcard(after)
+        if not (becomes_ordered or binds_other or names_topics):
             return
-        retries = waiting = 0
+        slices = Slices(self._clock)
+        retries = waiting = unread = 0
         for _, row in self._progress.all_group_queues((before.name,)):
             retries += row.lag if row.retry else 0
-            waiting += row.lag if is_lite_queue(row.topic) else 0
+            if is_lite_queue(row.topic):
+                waiting += row.lag
+                unread += 0 if self._progress.has_read(before.name, row.topic) else row.lag
+            await slices.pause()
         if becomes_ordered and retries:
             raise WireError(
                 v2.FORBIDDEN,
                 f"{retries} messages of group {before.name} wait for a retry, which an ordered "
                 "group does not read: consume them first",
             )
-        if binds_other and waiting:
+        if not binds_other:
+            waiting = unread if names_topics else 0
+        if waiting:
             raise WireError(
                 v2.FORBIDDEN,
                 f"{waiting} messages wait for group {before.name} on lite topics of "
@@ -266,6 +275,8 @@ def _wanted(request: v1.CreateGroupRequest, known: Group | None) -> Group:
         attributes,
         extra,
         base.lite_since if _same_lite_topics(base.attributes, attributes) else -1,
+        base.since,
+        base.since_ms,
     )
 
 

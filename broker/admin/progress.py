@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..clients.connected import member_of
+from ..lite.names import bound_topic, parse_queue
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import queue_topics
 from ..slices import Slices
@@ -65,7 +66,8 @@ class ConsumerProgress:
         self, groups: Container[str] | None = None
     ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
         """Group and queue of every topic that was ever consumed, by the named groups or by all, and
-        of the retry topics beside it. Offsets may change between two steps."""
+        of the retry topics beside it; and of the lite topics that wildcard groups are to read.
+        Offsets may change between two steps."""
         self._pump.catch_up()
         for topic, group in self._offsets.pairs():
             if groups is not None and group not in groups:
@@ -84,6 +86,25 @@ class ConsumerProgress:
                 if known is not None and (name, group) not in self._offsets:
                     for queue_id in range(known.read_queues):
                         yield group, self.queue_row(name, group, queue_id, NOT_CONSUMED)
+        yield from self._unread_lite_queues(groups)
+
+    def _unread_lite_queues(
+        self, groups: Container[str] | None
+    ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
+        """The lite topics that wildcard groups have not read yet."""
+        wildcard = [
+            (known.name, parent, known.lite_since)
+            for known in self._metadata.groups.values()
+            if known.lite_since >= 0
+            and (groups is None or known.name in groups)
+            and (parent := bound_topic(known))
+        ]
+        for queue in self._store.lmqs() if wildcard else ():
+            lite = parse_queue(queue)
+            for group, parent, since in wildcard:
+                if lite is not None and lite[0] == parent and (queue, group) not in self._offsets:
+                    start = self._store.offset_by_position(queue, 0, since)
+                    yield group, self.queue_row(queue, group, 0, start)
 
     async def group_queues(
         self, group: str, topic: str = "", rows_max: int = ROWS_MAX
@@ -160,6 +181,10 @@ class ConsumerProgress:
     def clients_of(self, group: str) -> list[Client]:
         """Its consumers of the gRPC protocol that were heard of lately."""
         return [client for client in self._alive() if client.group == group]
+
+    def has_read(self, group: str, topic: str) -> bool:
+        """Return whether the group has an offset on the topic."""
+        return (topic, group) in self._offsets
 
     def members_of(self, group: str) -> list[v1.GroupClient]:
         """Its consumers of both protocols."""

@@ -17,6 +17,7 @@ from ..pop.group import PopGroup
 from ..pop.retry import queue_topics
 
 if TYPE_CHECKING:
+    from ..delay.timer_service import TimerService
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..pop.receive import PopService
@@ -70,10 +71,13 @@ def _pairs(metadata: Metadata, name: str) -> list[tuple[str, str]]:
 class Removal:
     """Removes the state that depends on a deleted topic or group; runs on every replica."""
 
-    def __init__(self, metadata: Metadata, offsets: ConsumerOffsets, pop: PopService) -> None:
+    def __init__(
+        self, metadata: Metadata, offsets: ConsumerOffsets, pop: PopService, timers: TimerService
+    ) -> None:
         self._metadata = metadata
         self._offsets = offsets
         self._pop = pop
+        self._timers = timers
 
     def rewind_to_unacknowledged(self, group: Group) -> None:
         """Set a group's offsets back to its first message in flight.
@@ -91,7 +95,8 @@ class Removal:
                     self._offsets.commit(queue.topic, group.name, queue.queue_id, first)
 
     def topic_removed(self, topic: str) -> None:
-        """A topic was deleted: drop its pop state and its offsets."""
+        """A topic was deleted: drop its pop state, its offsets, and the number of its timers."""
+        self._timers.topic_removed(topic)
         self._pop.forget(topic=topic)
         self._offsets.forget_topic(topic)
 

@@ -34,11 +34,14 @@ class WaitingMessages:
 
     async def count(self, topics: Collection[str]) -> int:
         """Return how many messages wait for these topics."""
+        await self._timers.settle()
         slices = Slices(self._clock)
-        halves = self._transactions.table.waiting()
         found = 0
         for topic in topics:
-            found += self._timers.waiting(topic) + halves.get(topic, 0)
+            found += self._timers.waiting(topic)
+            await slices.pause()
+        for half in self._transactions.table:
+            found += half.topic in topics and self._transactions.is_open(half)
             await slices.pause()
         for number in self._levels.waiting(topics):
             found += number

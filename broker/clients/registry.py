@@ -113,6 +113,13 @@ class ClientRegistry:
         client.last_seen_ns = now_ns
         return client
 
+    def consumes(self, client_id: str, group: str) -> None:
+        """Record that a client without settings receives messages of a group: it is a member."""
+        client = self._clients.get(client_id)
+        if client is not None and not client.has_settings:
+            client.client_type = client.client_type or v2.SIMPLE_CONSUMER
+            client.group = group
+
     def attach(self, ctx: RequestContext, stream: CommandStream, now_ns: int) -> Client:
         """Return the client of a stream, with the stream; register it if it was forgotten."""
         client = self.seen(ctx, now_ns)

@@ -143,13 +143,18 @@ class DelayLevels:
         for index, level in enumerate(self._core.levels):
             offset = level.offset
             while (found := self._store.get(SCHEDULE_TOPIC, index, offset, 64)).records:
-                properties = [decode_delivery(stored.data).properties for stored in found.records]
-                yield sum(
-                    property_value(each, b"REAL_TOPIC") in names
-                    or property_value(each, b"RETRY_TOPIC") in names
-                    for each in properties
-                )
+                yield sum(self._waits_for(names, stored) for stored in found.records)
                 offset = found.next_offset
+
+    def _waits_for(self, names: Collection[bytes], stored: StoredRecord) -> bool:
+        """Return whether a message waits for one of the topics, or a retry of it; those of deleted
+        topics of these names do not."""
+        properties = decode_delivery(stored.data).properties
+        topic = property_value(properties, b"REAL_TOPIC")
+        if topic not in names and property_value(properties, b"RETRY_TOPIC") not in names:
+            return False
+        name = topic.decode("utf-8", "replace")
+        return not is_left_over(self._metadata, name, properties, stored.physical_offset)
 
     # -- turns --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ is retried from the same message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...store.format.results import StoredRecord
     from ...store.message_store import MessageStore
     from ...store.timer.unit import TimerUnit
+    from .recalled import Recalled
     from .timer_stats import TimerStats
 
 logger = logging.getLogger(__name__)
@@ -56,11 +57,14 @@ class TimerIntake:
         timers: TimerStore,
         core: TimerCore,
         stats: TimerStats,
+        recalled: Recalled,
+        counts: Callable[[str, int], bool],
         delivered_before: tuple[int, int],
     ) -> None:
-        """`delivered_before` is a queue offset and a time.
+        """`counts` tells by topic and log offset whether a message counts as waiting.
 
-        Another leader has delivered the messages below both.
+        `delivered_before` is a queue offset and a time. Another leader has delivered the messages
+        below both.
         """
         self._clock = clock
         self._store = store
@@ -68,6 +72,8 @@ class TimerIntake:
         self._timers = timers
         self._core = core
         self._stats = stats
+        self._recalled = recalled
+        self._counts = counts
         self._delivered_before = delivered_before
         self._reading: Iterator[TimerUnit] | None = None
         self._reading_slot = 0
@@ -216,8 +222,9 @@ class TimerIntake:
             return
         where = slot_for(out_ms, write_ms, self._config)
         assert where is not None
-        if not cancelled:
+        if not cancelled and self._counts(topic, stored.physical_offset):
             timers.metrics.add(topic, 1, now_ms)
+        self._recalled.arrived(where.slot_ms, cancels=bool(cancelled), rolled=where.rolled)
         if core.is_open(where.slot_ms):
             if cancelled and not where.rolled:
                 core.cancel(where.slot_ms, cancelled)

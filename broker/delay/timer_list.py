@@ -62,11 +62,12 @@ class TimerList:
         """Return waiting messages by slot, and the numbers that are due. Raises WireError."""
         answer = v1.ListTimersResponse(code=v2.OK, message="OK", next_slot_ms=request.slot_ms)
         try:
+            await self._timers.settle()
             files, open_ms = self._unread()
             begin_ms = max(request.begin_ms, open_ms)
             bounds = _checked(request.bounds_ms, begin_ms)
             if bounds:
-                answer.due.extend(files.wheel.count(begin_ms, bounds))
+                answer.due.extend(self._timers.due(begin_ms, bounds))
             if request.count <= 0:
                 return answer
             for _ in range(_TURNS_MAX):
@@ -130,7 +131,7 @@ class TimerList:
         """Return the messages of a slot that are due in the requested time and not recalled, the
         oldest first."""
         recalls = [unit for unit in units if unit.cancels and not unit.rolled]
-        cancelled = files.cancelled_keys(recalls)
+        cancelled = files.cancelled_keys(recalls) | self._timers.recalled_elsewhere
         topic, found = request.topic, []
         for unit in reversed(units):
             if unit.cancels or (slot_ms < request.begin_ms and not unit.rolled):

@@ -30,6 +30,7 @@ from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, is_left_over, number, own_queue
+from .recalled import Recalled
 from .timer_core import Timed, TimerCore
 from .timer_dedup import TimerDedup
 from .timer_intake import TimerIntake
@@ -50,10 +51,14 @@ logger = logging.getLogger(__name__)
 SLICE_NS = 2_000_000
 #: Messages delivered by one append: about half a millisecond.
 BATCH = 32
+#: Turns of a question for numbers: two seconds, or a million messages beside recalled ones.
+_TURNS_MAX = 1_000
 _RETRY_NS = 500_000_000
 #: With synchronous replication the end of the log may take seconds to become visible.
 _VISIBLE_NS = 20_000_000
 _FAR_MS = 1 << 62
+#: Behind every log offset.
+_NEVER = 1 << 62
 #: Longest pause: after it a changed wall clock is noticed.
 _POLL_S = 0.5
 _NS_PER_S = 1_000_000_000
@@ -94,6 +99,7 @@ class TimerService:
         self._core = TimerCore(0, 0)
         self._intake: TimerIntake | None = None
         self._saver: TimerSaver | None = None
+        self._recalled: Recalled | None = None
         self._dedup: TimerDedup | None = None
         self._turn_handle: asyncio.Handle | None = None
         self._running = False
@@ -125,7 +131,7 @@ class TimerService:
         Raises StoreError, ConfigFileError or OSError if the files cannot be used.
         """
         timers, now_ms = self._new_files(), self._clock.wall_ms()
-        self._start(timers, timers.recover(now_ms), now_ms)
+        self._start(timers, timers.recover(now_ms, self._since_of), now_ms)
 
     def promote(self) -> Coroutine[Any, Any, bool]:
         """Recover the files on a thread and start to deliver: with millions of messages it takes
@@ -138,7 +144,7 @@ class TimerService:
 
     async def _promote(self) -> bool:
         timers, now_ms = self._new_files(), self._clock.wall_ms()
-        self._recovering = self._loop.run_in_executor(None, timers.recover, now_ms)
+        self._recovering = self._loop.run_in_executor(None, timers.recover, now_ms, self._since_of)
         try:
             report = await self._recovering
         finally:
@@ -156,18 +162,30 @@ class TimerService:
         """Start to deliver from recovered files."""
         store = self._store
         replicated = self._replicated_progress()
-        # Without messages there is nothing to read again.
-        empty = not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        # Without messages there is nothing to read again. After a kill the queue may lack some.
+        empty = report.newest < 0 and not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         read_ms = now_ms if empty else max(report.read_ms, replicated[1])
         core = TimerCore(read_ms, report.queue_offset, self._config.timer_precision_ms)
         self._timers, self._core = timers, core
-        self.stats.timing = timers.metrics
+        if report.waiting is not None:
+            for topic in timers.metrics.counts().keys() | report.waiting.keys():
+                timers.metrics.set(topic, report.waiting[topic], now_ms)
+        self._recalled = Recalled(
+            clock=self._clock,
+            store=store,
+            timers=timers,
+            core=core,
+            counts=self._counts,
+            slots=report.recalled_slots,
+        )
         self._intake = TimerIntake(
             clock=self._clock,
             store=store,
             timers=timers,
             core=core,
             stats=self.stats,
+            recalled=self._recalled,
+            counts=self._counts,
             delivered_before=replicated,
         )
         begin_ms = min(read_ms, self._stored_ms(report.queue_offset))
@@ -233,7 +251,7 @@ class TimerService:
             return
         self._saver.finish()
         self._timers.close()
-        self._timers = self._intake = self._saver = None
+        self._timers = self._intake = self._saver = self._recalled = None
         self._core = TimerCore(0, 0)  # it answers that no slot is read, until the next recovery
 
     # -- state for other parts ----------------------------------------------------------------
@@ -263,9 +281,43 @@ class TimerService:
                 self._retry_later(str(error))
 
     def waiting(self, topic: str) -> int:
-        """Return the number of messages for a topic in the wheel, recalled ones included."""
-        self._enqueue_now()
+        """Return the number of messages for a topic in the wheel; await `settle` before."""
         return max(0, self._timers.metrics.count(topic)) if self._timers is not None else 0
+
+    def waiting_by_topic(self) -> dict[str, int]:
+        """Return the number of messages in the wheel, by topic; await `settle` before."""
+        counts = self._timers.metrics.counts() if self._timers is not None else {}
+        return {topic: max(number, 0) for topic, number in counts.items()}
+
+    async def settle(self) -> None:
+        """Make the numbers true: enqueue what has arrived, and take out what was recalled, in
+        turns of a few milliseconds."""
+        for _ in range(_TURNS_MAX):
+            self._enqueue_now()
+            recalled = self._recalled
+            if recalled is None or recalled.settle(self._clock.steady_ns() + SLICE_NS):
+                return
+            await asyncio.sleep(0)
+
+    def topic_removed(self, topic: str) -> None:
+        """A topic was deleted: what waits for it does not count any more."""
+        if self._timers is not None and self._recalled is not None:
+            self._recalled.forget(topic)
+            self._timers.metrics.set(topic, 0, self._clock.wall_ms())
+
+    def _counts(self, topic: str, physical_offset: int) -> bool:
+        """Return whether the message is one of the topic that has this name now."""
+        return physical_offset >= self._since_of(topic)
+
+    def _since_of(self, topic: str) -> int:
+        """Return the log offset from which on messages count for the topic."""
+        known = self._metadata.topic(topic)
+        return _NEVER if known is None else known.since
+
+    @property
+    def recalled_elsewhere(self) -> frozenset[str]:
+        """The recalls whose message lies in another slot than they do."""
+        return self._recalled.elsewhere if self._recalled is not None else frozenset()
 
     def unread(self) -> tuple[TimerStore, int] | None:
         """Enqueue what has arrived; return the files, and the time of the first slot that is not
@@ -299,10 +351,15 @@ class TimerService:
 
     def due_within(self, bounds_s: Sequence[int]) -> list[int]:
         """Return the number of messages in the wheel that are due within each of the seconds."""
-        if self._timers is None:
-            return [0 for _ in bounds_s]
         now_ms = self._core.floor(self._clock.wall_ms())
-        return self._timers.wheel.count(now_ms, [now_ms + 1000 * bound for bound in bounds_s])
+        return self.due(now_ms, [now_ms + 1000 * bound for bound in bounds_s])
+
+    def due(self, begin_ms: int, bounds_ms: Sequence[int]) -> list[int]:
+        """Return the number of messages in the wheel that are due from `begin_ms` up to each of the
+        bounds, which ascend and lie within a week; await `settle` before."""
+        if self._recalled is None:
+            return [0 for _ in bounds_ms]
+        return self._recalled.due(begin_ms, bounds_ms)
 
     @property
     def dequeue_latency_ms(self) -> int:
@@ -423,7 +480,7 @@ class TimerService:
             now_ms = clock.wall_ms()
             due, dropped = core.take(now_ms, BATCH)
             for timed in dropped:
-                self._count(timed, now_ms)
+                self._count(timed, now_ms, recalled=True)
             if due:
                 try:
                     if not dedup.prepare(due, stop_ns):
@@ -465,10 +522,16 @@ class TimerService:
             self._core.give_back(refused)
             self._retry_later("the log accepts no records now")
 
-    def _count(self, timed: Timed, now_ms: int) -> None:
-        if self._timers is not None and timed.number < 0:
-            self._timers.metrics.add(timed.topic, -1, now_ms)
+    def _count(self, timed: Timed, now_ms: int, *, recalled: bool = False) -> None:
         self.stats.dequeued(timed.topic)
+        if self._timers is None or self._recalled is None or timed.number >= 0:
+            return
+        if timed.rolled:
+            self._recalled.rolled(timed)
+        if self._counts(timed.topic, timed.physical_offset) and (
+            not recalled or self._recalled.dropped(timed)
+        ):
+            self._timers.metrics.add(timed.topic, -1, now_ms)
 
     def _undeliverable(self, timed: Timed, status: PutStatus) -> None:
         self.stats.undeliverable += 1

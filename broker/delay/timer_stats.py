@@ -5,14 +5,9 @@ In memory, except the number of waiting messages by topic, which `config/timerme
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct, field
 
 from ...front.metrics.families import Buckets
-
-if TYPE_CHECKING:
-    from ...store.timer.metrics import TimerMetrics
 
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
@@ -34,7 +29,6 @@ class TimerStats(Struct):
     undeliverable: int = 0
     #: A flush failed: the progress on disk does not move, and a restart repeats messages.
     broken: bool = False
-    timing: TimerMetrics | None = None
 
     def enqueued(self, topic: str, ahead_ms: int) -> None:
         """Count a message that was put into the wheel or was due already."""

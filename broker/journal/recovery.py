@@ -92,12 +92,15 @@ class ReviveReader:
         journal: PopJournal,
         revive_topic: str,
         committed: Callable[[str, int], int | None],
+        is_left_over: Callable[[str, int], bool],
     ) -> None:
-        """`committed` returns the consumer offset of the revive group for a topic and queue."""
+        """`committed` returns the consumer offset of the revive group for a topic and queue,
+        `is_left_over` by group and log offset whether a record belongs to a deleted group."""
         self._log = log
         self._journal = journal
         self._topic = revive_topic
         self._committed = committed
+        self._is_left_over = is_left_over
         self._timer = _Source(TIMER_TOPIC, TIMER_QUEUE)
         self._revive: dict[int, _Source] = {}
         #: Store time of the last record read: less than before where the clock was set back.
@@ -231,6 +234,8 @@ class ReviveReader:
         journal = self._journal
         if isinstance(record, AckRecord):
             journal.read_ack(record, stored.store_timestamp_ms)
+            return
+        if self._is_left_over(record.key.group, physical):
             return
         if source is self._timer:
             revive_queue = whole_number(property_value(stored.properties, _REAL_QUEUE)) or 0

@@ -278,7 +278,13 @@ class JournalService:
             await asyncio.sleep(0)
 
     def _new_reader(self) -> ReviveReader:
-        reader = ReviveReader(self._store, self.core, self.topic, self._committed)
+        reader = ReviveReader(
+            self._store,
+            self.core,
+            self.topic,
+            self._committed,
+            self._metadata.is_of_deleted_group,
+        )
         reader.watch(self._revive_queues())
         return reader
 

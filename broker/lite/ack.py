@@ -198,6 +198,9 @@ class LiteAcks:
         handle = decode_handle(text)
         if handle is None or handle.broker != self._broker_name or handle.key != QUEUE:
             raise WireError(*_INVALID)
+        group = self._metadata.group(request.group.name)
+        if group is not None and group.is_younger(handle.pop_ms, self._clock.forward_ms()):
+            raise WireError(*_INVALID)
         lite = lite or self._lite_of(handle)
         queue = queue_of(request.topic.name, lite)
         # A follower may not have the message yet that the leader delivered.

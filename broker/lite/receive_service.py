@@ -54,9 +54,11 @@ class ReceiveService:
         self._clients.seen(ctx, now_ns)
         self._pump.catch_up()
         lite = self._lite
-        if lite.takes(request.group.name, ctx.client_id):
-            return lite.receiving.receive(request, ctx, now_ns)
-        return self._pop.receive(request, ctx, now_ns)
+        is_lite = lite.takes(request.group.name, ctx.client_id)
+        receive = lite.receiving.receive if is_lite else self._pop.receive
+        answer = receive(request, ctx, now_ns)
+        self._clients.consumes(ctx.client_id, request.group.name)
+        return answer
 
     @property
     def waiting(self) -> int:

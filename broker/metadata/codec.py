@@ -8,7 +8,7 @@ stay in the files of their directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
@@ -66,6 +66,8 @@ def group_message(group: Group) -> v1.GroupConfig:
         retry=_retry_message(group),
         attributes=group.attributes,
         lite_since=group.lite_since if group.lite_since >= 0 else None,
+        since=group.since,
+        since_ms=group.since_ms,
     )
 
 
@@ -86,6 +88,8 @@ def group_of(message: v1.GroupConfig) -> Group:
         dict(message.attributes),
         extra,
         message.lite_since if message.HasField("lite_since") else -1,
+        message.since,
+        message.since_ms,
     )
 
 
@@ -180,13 +184,17 @@ def snapshot_parts(
     users: Iterable[User],
     quotas: Iterable[Quota],
     *,
+    deleted_groups: Mapping[str, int],
     drained: bool = False,
     part_bytes: int = PART_BYTES,
 ) -> list[v1.MetaSnapshot]:
-    """Return all topics, groups, users and quotas of a version in one or more parts."""
+    """Return all topics, groups, users and quotas of a version in one or more parts.
+
+    `deleted_groups`: how long each stays deleted, ms.
+    """
     parts = [v1.MetaSnapshot(version=version, drained=drained)]
     size = 0
-    for item in _messages(topics, groups, users, quotas):
+    for item in _messages(topics, groups, users, quotas, deleted_groups):
         item_size = item.ByteSize()
         if size and size + item_size > part_bytes:
             parts.append(v1.MetaSnapshot(version=version))
@@ -198,6 +206,8 @@ def snapshot_parts(
             parts[-1].groups.append(item)
         elif isinstance(item, v1.UserConfig):
             parts[-1].users.append(item)
+        elif isinstance(item, v1.DeletedGroup):
+            parts[-1].deleted_groups.append(item)
         else:
             parts[-1].quotas.append(item)
     for index, part in enumerate(parts):
@@ -211,11 +221,14 @@ def _messages(
     groups: Iterable[Group],
     users: Iterable[User],
     quotas: Iterable[Quota],
-) -> Iterator[v1.TopicConfig | v1.GroupConfig | v1.UserConfig | v1.QuotaConfig]:
+    deleted_groups: Mapping[str, int],
+) -> Iterator[v1.TopicConfig | v1.GroupConfig | v1.UserConfig | v1.QuotaConfig | v1.DeletedGroup]:
     yield from (topic_message(topic) for topic in topics)
     yield from (group_message(group) for group in groups)
     yield from (user_message(user, with_secret=True) for user in users)
     yield from map(quota_message, quotas)
+    for name, rest_ms in deleted_groups.items():
+        yield v1.DeletedGroup(name=name, stays_deleted_ms=rest_ms)
 
 
 class Assembly(Struct):

@@ -125,6 +125,14 @@ class MetaLog:
 
     def write_group(self, group: Group) -> int:
         """Append and apply the creation or change of a group; return the log offset after it."""
+        known = self._metadata.group(group.name)
+        if known is None:
+            group.since, group.since_ms = self._store.appended_end, self._wall_ms()
+        else:
+            group.since, group.since_ms = known.since, known.since_ms
+        return self._write_group(group)
+
+    def _write_group(self, group: Group) -> int:
         end = self._write(v1.MetaChange(group_upsert=group_message(group)))
         self._metadata.put_group(group)
         return end
@@ -237,6 +245,7 @@ class MetaLog:
             self._metadata.groups.values(),
             self._metadata.users.values(),
             self._metadata.quotas.values(),
+            deleted_groups=self._metadata.refused_groups(),
             drained=self._metadata.drained,
             part_bytes=self._part_bytes,
         )
@@ -298,7 +307,7 @@ class MetaLog:
             elif not new_groups:
                 continue
             elif write:
-                self.write_group(group)
+                self._write_group(group)
             else:
                 self._metadata.put_group(group)
 
@@ -323,7 +332,7 @@ class MetaLog:
         elif tag == _TAG_SNAPSHOT:
             parts = self._assembly.add(v1.MetaSnapshot.FromString(record.body))
             if parts is not None:
-                self._apply_snapshot(parts)
+                self._apply_snapshot(parts, record.store_timestamp_ms)
 
     def _apply_change(self, change: v1.MetaChange, stored_ms: int) -> None:
         kind = change.WhichOneof("change")
@@ -342,8 +351,7 @@ class MetaLog:
             self._remove_topic(change.topic_delete)
         elif kind == "group_delete":
             self._remove_group(change.group_delete, change.keep_offsets)
-            passed_ms = max(0, self._wall_ms() - stored_ms)
-            self._metadata.refuse_group(change.group_delete, change.stays_deleted_ms - passed_ms)
+            self._refuse_group(change.group_delete, change.stays_deleted_ms, stored_ms)
         elif kind == "user_upsert":
             self._metadata.put_user(user_of(change.user_upsert))
         elif kind == "user_delete":
@@ -355,7 +363,12 @@ class MetaLog:
         elif kind == "drained":
             self._metadata.drained = change.drained
 
-    def _apply_snapshot(self, parts: list[v1.MetaSnapshot]) -> None:
+    def _refuse_group(self, name: str, stays_ms: int, stored_ms: int) -> None:
+        """Keep a group deleted for the rest of the time that began at `stored_ms`."""
+        passed_ms = max(0, self._wall_ms() - stored_ms)
+        self._metadata.refuse_group(name, stays_ms - passed_ms)
+
+    def _apply_snapshot(self, parts: list[v1.MetaSnapshot], stored_ms: int) -> None:
         version = parts[0].version
         if version <= self.version:
             return
@@ -367,6 +380,8 @@ class MetaLog:
             {quota.subject: quota_of(quota) for part in parts for quota in part.quotas},
         )
         self._metadata.drained = parts[0].drained
+        for group in (group for part in parts for group in part.deleted_groups):
+            self._refuse_group(group.name, group.stays_deleted_ms, stored_ms)
         for topic in self._metadata.topics.values():
             self._hide_old(topic)
 

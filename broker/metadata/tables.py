@@ -130,6 +130,14 @@ class Group(Struct):
     #: Log offset at which the group subscribed to every lite topic of its parent; -1: it has not.
     #: Only the log holds it.
     lite_since: int = -1
+    #: Log offset and wall time of its creation; 0: unknown. Only the log holds them.
+    since: int = 0
+    since_ms: int = 0
+
+    def is_younger(self, pop_ms: int, now_ms: int) -> bool:
+        """Return whether the group was created after a delivery: it was one of a deleted group of
+        this name. While the clock is behind the creation, that is not known."""
+        return pop_ms < self.since_ms <= now_ms
 
     def backoff_ms(self) -> tuple[int, ...]:
         """The delay before each further attempt; the last value repeats."""
@@ -210,6 +218,12 @@ class Metadata:
         topic = self.topics.get(name)
         return topic is not None and physical_offset < topic.since
 
+    def is_of_deleted_group(self, name: str, physical_offset: int) -> bool:
+        """Return whether a record about a group was stored before the group of this name was
+        created."""
+        group = self.groups.get(name)
+        return group is not None and physical_offset < group.since
+
     def group(self, name: str) -> Group | None:
         """Return the consumer group or None."""
         return self.groups.get(name)
@@ -286,6 +300,13 @@ class Metadata:
         if len(self._refused) >= _REFUSED_GROUPS_MAX:
             del self._refused[next(iter(self._refused))]
         self._refused[name] = self._steady_ns() + duration_ms * 1_000_000
+
+    def refused_groups(self) -> dict[str, int]:
+        """Return the deleted groups that clients do not create again, each with the rest of its
+        time, ms."""
+        now_ns = self._steady_ns()
+        rests = {name: (end - now_ns) // 1_000_000 for name, end in self._refused.items()}
+        return {name: rest_ms for name, rest_ms in rests.items() if rest_ms > 0}
 
     def put_user(self, user: User) -> None:
         """Create or replace a user."""

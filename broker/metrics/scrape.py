@@ -117,6 +117,7 @@ class Metrics:
     async def _collect(self) -> tuple[list[Metric], Callable[[], list[Metric]]]:
         """Read all values, those of groups in slices; return the metrics, and what makes those of
         groups."""
+        await self._timers.settle()
         groups, slices = GroupSums(), Slices(self._clock)
         for group, row in self._progress.all_group_queues():
             groups.add(group, row)

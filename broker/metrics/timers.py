@@ -52,12 +52,11 @@ def _positions(timers: TimerService, families: Families) -> list[Metric]:
 
 def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
     stats = timers.stats
-    waiting = stats.timing.counts() if stats.timing is not None else {}
     return [
         families.gauge(
             "rocketmq_timing_messages",
             "Delayed messages that are not due yet, by topic.",
-            [((topic, *_PLACE), number) for topic, number in waiting.items()],
+            [((topic, *_PLACE), number) for topic, number in timers.waiting_by_topic().items()],
             ("topic", *_PLACE_LABELS),
         ),
         *(

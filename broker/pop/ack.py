@@ -359,6 +359,11 @@ class AckService:
             return False
         if known is None or handle.queue_id >= known.read_queues:
             return False
+        if 0 <= handle.physical_offset < known.since:
+            return False  # of a deleted topic
+        group = self._metadata.group(core.group)
+        if group is not None and group.is_younger(handle.pop_ms, self._clock.forward_ms()):
+            return False
         if handle.broker != self._broker_name:
             return False
         if key not in core.queues:

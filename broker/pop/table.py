@@ -122,6 +122,8 @@ class Subscriptions:
         core = sub.core
         self._settle_all(core)
         self._drop_retries(core, sub)
+        # It may still be scheduled: nothing of it is due any more.
+        sub.core = type(core)(core.topic, core.group, self._in_flight_max, self._clock.forward_ms())
         groups = self._topics.get(core.topic)
         if groups is not None and groups.get(core.group) is sub:
             del groups[core.group]

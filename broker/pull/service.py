@@ -160,6 +160,8 @@ class PullService:
             _MessageForm(topic_field(request.message_queue.topic), count, self._runs),
         )
         group = Group(name) if is_tool else consuming_group(self._metadata, name)
+        if not is_tool:
+            self._clients.consumes(ctx.client_id, name)
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
         if pull.offset < 0:
             return self._start_offset(pull, group.name)

@@ -208,6 +208,11 @@ class Transactions:
             askers=self.askers,
         )
 
+    def is_open(self, half: HalfMessage) -> bool:
+        """Return whether a half message waits for the topic that has its topic's name now."""
+        is_left = self._metadata.is_older(half.topic, half.physical)
+        return half.outcome is Outcome.OPEN and not is_left
+
     def _counts(self) -> dict[str, int]:
         return self.table.waiting()
 
@@ -277,7 +282,7 @@ class Transactions:
         past = self._past(ident)
         if past is None:
             raise _unknown("there is no such transaction")
-        return past
+        return past[0]
 
     def end(self, end: End) -> Any:
         """End a transaction of this broker; return an EndTransactionResponse, or a future of one.
@@ -363,21 +368,26 @@ class Transactions:
         raise WireError(v2.INVALID_TRANSACTION_ID, f"the transaction is {known.value} already")
 
     def _past_outcome(self, end: End) -> Outcome | None:
-        """Return the outcome of a transaction that has ended. Raises WireError if none existed."""
-        topic = self._past(end.ident)
-        if topic is None or topic != (end.topic or topic):
+        """Return the outcome of a transaction that has ended. Raises WireError if none existed, or
+        if it may have ended with its topic."""
+        found = self._past(end.ident)
+        if found is None or found[0] != (end.topic or found[0]):
             raise _unknown("there is no such transaction")
-        return self.table.outcome_of(end.ident.offset)
+        outcome = self.table.outcome_of(end.ident.offset)
+        if outcome is None and self._metadata.is_older(*found):
+            raise _unknown("the transaction's topic was deleted")
+        return outcome
 
-    def _past(self, ident: TransactionId) -> str | None:
-        """Return the topic of a transaction that has ended; None if there was none."""
+    def _past(self, ident: TransactionId) -> tuple[str, int] | None:
+        """Return the topic of a transaction that has ended, and the log offset of its half message;
+        None if there was none."""
         records: list[Record] = []
         if 0 <= ident.offset < self.table.first_half:
             records, _ = read_records(self._store, HALF_TOPIC, QUEUE, ident.offset, 1)
         if records and records[0].queue_offset == ident.offset:
             properties = half_properties(records[0].properties)
             if properties.key == ident.key:
-                return properties.topic
+                return properties.topic, records[0].physical_offset
         return None
 
     def _commit(self, half: HalfMessage) -> None:

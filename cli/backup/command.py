@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,14 @@ from ..options import endpoint_option
 from ..store.verify import progress_bar
 from ..times import time_text
 from .files import check_space, new_folder
-from .manifest import Manifest
+from .manifest import MANIFEST, Manifest
 from .restoring import UpDirectory, read_manifest, restore_store, restore_up, total_bytes
 from .restoring import verify as check_files
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _TOKEN_BYTES = 24
+#: Of an incomplete backup: what a repetition adds.
+_MORE = ".more"
 
 
 @click.group()
@@ -38,20 +41,36 @@ def create(folder: Path, endpoint: str) -> None:
 
     The cluster keeps running. DIR appears when it is complete. Its files are readable for their
     owner only: they hold all messages, and the secret keys of users as the log has them, encrypted.
-    The user needs Sub on the cluster, and the rights of `cluster export`.
+    The user needs Sub on the cluster, and the rights of `cluster export`. A broker group that
+    cannot be saved does not stop the others: the exit code is 1, and the same command saves what is
+    left.
 
     \b
     cometmq backup create backups/monday
     """
-    from .saving import log_bytes, save
+    from .saving import add, log_bytes, save
 
-    with new_folder(folder) as home, connect(endpoint) as connection:
+    earlier = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    if earlier is not None and earlier.complete:
+        raise CliError(f"{folder} holds a complete backup: give a new folder.")
+    home = folder if earlier is None else folder / _MORE
+    with connect(endpoint) as connection:
         groups = BrokerGroups(connection, group_names(connection))
-        expected = log_bytes(connection, groups)
-        check_space(home, expected)
-        with _progress("Saving", expected) as progress:
-            manifest = save(connection, groups, home, progress)
+        if earlier is not None:
+            present = {group.broker for group in earlier.groups}
+            groups = groups.among([name for name in groups.names if name not in present])
+            shutil.rmtree(home, ignore_errors=True)
+        with new_folder(home) as temporary:
+            expected = log_bytes(connection, groups)
+            check_space(temporary, expected)
+            with _progress("Saving", expected) as progress:
+                manifest, failed = save(connection, groups, temporary, progress)
+    if earlier is not None:
+        manifest = add(folder, earlier, home, manifest)
     _show(folder, manifest)
+    if failed:
+        words = f"{len(failed)} broker groups are not saved:"
+        raise CliError("\n".join([words, *failed, "Repeat the command to save them, too."]))
 
 
 @backup.command()
@@ -162,6 +181,8 @@ def _show(folder: Path, manifest: Manifest) -> None:
     for group in manifest.groups:
         start, end = group.segments[0].start, group.log_end
         click.echo(f"{group.broker}: log from {start} to {end}, {len(group.segments)} segments")
+    if not manifest.complete:
+        click.echo("It is incomplete: broker groups are missing. Repeat `backup create`.")
 
 
 @contextmanager

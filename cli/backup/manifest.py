@@ -83,6 +83,8 @@ class Manifest:
     users: int
     definitions: SavedFile
     groups: tuple[SavedGroup, ...]
+    #: Whether every broker group of the cluster was saved.
+    complete: bool = True
 
     def files(self) -> dict[PurePosixPath, SavedFile]:
         """Return every other file of the backup, by its path in it."""
@@ -113,6 +115,7 @@ def manifest_of(document: Any) -> Manifest:
         users=_number(document, "users"),
         definitions=_file(document, "definitions"),
         groups=tuple(map(_group, groups)),
+        complete=document.get("complete", True) is True,
     )
     names = [group.broker for group in found.groups]
     if len(set(names)) < len(names):

@@ -44,10 +44,16 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def verify(backup: Path, manifest: Manifest, progress: Progress) -> None:
-    """Compare all files with the manifest. Raises CliError."""
+    """Compare all files with the manifest. Raises CliError with each that differs."""
+    failed = []
     for path, wanted in manifest.files().items():
-        for _ in chunks(backup / path, wanted, progress):
-            pass
+        try:
+            for _ in chunks(backup / path, wanted, progress):
+                pass
+        except CliError as error:
+            failed.append(str(error))
+    if failed:
+        raise CliError("\n".join(failed))
 
 
 def total_bytes(groups: Iterable[SavedGroup]) -> int:

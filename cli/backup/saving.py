@@ -9,12 +9,15 @@ each is the state of its own moment.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
 from ... import __version__
+from ...operations import private_file
 from ...operations.broker_groups import BrokerGroups, answers
 from ...operations.connection import Connection
 from ...operations.errors import CliError
@@ -22,7 +25,7 @@ from ...proto import paths, v1
 from ...store.format.record_layout import BLANK, MAGIC_BLANK
 from ..cluster.definition_files import exported
 from ..yaml import yaml_lines
-from .files import Writer, check_space
+from .files import Writer, check_space, sync_folder
 from .manifest import (
     DEFINITIONS,
     LOG,
@@ -47,38 +50,74 @@ _POLL_S = 0.05
 Progress = Callable[[int], None]
 
 
-def save(connection: Connection, groups: BrokerGroups, home: Path, progress: Progress) -> Manifest:
-    """Write a backup of the groups into an existing empty folder. Raises CliError and OSError."""
-    described = answers(
-        groups.each(paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse)
-    )
-    document = exported(groups)
+def save(
+    connection: Connection, groups: BrokerGroups, home: Path, progress: Progress
+) -> tuple[Manifest, list[str]]:
+    """Write a backup of the groups into an existing empty folder; return also why groups are not in
+    it. One that fails does not stop the others. Raises CliError if none is saved, and OSError."""
+    request = v1.DescribeClusterRequest()
+    outcomes = groups.each(paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse)
+    described = answers(outcomes)
+    failed = [f"{one.broker}: {one.error}" for one in outcomes if one.error is not None]
+    document = exported(groups.among([name for name, _ in described]))
     text = "\n".join(yaml_lines(document)) + "\n"
     definitions = Writer(home / DEFINITIONS)
     definitions.write(text.encode())
     saved_definitions = definitions.close()
     created_ms = time.time_ns() // 1_000_000
-    saved = tuple(_save_group(connection, name, home, progress) for name in groups.names)
+    saved = []
+    for name, _ in described:
+        try:
+            saved.append(_save_group(connection, name, home, progress))
+        except CliError as error:
+            failed.append(f"{name}: {error}")
+            if name:
+                shutil.rmtree(home / name, ignore_errors=True)
+    if not saved:
+        raise CliError("\n".join(["No broker group was saved.", *failed]))
     manifest = Manifest(
         cluster=described[0][1].cluster,
         created_ms=created_ms,
         version=__version__,
         users=len(document["users"]),
         definitions=saved_definitions,
-        groups=saved,
+        groups=tuple(saved),
+        complete=not failed,
     )
     last = Writer(home / MANIFEST)
     last.write(json.dumps(manifest.document(), indent=1).encode())
     last.close()
+    return manifest, failed
+
+
+def add(folder: Path, earlier: Manifest, more: Path, found: Manifest) -> Manifest:
+    """Move the groups of a backup in `more` into an incomplete one; return its new manifest. Raises
+    OSError; a repetition continues."""
+    for group in found.groups:
+        shutil.rmtree(folder / group.broker, ignore_errors=True)
+        (more / group.broker).rename(folder / group.broker)
+    sync_folder(folder)
+    manifest = replace(
+        earlier,
+        users=max(earlier.users, found.users),
+        groups=(*earlier.groups, *found.groups),
+        complete=found.complete,
+    )
+    private_file.replace(folder / MANIFEST, json.dumps(manifest.document(), indent=1))
+    shutil.rmtree(more)
+    sync_folder(folder)
     return manifest
 
 
 def log_bytes(connection: Connection, groups: BrokerGroups) -> int:
-    """Return the bytes that the logs have now. Raises CliError."""
+    """Return the bytes that the logs of the groups that answer have now."""
     total = 0
     for name in groups.names:
         request = v1.LocateLogRequest(broker=name, topics=["\0"])  # no queues
-        answer = connection.call(paths.LOCATE_LOG, request, v1.LocateLogResponse)
+        try:
+            answer = connection.call(paths.LOCATE_LOG, request, v1.LocateLogResponse)
+        except CliError:
+            continue  # `save` reports it
         total += answer.confirm - answer.log_start
     return total
 

@@ -165,12 +165,16 @@ def _set_drained(groups: BrokerGroups, name: str, *, drained: bool) -> None:
 
 
 def _change(groups: BrokerGroups, name: str, topics: Sequence[tuple[str, int]]) -> None:
-    """Set permissions. Raises CliError; a repetition continues."""
+    """Set permissions; one that fails does not stop the others. Raises CliError with each."""
+    failed = []
     for topic, perm in topics:
         request = v1.CreateTopicRequest(name=topic, perm=perm, must_exist=True)
         (done,) = groups.each(paths.CREATE_TOPIC, request, v1.CreateTopicResponse, (name,))
         if done.error is not None:
-            raise CliError(f"Topic {topic}: {done.error} Repeat the command to continue.")
+            failed.append(f"Topic {topic}: {done.error}")
+    if failed:
+        words = f"{len(failed)} of {len(topics)} topics are not changed:"
+        raise CliError("\n".join([words, *failed, "Repeat the command to continue."]))
 
 
 def _left(groups: BrokerGroups, name: str) -> _Left:

@@ -5,7 +5,8 @@
 
 One line of JSON, rewritten with every flush that found a change; the version counts the changes
 (docs/formats/store-format.md, section 12.3; JSON dialect: `format/json_file.py`). A topic stays
-listed when its count is 0. Its loss, or a crash, makes the counts wrong until they are recounted.
+listed when its count is 0. Recalled messages do not count. A start counts the units of the timer
+log, and replaces what a crash or another leader has left here.
 """
 
 from pathlib import Path
@@ -41,6 +42,11 @@ class TimerMetrics:
         count["timeStamp"] = now_ms
         self._version["counter"] += 1
         self._version["timestamp"] = now_ms
+
+    def set(self, topic: str, number: int, now_ms: int) -> None:
+        """Replace the count of a topic, after a recount."""
+        if number != self.count(topic):
+            self.add(topic, number - self.count(topic), now_ms)
 
     def count(self, topic: str) -> int:
         number: int = self._counts.get(topic, {"count": 0})["count"]

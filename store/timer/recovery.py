@@ -24,6 +24,7 @@ log.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -75,6 +76,11 @@ class TimerRecovery:
     queue_offset: int
     #: Where reading slots resumes.
     read_ms: int
+    #: Messages that wait, by topic (by the hash of its name). None: only a part of the timer log
+    #: was walked.
+    waiting: Counter[str] | None
+    #: Slots to read that hold recalls.
+    recalled_slots: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +98,26 @@ def recover(
     config: StoreConfig,
     messages: TimerMessages,
     now_ms: int,
+    *,
+    since_of: Callable[[str], int],
 ) -> TimerRecovery:
-    """Repair as described in the module docstring. Raises OSError."""
+    """Repair as described in the module docstring. `since_of` returns the log offset from which on
+    messages of a topic count. Raises OSError."""
     wheel, log = files.wheel, files.log
     flushed = check.last_timer_log_flush_pos
     read_ms = check.last_read_ms or oldest_read_ms(now_ms, config.timer_precision_ms)
     missing = _begin_missing(files, read_ms, messages)
     if missing:
-        logger.warning(
-            "timer.begin_missing position=%d: the wheel names units before it; the timer files are "
-            "rebuilt from the log, which may deliver messages again.",
-            log.start,
-        )
-        for index, _ in list(wheel.occupied()):
-            wheel.clear(index)
-        log.truncate(log.start)
+        _empty(files)
     begin = log.start
     if files.had_wheel and log.end - log.start > FULL_WALK_BYTES:
         begin = _file_start(log, flushed - log.file_bytes)
-    pending = _Pending(read_ms // wheel.precision_ms, wheel)
+    pending = _Pending(
+        read_ms // wheel.precision_ms,
+        wheel,
+        check,
+        lambda offset: _since(offset, messages, since_of),
+    )
     last: TimerUnit | None = None
     walk = log.walk(begin)
     walked = revised = 0
@@ -148,7 +155,21 @@ def recover(
         newest,
         _queue_offset(last, check, messages, lost=lost > 0 or missing),
         read_ms,
+        pending.waiting if begin == log.start else None,
+        pending.recalled_slots(),
     )
+
+
+def _empty(files: TimerFiles) -> None:
+    """Empty both files: they are rebuilt from the commit log."""
+    logger.warning(
+        "timer.begin_missing position=%d: the wheel names units before it; the timer files are "
+        "rebuilt from the log, which may deliver messages again.",
+        files.log.start,
+    )
+    for index, _ in list(files.wheel.occupied()):
+        files.wheel.clear(index)
+    files.log.truncate(files.log.start)
 
 
 def _begin_missing(files: TimerFiles, read_ms: int, messages: TimerMessages) -> bool:
@@ -171,9 +192,22 @@ def _begin_missing(files: TimerFiles, read_ms: int, messages: TimerMessages) -> 
 class _Pending:
     """The units of slots that are not read yet, and a comparison of the wheel with them."""
 
-    def __init__(self, first_time: int, wheel: TimerWheel) -> None:
+    def __init__(
+        self,
+        first_time: int,
+        wheel: TimerWheel,
+        check: TimerCheckpoint,
+        since: Callable[[int], tuple[str, int]],
+    ) -> None:
+        """`since` returns by log offset the topic of a message, and the log offset from which on
+        its messages count."""
         self._first_time = first_time
         self._wheel = wheel
+        self._check = check
+        self._since = since
+        #: By the hash of a topic's name.
+        self._topics: dict[int, tuple[str, int]] = {}
+        self.waiting: Counter[str] = Counter()
         self._parts: list[NDArray[np.int64]] = []  # time, position, 1 or -1
 
     def add(self, position: int, rows: "NDArray[np.void]") -> None:
@@ -185,6 +219,24 @@ class _Pending:
         counts = np.where(rows["magic"] & DELETE, -1, 1).astype(np.int64)
         later = times >= self._first_time
         self._parts.append(np.column_stack((times, positions, counts))[later])
+        offsets = rows["physical_offset"].astype(np.int64)
+        for end_ms, last in self._check.done:
+            later &= (times * self._wheel.precision_ms >= end_ms) | (offsets > last)
+        later &= counts > 0
+        hashes, offsets = rows["topic_hash"][later], offsets[later]
+        for topic_hash in np.unique(hashes).tolist():
+            of_topic = offsets[hashes == topic_hash]
+            if topic_hash not in self._topics:
+                self._topics[topic_hash] = self._since(int(of_topic[-1]))
+            topic, since = self._topics[topic_hash]
+            if topic:
+                self.waiting[topic] += int((of_topic >= since).sum())
+
+    def recalled_slots(self) -> list[int]:
+        """Return the times of the slots with recalls."""
+        precision_ms = self._wheel.precision_ms
+        times = {int(time) for part in self._parts for time in part[part[:, 2] < 0, 0].tolist()}
+        return [time * precision_ms for time in sorted(times)]
 
     def correct(self, log_start: int) -> None:
         """Write the slots again that differ from their units."""
@@ -248,6 +300,19 @@ def _torn(unit: TimerUnit, messages: TimerMessages) -> bool:
         return True
     topic = record.properties_dict.get(REAL_TOPIC, "")
     return unit.topic_hash != (java_hash(topic) if topic else 0) or unit.size != record.size
+
+
+def _since(
+    physical_offset: int, messages: TimerMessages, since_of: Callable[[str], int]
+) -> tuple[str, int]:
+    """Return the destination of a waiting message ("" if its record cannot be read), and the log
+    offset from which on its messages count."""
+    try:
+        record = decode(messages.record_at(physical_offset))
+    except (OffsetOutOfRangeError, RecordFormatError):
+        return "", 0
+    topic = record.properties_dict.get(REAL_TOPIC, "")
+    return topic, since_of(topic)
 
 
 def oldest_read_ms(now_ms: int, precision_ms: int) -> int:

@@ -156,8 +156,14 @@ def cancellation(key: str, real_topic: str, mark: int) -> str:
     return f"{name}{_MARK_SEPARATOR}{mark:x}" if mark > 0 else f"{name}{_MARK_SEPARATOR}"
 
 
-def is_cancelled(names: Container[str], key: str, real_topic: str) -> bool:
-    """Return whether a cancellation in the same slot names the message with this `recall_key`."""
+def names_of(key: str, real_topic: str) -> tuple[str, str]:
+    """Return the two cancellations that name the message with this `recall_key`: with its mark, and
+    without."""
     unique_key, _, mark = key.partition(_MARK_SEPARATOR)
     name = delete_key(unique_key, real_topic)
-    return name in names or f"{name}{_MARK_SEPARATOR}{mark}" in names
+    return f"{name}{_MARK_SEPARATOR}{mark}", name
+
+
+def is_cancelled(names: Container[str], key: str, real_topic: str) -> bool:
+    """Return whether a cancellation in the same slot names the message with this `recall_key`."""
+    return any(name in names for name in names_of(key, real_topic))

@@ -32,7 +32,7 @@ Limits: one slot is read into memory at once, about 200 bytes per unit.
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -109,8 +109,11 @@ class TimerStore:
 
     # -- life ---------------------------------------------------------------------------------
 
-    def recover(self, now_ms: int) -> TimerRecovery:
+    def recover(
+        self, now_ms: int, since_of: Callable[[str], int] = lambda _topic: 0
+    ) -> TimerRecovery:
         """Load and repair; return where enqueueing and reading resume. The store must be open.
+        `since_of` returns the log offset from which on messages of a topic count.
 
         Raises UnsupportedLayoutError or ConfigFileError (nothing was changed) or OSError.
         """
@@ -124,7 +127,7 @@ class TimerStore:
         if unfinished:
             self._disk.unlink(unfinished)
         flushed = self.check.last_timer_log_flush_pos
-        report = recover(files, self.check, self._config, self._messages, now_ms)
+        report = recover(files, self.check, self._config, self._messages, now_ms, since_of=since_of)
         self.log.mark_unflushed(flushed)
         # Durable now: an emptied slot must not reappear when the log has grown again.
         self.log.sync(self.log.take_dirty())

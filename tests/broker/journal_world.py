@@ -152,7 +152,13 @@ class World:
 
     def read(self, log: SimLog, core: PopJournal, marks: dict[Place, int]) -> ReviveReader:
         """Return a reader that starts at the marks."""
-        reader = ReviveReader(log, core, TOPIC, lambda topic, queue: marks.get((topic, queue)))
+        reader = ReviveReader(
+            log,
+            core,
+            TOPIC,
+            lambda topic, queue: marks.get((topic, queue)),
+            lambda _group, _offset: False,
+        )
         reader.watch(range(REVIVE_QUEUES))
         return reader
 

@@ -60,7 +60,9 @@ async def test_request_level_failures_have_no_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-@pytest.mark.parametrize("gone", ["deleted", "unreadable", "group deleted"])
+@pytest.mark.parametrize(
+    "gone", ["deleted", "unreadable", "group deleted", "created again", "group created again"]
+)
 async def test_handles_are_invalid_when_the_topic_cannot_be_read_any_more(
     tmp_path: Path, orderly: bool, gone: str
 ) -> None:
@@ -70,7 +72,14 @@ async def test_handles_are_invalid_when_the_topic_cannot_be_read_any_more(
         one.group("g", orderly=orderly)
         await one.sent("t", b"a")
         (handle,) = (await one.receive("t", "g")).handles
-        if gone == "deleted":
+        if gone == "created again":
+            one.node.meta_log.delete_topic("t")
+            one.topic("t")
+        elif gone == "group created again":
+            one.advance(1)
+            one.node.meta_log.delete_group("g", keep_offsets=False)
+            one.group("g", orderly=orderly)
+        elif gone == "deleted":
             one.node.meta_log.delete_topic("t")
         elif gone == "unreadable":
             one.node.meta_log.write_topic(Topic("t", 1, 1, perm=PERM_WRITE))
@@ -86,6 +95,8 @@ async def test_handles_are_invalid_when_the_topic_cannot_be_read_any_more(
         with pytest.raises(WireError) as caught:
             one.acks.forward_to_dead_letter_queue(request, one.context())
         assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
+        if gone == "group created again":
+            assert (await one.receive("t", "g")).bodies == [b"a"]
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -98,6 +109,7 @@ async def test_a_handle_of_a_truncated_tail_does_not_consume_the_message_at_its_
     async with desk(tmp_path) as one:
         one.topic("t")
         one.group("g", orderly=orderly)
+        one.node.metadata.groups["g"].since_ms -= 10_000
         await one.sent("t", b"a", b"b")
         fields = (await one.receive("t", "elsewhere")).handles[0].split(" ")
         fields[1] = str(one.node.runtime.clock.wall_ms() - 5_000)  # before this replica led

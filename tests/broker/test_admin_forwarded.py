@@ -34,7 +34,7 @@ async def test_every_command_reaches_the_leader(tmp_path: Path) -> None:
         deleted = await wire.call(paths.DELETE_TOPIC, gone, v1.DeleteTopicResponse)
         assert deleted.code == v2.OK
         ended = await wire.call(
-            paths.DELETE_GROUP, v1.DeleteGroupRequest(name="g"), v1.DeleteGroupResponse
+            paths.DELETE_GROUP, v1.DeleteGroupRequest(name="g", force=True), v1.DeleteGroupResponse
         )
         assert ended.code == v2.OK
         await until(lambda: not any(node.metadata.group("g") for node in nodes))

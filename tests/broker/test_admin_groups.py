@@ -146,6 +146,7 @@ async def test_describe_counts_lag_in_flight_retries_and_dead_letters(tmp_path: 
 async def test_a_deletion_removes_offsets_retries_and_dead_letters(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _consumed_in_part(one)
+        one.node.clients.forget("c@1")  # it has left
         plan = await delete(wire, "g", dry_run=True)
         assert list(plan.topics) == ["%DLQ%g", "%RETRY%g_t"]
         assert (plan.messages, plan.in_flight, plan.clients) == (2, 1, 0)
@@ -185,6 +186,7 @@ async def test_a_deletion_can_keep_offsets(tmp_path: Path) -> None:
         await one.sent("t", b"a", b"b")
         got = await one.receive("t", "g", batch=1)
         one.ack("t", "g", *got.handles)
+        one.node.clients.forget("c@1")  # it has left
         plan = await delete(wire, "g", keep_offsets=True)
         assert (plan.code, list(plan.offsets)) == (v2.OK, [])
         assert (await one.receive("t", "g")).bodies == [b"b"]
@@ -205,6 +207,7 @@ async def test_messages_in_flight_are_redelivered_after_a_deletion_that_keeps_of
         one.advance(5_000)
         await until(lambda: one.node.offsets.get("t", "g", 0) == 2)
         assert (await describe(wire, "g")).lag == 2
+        one.node.clients.forget("c@1")  # it has left
         assert (await delete(wire, "g", keep_offsets=True)).code == v2.OK
         assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
 

@@ -46,7 +46,12 @@ def request_of(name: str) -> Any:
     fields = request.DESCRIPTOR.fields_by_name
     if name.endswith(("Topic", "Group")) and "name" in fields:
         request.name = ("t" if "Topic" in name else "g") + "000001"
-    for field, value in (("count", 1_000), ("dry_run", True), ("topic", "t000001")):
+    for field, value in (
+        ("count", 1_000),
+        ("dry_run", True),
+        ("topic", "t000001"),
+        ("orderly", True),
+    ):
         if field in fields:
             setattr(request, field, value)
     return request
@@ -96,6 +101,7 @@ async def test_turns_of_administrative_calls_do_not_grow_with_the_objects(
         "ListGroups",
         "DescribeTopic",
         "DescribeGroup",
+        "CreateGroup",
         *LAST,
     } <= many.keys()
     objects = 2 * (MANY - FEW)  # topics, and those of retries

@@ -99,13 +99,17 @@ async def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
             assert answer.code == Reply.INVALID_PARAMETER, answer
 
 
-async def test_a_list_of_topics_is_checked_before_any_is_created(tmp_path: Path) -> None:
+async def test_a_topic_that_is_refused_does_not_stop_the_others_of_a_list(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, client):
         beans = [{"topicName": "one", "attributes": {"+message.type": "DELAY"}}]
         code = Admin.UPDATE_AND_CREATE_TOPIC_LIST
-        answer = await put(client, code, {"topicConfigList": [*beans, {"topicName": "a b"}]})
+        wrong = [{"topicName": "a b"}, *beans, {"topicName": "DefaultCluster"}]
+        answer = await put(client, code, {"topicConfigList": wrong})
         assert answer.code == Reply.INVALID_PARAMETER
-        assert live.node.metadata.topic("one") is None
+        remark = answer.remark or ""
+        assert "2 of 3 were refused" in remark
+        assert all(name in remark for name in ("a b: ", "DefaultCluster: "))
+        assert live.node.metadata.topic("one") is not None
         answer = await put(client, code, {"topicConfigList": beans})
         assert answer.code == Reply.SUCCESS
         topic = live.node.metadata.topic("one")

@@ -11,10 +11,11 @@ from cometmq.proto import v2
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codes import Reply, Request
 from cometmq.tests.broker.classic_wire import GROUP, classic, heartbeat, pulling
-from cometmq.tests.broker.desk import desk
+from cometmq.tests.broker.desk import desk, resource
 from cometmq.tests.broker.live import create_group, telemetry
 from cometmq.tests.broker.test_admin_groups import delete
 from cometmq.tests.broker.test_server import consumer_settings
+from cometmq.tests.broker.timing import with_store
 from cometmq.tests.harness.wire import Wire
 
 
@@ -44,6 +45,7 @@ async def test_polls_of_its_clients_do_not_create_it(tmp_path: Path) -> None:
     async with desk(tmp_path, clock=clock) as one, one.live.client() as wire:
         one.topic("t")
         await one.nothing("t", "g")
+        one.node.clients.forget("c@1")
         stream = await subscribe(wire)
         for options in ({}, {"keep_offsets": True}, {"accept_loss": True}):
             refused = await delete(wire, "g", **options)
@@ -65,6 +67,34 @@ async def test_polls_of_its_clients_do_not_create_it(tmp_path: Path) -> None:
         assert (await one.receive("t", "g")).code == v2.CONSUMER_GROUP_NOT_FOUND
         clock.later_ns += STAYS_DELETED_MS * 1_000_000
         await one.nothing("t", "g")
+
+
+async def test_polls_without_a_telemetry_stream_are_those_of_clients(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t")
+        await one.nothing("t", "g")
+        plan = await delete(wire, "g", dry_run=True)
+        assert (plan.clients, list(plan.client_ids)) == (1, ["c@1"])
+        assert (await delete(wire, "g")).code == v2.FORBIDDEN
+        assert (await delete(wire, "g", force=True)).code == v2.OK
+        assert (await one.receive("t", "g")).code == v2.CONSUMER_GROUP_NOT_FOUND
+        one.group("p")
+        queue = v2.MessageQueue(topic=resource("t"), id=0)
+        pull = v2.PullMessageRequest(group=resource("p"), message_queue=queue, batch_size=1)
+        answer = one.pulls.pull_message(pull, one.context(remaining_ms=105))
+        assert isinstance(answer, list) or await answer
+        assert list((await delete(wire, "p", dry_run=True)).client_ids) == ["c@1"]
+
+
+async def test_it_stays_deleted_when_the_log_has_new_segments(tmp_path: Path) -> None:
+    small = with_store(tmp_path, mapped_file_size_commit_log=64 << 10)
+    async with desk(tmp_path, small) as one, one.live.client() as wire:
+        one.topic("t")
+        await one.nothing("t", "g")
+        assert (await delete(wire, "g", force=True)).code == v2.OK
+        await one.sent("t", *[bytes(16 << 10)] * 10)
+    async with desk(tmp_path, small) as one:
+        assert (await one.receive("t", "g")).code == v2.CONSUMER_GROUP_NOT_FOUND
 
 
 async def test_it_stays_deleted_for_classic_clients(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cometmq.store.format.record import Message
 from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 from cometmq.tests.broker.live import until
+from cometmq.tests.broker.test_admin_groups import delete as delete_group
 from cometmq.tests.broker.transacting import end_transaction, prepared
 
 TOPIC, GROUP, RETRY = "T", "g", "%RETRY%g"
@@ -117,3 +118,34 @@ async def test_lite_topics_of_a_deleted_parent_end(tmp_path: Path) -> None:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"new")
         assert (await one.receive()).bodies == [b"new"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_messages_in_flight_of_a_deleted_group_do_not_reach_its_successor(
+    tmp_path: Path, restarts: bool
+) -> None:
+    clock = Clock()
+    async with desk(tmp_path, clock=clock) as one, one.live.client() as wire:
+        one.topic(TOPIC)
+        one.group(GROUP)
+        await one.sent(TOPIC, b"1", b"2")
+        assert (await one.receive(TOPIC, GROUP, invisible_ms=30_000)).bodies == [b"1", b"2"]
+        one.advance(2_000)
+        await until(lambda: one.node.offsets.get(TOPIC, GROUP, 0) == 2)  # it is in the log
+        assert (await delete_group(wire, GROUP, force=True)).code == v2.OK
+        one.group(GROUP)
+        if not restarts:
+            await _consumed_once(one)
+    if restarts:
+        async with desk(tmp_path, clock=clock) as one:
+            await _consumed_once(one)
+
+
+async def _consumed_once(one: Desk) -> None:
+    got = await one.receive(TOPIC, GROUP, invisible_ms=3 * HOUR_MS)
+    assert (got.bodies, got.attempts) == ([b"1", b"2"], [1, 1])
+    one.ack(TOPIC, GROUP, *got.handles)
+    one.advance(HOUR_MS)
+    await until(lambda: not one.node.timers.dequeue_lag)
+    await one.nothing(TOPIC, GROUP)
+    assert "%RETRY%g_T" not in one.node.metadata.topics

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from cometmq.broker.lite.names import queue_of
 from cometmq.broker.lite.service import PROTECTED_MS, REFRESH_MAX_NS
-from cometmq.proto import v2
-from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, held, lite
+from cometmq.proto import paths, v1, v2
+from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, Lite, held, lite
 from cometmq.tests.broker.live import create_group, create_topic
 
 
@@ -120,6 +122,42 @@ async def test_a_group_leaves_its_parent_only_when_nothing_waits_there(tmp_path:
         refused = await create_group(wire, "g", attributes=["+lite.bind.topic=other"])
         assert (refused.code, "wait for group g" in refused.message) == (v2.FORBIDDEN, True)
         assert (await create_group(wire, "g", attributes=["+lite.sub.wildcard=true"])).altered
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_lite_topics_that_a_wildcard_group_has_not_read_count(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with lite(tmp_path) as one:
+        one.parent("other")
+        one.bind(sub__wildcard="true")
+        await one.send("old", b"before")
+        assert one.sync(ALL) == v2.OK
+        await one.send("old", b"1")
+        await one.send("new", b"2", b"3")
+        if not restarts:
+            await _group_stays_where_messages_wait(one)
+    if restarts:
+        async with lite(tmp_path) as one:
+            await _group_stays_where_messages_wait(one)
+
+
+async def _group_stays_where_messages_wait(one: Lite) -> None:
+    async with one.one.live.client() as wire:
+        described = await wire.call(
+            paths.DESCRIBE_GROUP, v1.DescribeGroupRequest(name="g"), v1.DescribeGroupResponse
+        )
+        assert isinstance(described, v1.DescribeGroupResponse)
+        assert described.lag == 3
+        for change in ("+lite.bind.topic=other", "-lite.sub.wildcard"):
+            refused = await create_group(wire, "g", attributes=[change])
+            assert (refused.code, refused.message[:2]) == (v2.FORBIDDEN, "3 ")
+        assert one.sync(ALL) == v2.OK
+        got = await one.receive()
+        assert sorted(got.bodies) == [b"1", b"2", b"3"]
+        for name, body in (("old", b"1"), ("new", b"2"), ("new", b"3")):
+            one.ack(got.handles[got.bodies.index(body)], lite=name)
+        assert (await create_group(wire, "g", attributes=["-lite.sub.wildcard"])).altered
 
 
 async def test_a_topic_with_messages_keeps_its_kind_of_queues(tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def test_unknown_fields_of_a_bean_are_kept() -> None:
 def test_an_incomplete_snapshot_is_ignored(
     all_topics: list[Topic], all_groups: list[Group], part_bytes: int
 ) -> None:
-    parts = snapshot_parts(9, all_topics, all_groups, [], [], part_bytes=part_bytes)
+    parts = snapshot_parts(
+        9, all_topics, all_groups, [], [], deleted_groups={}, part_bytes=part_bytes
+    )
     assert all(part.ByteSize() <= part_bytes + 400 for part in parts)
     assembly = Assembly()
     complete = [assembly.add(part) for part in parts]

@@ -32,7 +32,11 @@ def test_messages_in_flight_are_read_from_apaches_directory(tmp_path: Path) -> N
         offsets.load()
         core = new_core()
         reader = ReviveReader(
-            store, core, APACHE, lambda topic, queue: offsets.get(topic, REVIVE_GROUP, queue)
+            store,
+            core,
+            APACHE,
+            lambda topic, queue: offsets.get(topic, REVIVE_GROUP, queue),
+            lambda _group, _offset: False,
         )
         reader.watch(range(8))
         while reader.step(7):

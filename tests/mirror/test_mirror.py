@@ -290,6 +290,7 @@ async def test_messages_that_wait_for_a_retry_follow_the_group(pair: Pair) -> No
         request = receive_request("orders", "billing")
         request.invisible_duration.seconds = 10
         _, (message,) = await wire.receive(request)
+    pair.source.live.node.clients.forget("wire@1")  # it has left
     clock = pair.source.live.node.runtime.clock
     clock.advance_wall_ms(11_000)
     await until(lambda: pair.source.records("%RETRY%billing_orders", 0))

@@ -76,8 +76,8 @@ def test_values_are_converted_as_fastjson_converts_them(
 
 def test_enums_are_read_by_name_and_by_ordinal() -> None:
     names = ("A", "B")
-    assert [as_enum(value, names) for value in ("B", 1, "1", 2, -1, None)] == [
-        *("B", "B", "B", "", "", "")
+    assert [as_enum(value, names) for value in ("B", "b", 1, "1", 2, -1, "C", None)] == [
+        *("B", "B", "B", "B", "", "", "", "")
     ]
 
 
@@ -102,7 +102,7 @@ def test_recorded_documents_are_read_and_written_again() -> None:
 
 REFUSED = (
     *("", " ", "{", "[1", "{,}", "[1,]", '{"a"}', '{"a":}', "{1.5:2}", "{{}:1}", '{{"a":1}:1}'),
-    *("nul", "+1", "01x", "1 2", '"\\x"', '"', "NaN", "[" * 100_000, '{"a":' * 40, "{" * 40),
+    *("nul", "01x", "1 2", '"\\x"', '"', "NaN", "[" * 100_000, '{"a":' * 40, "{" * 40),
     *("1" * 400, '{{"brokerName":"b","queueId":"x","topic":"T"}:1}'),
 )
 

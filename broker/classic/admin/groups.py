@@ -84,9 +84,7 @@ class ToolGroups:
         return await create_each(command.body, "groupConfigList", _request, self._create)
 
     async def _create(self, request: v1.CreateGroupRequest) -> None:
-        answer = self._groups.create(request, RequestContext())
-        if not isinstance(answer, v1.CreateGroupResponse):
-            await answer
+        await self._groups.create(request, RequestContext())
 
     async def delete(self, command: Command) -> Command:
         """Answer DELETE_SUBSCRIPTIONGROUP; a group that does not exist is no error."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ROWS_MAX = 40_000
 #: Entries of a page, as in RocketMQ.
 PAGE_MAX = 2_000
+#: Refused entries of a list that the answer names.
+_REFUSED_MAX = 20
 
 
 def in_task(handler: Callable[[Command], Coroutine[Any, Any, Command]]) -> Handler:
@@ -59,15 +61,23 @@ async def create_each(
     request_of: Callable[[Any], Any],
     create: Callable[[Any], Awaitable[None]],
 ) -> Command:
-    """Create what the list `name` of a body has: all of them are checked first.
+    """Create what the list `name` of a body has; one that is refused does not stop the others.
 
-    `request_of` returns the request for an entry. Raises RemotingError, WireError.
+    `request_of` returns the request for an entry. Raises RemotingError if the body cannot be read,
+    WireError with the reason of each that was refused.
     """
     requests = [request_of(bean) for bean in items_of(json_object(body), name)]
-    for dry_run in (True, False):
-        for request in requests:
-            request.dry_run = dry_run
+    refused: list[tuple[str, WireError]] = []
+    for request in requests:
+        try:
             await create(request)
+        except WireError as error:
+            refused.append((request.name, error))
+    if refused:
+        named = "; ".join(f"{each}: {error}" for each, error in refused[:_REFUSED_MAX])
+        more = "; ..." if len(refused) > _REFUSED_MAX else ""
+        text = f"{len(refused)} of {len(requests)} were refused, the others are done: {named}{more}"
+        raise WireError(refused[0][1].code, text)
     return reply(Reply.SUCCESS)
 
 

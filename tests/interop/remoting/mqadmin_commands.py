@@ -58,6 +58,8 @@ CASES = (
     works("queryMsgByUniqueKey", *TOPIC, "-i", "{unique_id}", output="admin-topic"),
     works("queryMsgByOffset", *TOPIC, *BY_NAME, "-i", "0", "-o", "0", output="admin-topic"),
     works("queryMsgTraceById", "-i", "{unique_id}", "-t", "trace-topic", output="Pub"),
+    # The broker has traced it, for a client of the gRPC protocol.
+    works("queryMsgTraceById", "-i", "{traced_id}", output="Pub"),
     works("printMsg", *TOPIC, output="key-0"),
     works("printMsgByQueue", *TOPIC, "-a", "broker-a", "-i", "0", "-p", "true", output="key-0"),
     works("consumeMessage", *TOPIC, "-c", "1", output="Consume ok|MSGID"),

@@ -23,6 +23,7 @@ from cometmq.remoting.bare_json import QueueKey, dumps
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command, reply
 from cometmq.tests.broker.classic_wire import heartbeat, message, port_of
+from cometmq.tests.broker.desk import message as traced
 from cometmq.tests.broker.live import Live, create_group, create_topic, running, settings
 from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_proxy, hidden
 from cometmq.tests.harness.jvm import JAVA
@@ -38,6 +39,7 @@ COMMAND_S = 60
 ENDLESS_S = (4, 15, 60)
 FAILURES = ("Exception", "not supported", "not exist", "Missing required option")
 UNIQUE_ID = "7F000001" + "0" * 24
+TRACED_ID = "7F000001" + "1" * 24
 
 
 def java() -> list[str]:
@@ -197,7 +199,12 @@ async def nameserver() -> AsyncIterator[tuple[str, str]]:
 @asynccontextmanager
 async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Mqadmin, dict[str, str]]]:
     async with nameserver() as (address, namesrv):
-        chosen = settings(tmp_path / "store", remoting_listen_port=-1, namesrv_addr=address)
+        chosen = settings(
+            tmp_path / "store",
+            remoting_listen_port=-1,
+            namesrv_addr=address,
+            trace_topic_enable=True,
+        )
         async with running(chosen) as live:
             values = {"broker": live.bound.remoting, "namesrv": namesrv}
             async with administered(live, values, tmp_path) as mqadmin:
@@ -227,10 +234,13 @@ async def administered(
     home.mkdir()
     write_lists(files)
     values["files"] = str(files)
+    values["traced_id"] = TRACED_ID
     async with live.client() as wire:
         await create_topic(wire, "admin-topic", queues=4)
         await create_topic(wire, "trace-topic", queues=1)
+        await create_topic(wire, "traced-topic", queues=1)
         await create_group(wire, "admin-group")
+        await wire.send([traced("traced-topic", message_id=TRACED_ID)])
     async with consumer(live, values), started(values["namesrv"], home) as mqadmin:
         yield mqadmin
 
@@ -263,7 +273,11 @@ async def test_every_command_works_or_is_refused_with_the_reason(tmp_path: Path)
 async def test_commands_work_through_a_proxy_unless_they_change_a_nameserver(
     tmp_path: Path,
 ) -> None:
-    cases = [through_a_proxy(case) for case in CASES if case.works]
+    cases = [
+        through_a_proxy(case)
+        for case in CASES
+        if case.works and "{traced_id}" not in case.arguments  # this broker writes no traces
+    ]
     async with behind_a_proxy(tmp_path) as (mqadmin, values):
         found = [trouble(case, await mqadmin.run(case, values), values) for case in cases]
     assert not any(found), "\n".join(filter(None, found))
