@@ -19,6 +19,7 @@ import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -135,7 +136,6 @@ class Costs:
         #: By code: the fields that its handler reads, and whether it reads the body.
         self._read: dict[int, set[str]] = {}
         self._reads_body: set[int] = set()
-        self._large_bodies = list(self._bodies())
 
     def restore(self) -> None:
         """Create what requests have deleted."""
@@ -144,6 +144,10 @@ class Costs:
             log.write_topic(Topic(self._topic, 2, 2))
         if metadata.group(self._group) is None:
             log.write_group(Group(self._group))
+
+    @cached_property
+    def _large_bodies(self) -> list[tuple[str, bytes]]:
+        return list(self._bodies())
 
     # -- remoting ---------------------------------------------------------------------------------
 
@@ -189,8 +193,8 @@ class Costs:
         if code in self._reads_body:
             yield from ((what, _put_body(body)) for what, body in self._large_bodies)
 
-    def frame(self, code: int, user: str, *changes: Change) -> Request:
-        """Return a changed request of a code."""
+    def frame(self, code: int, user: str, *changes: Change, peer: Any = None) -> Request:
+        """Return a changed request of a code, which `peer` sends."""
         command = self._usual(code)
         for change in changes:
             change(command)
@@ -200,11 +204,11 @@ class Costs:
         except FrameError:
             return 0, _nothing
         handler = self._world.handlers[code]
-        peer: Any = Peer()
+        sender: Any = peer or Peer()
 
         async def serve() -> None:
             with suppress(RemotingError, HeaderError, WireError, FrameError):
-                await settled(handler(decode(frame), peer))
+                await settled(handler(decode(frame), sender))
 
         return len(frame), serve
 
@@ -394,8 +398,8 @@ _LAYOUTS = [
 _USUAL = {
     "properties": "UNIQ_KEY\x01x\x02",
     "extraInfo": "0 1 1 0 0 DefaultBroker 0 0",
-    "subject": "User:c",
-    "username": "c",
+    "subject": "User:nobody",
+    "username": "nobody",
     "resource": "",
     "filter": "",
     "expType": "TAG",
