@@ -202,10 +202,11 @@ class ClientPort:
         return Guard(
             metadata=broker.metadata,
             keys=broker.keys,
-            wall_ms=self._clock.wall_ms,
+            wall_ms=self._clock.machine_ms,
             cluster=self._config.broker_cluster_name,
             authorize=self._config.authorization_enabled,
             clock_skew_ms=self._config.authentication_clock_skew,
+            local_times=self._config.authentication_local_times,
             refused=broker.runtime.counters.refused_calls,
             audit=audit,
             clients=broker.clients,

@@ -23,8 +23,8 @@ from ...auth.signature import (
     AUTHORIZATION,
     DATE_TIME,
     is_signed,
+    made_ms,
     parse_authorization,
-    signed_ms,
     unauthorized,
 )
 from ...front.service import Kind
@@ -97,20 +97,25 @@ class Guard:
         cluster: str,
         authorize: bool,
         clock_skew_ms: int,
+        local_times: bool = True,
         refused: Counter[str],
         audit: AuditLog | None = None,
         clients: ClientRegistry | None = None,
         steady_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
-        checked, except for the methods that need a user of type Super. `refused` counts refusals by
-        reason. A call with the id of a client in `clients` that is another user's is refused."""
+        checked, except for the methods that need a user of type Super. A signature is accepted for
+        `clock_skew_ms` before and after its time (0: always), in any time zone with `local_times`;
+        `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of a client in `clients` that is another user's is refused."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
         self._cluster = cluster
         self._authorize = authorize
         self._clock_skew_ms = clock_skew_ms
+        self._local_times = local_times
+        #: By identity of a call's metadata: when its signature was made.
+        self._made_ms: dict[int, tuple[object, int]] = {}
         self._refused = refused
         self._audit = audit
         self._clients = clients
@@ -142,7 +147,8 @@ class Guard:
             return
         else:
             known = self._identify(ctx)
-        if self._clock_skew_ms and not ctx.forwarded:
+        # Nodes open the streams of their clients again, after a failover, with old signatures.
+        if self._clock_skew_ms and not (ctx.forwarded and path == paths.TELEMETRY):
             self._check_clock(ctx)
         if self._clients is not None:
             self._check_owner(known, ctx)
@@ -286,14 +292,25 @@ class Guard:
         return known
 
     def _check_clock(self, ctx: RequestContext) -> None:
-        date_time = next((value for name, value in ctx.metadata if name == DATE_TIME), "")
-        at_ms = signed_ms(date_time)
-        if at_ms is None or abs(self._wall_ms() - at_ms) > self._clock_skew_ms:
+        """Raise WireError if the signature is not of the present."""
+        now_ms, metadata = self._wall_ms(), ctx.metadata
+        known = self._made_ms.get(id(metadata))
+        if known is not None and known[0] is metadata:
+            at_ms: int | None = known[1]
+        else:
+            date_time = next((value for name, value in metadata if name == DATE_TIME), "")
+            at_ms = made_ms(date_time, now_ms, local=self._local_times)
+        if at_ms is None or abs(now_ms - at_ms) > self._clock_skew_ms:
             self._refused["clock"] += 1
             raise unauthorized(
-                f"x-mq-date-time {date_time!r} differs from the server's clock by more than "
-                f"{self._clock_skew_ms} ms: set the client's clock, and its time zone to UTC."
+                f"x-mq-date-time differs from the server's clock by more than "
+                f"{self._clock_skew_ms} ms: set the client's clock"
+                + (", or its time zone." if self._local_times else ", and its time zone to UTC.")
             )
+        if known is None or known[0] is not metadata:
+            if len(self._made_ms) >= _RECENT_MAX:
+                self._made_ms.clear()
+            self._made_ms[id(metadata)] = metadata, at_ms
 
     def _check_owner(self, known: _Known, ctx: RequestContext) -> None:
         """Raise WireError if the client id belongs to another user, while that client is alive."""

@@ -13,6 +13,7 @@ from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, par
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
+from cometmq.broker.config import BrokerConfig
 from cometmq.broker.metadata.tables import Metadata
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
@@ -28,7 +29,7 @@ KEYS = KeySource("", "token", Path("unused"))
 class World:
     """A guard with users."""
 
-    def __init__(self, *, authorize: bool = True, clock_skew_ms: int = 0) -> None:
+    def __init__(self, *, authorize: bool = True, **clock: Any) -> None:
         self.now_ms = TIME_MS
         self.refused: Counter[str] = Counter()
         self.metadata = Metadata(True, 10, 10, Clock().steady_ns)
@@ -38,7 +39,7 @@ class World:
             wall_ms=lambda: self.now_ms,
             cluster="DefaultCluster",
             authorize=authorize,
-            clock_skew_ms=clock_skew_ms,
+            **{"clock_skew_ms": 0, **clock},
             refused=self.refused,
         )
 
@@ -177,8 +178,38 @@ def test_an_old_signature_is_refused_with_a_limit_but_not_in_an_open_stream() ->
     world.now_ms += 60_001
     assert "differs from the server's clock" in world.send(signed("orders"))
     assert "differs" in world.send(signed("orders", time="no time"))
-    assert world.send(signed("orders", forwarded=True)) == "", "the first node has checked it"
+    assert "differs" in world.send(signed("orders", forwarded=True)), "a proxy checks no clock"
+    reopened = v2.TelemetryCommand()
+    assert world.call(signed("orders", forwarded=True), paths.TELEMETRY, reopened) == ""
     world.guard.check_message(paths.TELEMETRY, v2.TelemetryCommand(), signed("orders"))
+
+
+def test_a_local_time_is_of_the_present_in_one_of_the_time_zones() -> None:
+    world = World(clock_skew_ms=60_000)
+    world.user("orders", ("Topic:*", "Pub", True))
+    same = signed("orders")
+    for hours in (0, 8, -5, 5.5, 5.75, 14):  # the clocks of Beijing, Lima, Delhi, ...
+        world.now_ms = TIME_MS - int(hours * 3_600_000)
+        assert world.send(signed("orders")) == ""
+    assert world.send(same) == ""
+    world.now_ms = TIME_MS + 27 * 3_600_000
+    assert "differs" in world.send(signed("orders")), "no zone is so far behind"
+    assert "differs" in world.send(same), "also where it was accepted before"
+    exact = signed("orders", time="2026-11-23T06:04:28.123+00:00")
+    world.now_ms = TIME_MS + 3_600_000
+    assert "differs" in world.send(exact), "it names its zone"
+
+
+def test_with_utc_required_a_local_time_is_refused() -> None:
+    world = World(clock_skew_ms=60_000, local_times=False)
+    world.user("orders", ("Topic:*", "Pub", True))
+    assert world.send(signed("orders")) == ""
+    world.now_ms += 3_600_000
+    assert "time zone to UTC" in world.send(signed("orders"))
+
+
+def test_the_default_limits_the_age_of_signatures_to_five_minutes() -> None:
+    assert BrokerConfig().authentication_clock_skew == 300_000
 
 
 def test_a_need_of_alternatives_is_met_by_one() -> None:
