@@ -56,6 +56,7 @@ _RECENT_MAX = 1_024
 # Longer ones are computed each time: a client must not choose the size of the tables.
 _HEADERS_KEPT_MAX = 512
 _NAME_KEPT_MAX = 255
+_DATE_TIME_SHOWN = 64
 
 #: A request without needs is refused: it must not be allowed because it was not understood.
 NAMES_NOTHING = "the request names no topic and no group."
@@ -114,8 +115,8 @@ class Guard:
         self._authorize = authorize
         self._clock_skew_ms = clock_skew_ms
         self._local_times = local_times
-        #: By identity of a call's metadata: when its signature was made.
-        self._made_ms: dict[int, tuple[object, int]] = {}
+        #: When signatures with a date and time were made: clients sign once a second.
+        self._made_ms: dict[str, int] = {}
         self._refused = refused
         self._audit = audit
         self._clients = clients
@@ -293,24 +294,24 @@ class Guard:
 
     def _check_clock(self, ctx: RequestContext) -> None:
         """Raise WireError if the signature is not of the present."""
-        now_ms, metadata = self._wall_ms(), ctx.metadata
-        known = self._made_ms.get(id(metadata))
-        if known is not None and known[0] is metadata:
-            at_ms: int | None = known[1]
-        else:
-            date_time = next((value for name, value in metadata if name == DATE_TIME), "")
-            at_ms = made_ms(date_time, now_ms, local=self._local_times)
+        now_ms, date_time = self._wall_ms(), ""
+        for name, value in ctx.metadata:
+            if name == DATE_TIME:
+                date_time = value
+        known_ms = self._made_ms.get(date_time)
+        if known_ms is not None and abs(now_ms - known_ms) <= self._clock_skew_ms:
+            return
+        at_ms = made_ms(date_time, now_ms, local=self._local_times)
         if at_ms is None or abs(now_ms - at_ms) > self._clock_skew_ms:
             self._refused["clock"] += 1
+            zone = ", or its time zone." if self._local_times else ", and its time zone to UTC."
             raise unauthorized(
-                f"x-mq-date-time differs from the server's clock by more than "
-                f"{self._clock_skew_ms} ms: set the client's clock"
-                + (", or its time zone." if self._local_times else ", and its time zone to UTC.")
+                f"x-mq-date-time {date_time[:_DATE_TIME_SHOWN]!r} differs from the server's clock by "
+                f"more than {self._clock_skew_ms} ms: set the client's clock{zone}"
             )
-        if known is None or known[0] is not metadata:
-            if len(self._made_ms) >= _RECENT_MAX:
-                self._made_ms.clear()
-            self._made_ms[id(metadata)] = metadata, at_ms
+        if len(self._made_ms) >= _RECENT_MAX:
+            self._made_ms.clear()
+        self._made_ms[date_time] = at_ms
 
     def _check_owner(self, known: _Known, ctx: RequestContext) -> None:
         """Raise WireError if the client id belongs to another user, while that client is alive."""
