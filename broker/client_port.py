@@ -196,9 +196,10 @@ class ClientPort:
         return AuditLog(writers, self._clock.wall_ms, authentication=authentication)
 
     async def _guard(self, audit: AuditLog | None) -> Guard:
-        """Load the key and return the check of every call. Raises ValueError, OSError."""
+        """Derive the keys and return the check of every call. Raises ValueError, OSError."""
         broker = self._broker
-        await asyncio.to_thread(lambda: broker.keys.key)
+        sealed = [user.secret for user in broker.metadata.users.values()]
+        await asyncio.to_thread(lambda: broker.keys.key.prepare(sealed))
         return Guard(
             metadata=broker.metadata,
             keys=broker.keys,

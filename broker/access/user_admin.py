@@ -30,7 +30,7 @@ from ...proto.errors import WireError
 from ..metadata.codec import policy_message, policy_of, user_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
@@ -72,7 +72,8 @@ class UserAdmin:
         if self._first_user is None or self._first_user[0] in self._metadata.users:
             return
         name, secret = self._first_user
-        self._meta_log.write_user(User(name, self._keys.key.seal(name, secret), is_super=True))
+        sealed = self._keys.key.seal(name, secret, self._sealed())
+        self._meta_log.write_user(User(name, sealed, is_super=True))
 
     def follow(self) -> None:
         """Do nothing: the leader writes."""
@@ -195,9 +196,13 @@ class UserAdmin:
             raise _unknown(name)
         return user
 
+    def _sealed(self) -> Iterator[bytes]:
+        """Return the sealed secrets of all users."""
+        return (user.secret for user in self._metadata.users.values())
+
     def _seal(self, name: str, secret: str) -> bytes:
         try:
-            return self._keys.key.seal(name, secret)
+            return self._keys.key.seal(name, secret, self._sealed())
         except (ValueError, OSError) as error:
             raise WireError(
                 v2.INTERNAL_SERVER_ERROR, f"the secret key cannot be encrypted: {error}"
