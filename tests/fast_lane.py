@@ -19,7 +19,10 @@ FOLDERS = (
 )
 
 LEFT_OUT = {
-    "auth": "comparison decision every_path forwarded_credentials own_clients owners signature through_nodes tls users",
+    "auth": """
+        comparison decision every_path forwarded_credentials own_clients owners signature
+        through_nodes tls users
+    """,
     "broker": """
         absent_things ack admin_forwarded admin_groups admin_offsets admin_topics
         apache_directory both_protocols bounded_admin bounded_requests broadcast classic

@@ -107,7 +107,8 @@ class Guard:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. A signature is accepted for
         `clock_skew_ms` before and after its time (0: always), in any time zone with `local_times`;
-        `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of a client in `clients` that is another user's is refused."""
+        `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of
+        a client in `clients` that is another user's is refused."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
@@ -306,8 +307,8 @@ class Guard:
             self._refused["clock"] += 1
             zone = ", or its time zone." if self._local_times else ", and its time zone to UTC."
             raise unauthorized(
-                f"x-mq-date-time {date_time[:_DATE_TIME_SHOWN]!r} differs from the server's clock by "
-                f"more than {self._clock_skew_ms} ms: set the client's clock{zone}"
+                f"x-mq-date-time {date_time[:_DATE_TIME_SHOWN]!r} differs from the server's clock "
+                f"by more than {self._clock_skew_ms} ms: set the client's clock{zone}"
             )
         if len(self._made_ms) >= _RECENT_MAX:
             self._made_ms.clear()

@@ -4,8 +4,8 @@ offsets, for readers that decode or copy them.
 Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable
 limit (`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has
 deleted is ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. The records of the
-metadata log, which have the sealed secrets of users, have zeros in place of their bodies. At most one answer
-of `max_bytes` is prepared ahead of the client, and other calls run between two answers.
+metadata log, which have the sealed secrets of users, have zeros in place of their bodies. At most
+one answer of `max_bytes` is prepared ahead of the client, and other calls run between two answers.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ async def test_no_client_gets_the_credentials_of_a_request(tmp_path: Path) -> No
         for code in costs.codes:
             costs.restore()
             heard: Any = victim
-            answer = handlers[Request.HEART_BEAT](signed(Command(34, {}, beat.body), "admin"), heard)
+            answer = handlers[Request.HEART_BEAT](
+                signed(Command(34, {}, beat.body), "admin"), heard
+            )
             assert answer.code == Reply.SUCCESS, answer.remark
             _, serve = costs.frame(code, "admin", _named("victim", offset_id))
             await serve()

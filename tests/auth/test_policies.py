@@ -86,8 +86,7 @@ def test_each_log_has_a_salt_of_its_own_which_its_next_secrets_use() -> None:
 def test_a_secret_without_a_salt_from_an_older_version_opens() -> None:
     # Made by the former version with the material "material".
     sealed = bytes.fromhex(
-        "01688d37a16bc9f0c604c215bcbe40ed4147e74c6f1220b3ef6af3e89350"
-        "ea975ffa65c5d0d6c3e90b7414"
+        "01688d37a16bc9f0c604c215bcbe40ed4147e74c6f1220b3ef6af3e89350ea975ffa65c5d0d6c3e90b7414"
     )
     key = SecretKey(b"material")
     key.prepare([sealed])

@@ -81,16 +81,18 @@ async def test_a_refused_follower_recovers_with_the_right_leader(tmp_path: Path)
     [
         ("WRONG_GROUP", {"group": "another"}),
         ("SEGMENT_SIZE", {"segment": 2 * SEGMENT}),
-        ("TOKEN", {"cluster_token": "wrong"}),
+        ("TOKEN", {"cluster_token": "another-token-of-tests"}),
     ],
 )
 async def test_a_refusal_is_reported_as_a_state_with_a_sentence(
     tmp_path: Path, code: str, settings: dict[str, object]
 ) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        leader = await pair.leader(cluster_token="the-token-of-the-tests")
         leader.append(b"x")
-        follower = await pair.follower(leader, **{"cluster_token": "secret", **settings})  # type: ignore[arg-type]
+        follower = await pair.follower(
+            leader, **{"cluster_token": "the-token-of-the-tests", **settings}
+        )  # type: ignore[arg-type]
         await until(lambda: follower.replication.refused is not None)
         assert (follower.replication.refused or "").startswith(code + ": ")
         assert follower.replication.diverged is None
@@ -119,7 +121,7 @@ async def test_a_follower_of_a_follower_is_refused(tmp_path: Path) -> None:
 
 async def test_a_caller_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        leader = await pair.leader(cluster_token="the-token-of-the-tests")
         for metadata in ((), (("x-cometmq-token", "wrong"),)):
             async with grpc.aio.insecure_channel(leader.address) as channel:
                 call = channel.stream_stream(paths.HA_REPLICATE)(metadata=metadata)
