@@ -39,7 +39,7 @@ class SecretKey:
         self._salt = b""
 
     def prepare(self, known: Iterable[bytes]) -> None:
-        """Derive the keys of sealed secrets, which takes 50 ms for each salt, and use their salt."""
+        """Derive the keys of sealed secrets, which takes 50 ms for each salt."""
         for salt in dict.fromkeys(map(_salt_of, known)):
             self._derived(salt)
 

@@ -13,7 +13,6 @@ import asyncio
 import base64
 import json
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -44,8 +43,6 @@ from cometmq.tests.remoting.client import RemotingClient
 
 TIME = "20261123T060428Z"
 PEER = "10.9.8.7:4711"
-#: CPU time of one request: a fixed part for the loop, and that of each byte.
-CPU_S, CPU_S_A_BYTE = 0.25, 3e-6
 _LETTERS = {
     "producerGroup": "a",
     "topic": "b",
@@ -200,9 +197,7 @@ class World:
         except FrameError:
             return
         self._begin()
-        began_s = time.process_time()
         answer = await self._handled(decode(frame))
-        self._check_cost(began_s, len(frame), command)
         if user == "nobody" and code not in _OPEN_TO_ALL:
             assert answer.code != Reply.SUCCESS, command
         self._check_bodies(user, answer, command)
@@ -216,11 +211,6 @@ class World:
                 raise Reached(f"a client got the credentials of {asked}")
         if b"others" in answer.body or (user == "nobody" and b"orders" in answer.body):
             raise Reached(f"{user} got {answer.body[:200]!r} by {asked}")
-
-    def _check_cost(self, began_s: float, size: int, what: object) -> None:
-        limit_s = CPU_S + size * CPU_S_A_BYTE
-        used_s = time.process_time() - began_s
-        assert used_s < limit_s, f"{used_s:.2f} s for {size} bytes: {str(what)[:500]}"
 
     async def _handled(self, command: Command) -> Command:
         handler = self.handlers.get(command.code)
@@ -313,10 +303,8 @@ class World:
         metadata = (("authorization", header), ("x-mq-date-time", TIME))
         ctx = RequestContext(f"{user}@1", "JAVA", "5", "", PEER, metadata=metadata)
         self._begin()
-        began_s = time.process_time()
         with suppress(WireError, RpcFailure):
             await settled(self.methods[path].handler(raw, ctx))
-        self._check_cost(began_s, len(raw), path)
         self.check(user, (path, raw))
 
     def _request(self, path: str, chance: Random) -> bytes:
