@@ -25,6 +25,7 @@ from ...auth.signature import (
     is_signed,
     made_ms,
     parse_authorization,
+    sign,
     unauthorized,
 )
 from ...front.service import Kind
@@ -63,6 +64,7 @@ NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_NO_SECRET = bytes(32)
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
 _NOT_SUPER = "only users of type Super have it."
@@ -283,12 +285,15 @@ class Guard:
     def _open(self, name: str) -> _Known:
         user = self._tables.users.get(name)
         if user is None:
+            # Takes as long as a wrong signature of a user.
+            sign(_NO_SECRET, _NO_SECRET.hex())
             raise unauthorized(_WRONG_SIGNATURE)
         try:
             secret = self._keys.key.open(name, user.secret)
         except SealError as error:
             logger.error("auth.secret_unreadable user=%s error=%s", name, error)
-            raise unauthorized(str(error)) from None
+            # The reason would tell a stranger that the user exists.
+            raise unauthorized(_WRONG_SIGNATURE) from None
         by_source = any(policy.sources for policy in user.policies)
         known = self._known[name] = _Known(user, secret, user.is_super, by_source)
         return known

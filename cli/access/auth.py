@@ -14,6 +14,7 @@ from ..credentials import Credentials, file_text
 from ..errors import CliError
 from ..options import endpoint_option, output_option
 from ..output import show_document
+from .secret_options import secret_options
 from .user import put
 
 _TRIES, _PAUSE_S = 20, 0.2
@@ -29,7 +30,7 @@ auth.add_command(dev_ca)
 
 @auth.command()
 @click.option("--name", default="admin", show_default=True, help="Name of the user.")
-@click.option("--secret", default="", help="Secret key [default: generated and printed].")
+@secret_options
 @click.option(
     "--write",
     "file",

@@ -20,6 +20,7 @@ from ..cluster.broker_groups import (
 )
 from ..options import endpoint_option, output_option
 from ..output import show_fields, show_rows
+from .secret_options import secret_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SECRET_BYTES = 24
@@ -37,7 +38,7 @@ def user() -> None:
 
 @user.command()
 @click.argument("name")
-@click.option("--secret", default="", help="Secret key [default: generated and printed].")
+@secret_options
 @click.option("--super", "is_super", is_flag=True, help="Allow every action.")
 @broker_option
 @endpoint_option
@@ -54,7 +55,7 @@ def create(*, name: str, secret: str, is_super: bool, endpoint: str, output: str
 
 @user.command()
 @click.argument("name")
-@click.option("--secret", default="", help="New secret key [default: generated and printed].")
+@secret_options
 @broker_option
 @endpoint_option
 @output_option

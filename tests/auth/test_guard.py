@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, parse_source
+from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
@@ -198,6 +199,17 @@ def test_a_local_time_is_of_the_present_in_one_of_the_time_zones() -> None:
     exact = signed("orders", time="2026-11-23T06:04:28.123+00:00")
     world.now_ms = TIME_MS + 3_600_000
     assert "differs" in world.send(exact), "it names its zone"
+
+
+def test_strangers_do_not_learn_which_users_exist() -> None:
+    world = World()
+    world.user("known")
+    world.user("disabled", enabled=False)
+    world.metadata.put_user(User("sealed-elsewhere", SecretKey(b"other").seal("x", SECRET)))
+    names = ("known", "disabled", "sealed-elsewhere", "unknown")
+    assert {world.send(signed(name, "a wrong secret")) for name in names} == {
+        "check signature failed."
+    }
 
 
 def test_with_utc_required_a_local_time_is_refused() -> None:
