@@ -1,6 +1,7 @@
 """`--secret` and `--secret-file`: the secret key of a user, or none, which generates one."""
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,10 +43,9 @@ def secret_options(command: F) -> F:
 def _read(file: str) -> str:
     """Return the secret key of a file, or of the input. Raises CliError."""
     if file == _FROM_INPUT:
-        source = click.get_text_stream("stdin")
-        if source.isatty():
+        if sys.stdin.isatty():
             return str(click.prompt("Secret key", hide_input=True, confirmation_prompt=True))
-        secret = source.readline().strip()
+        secret = sys.stdin.readline().strip()
         if not secret:
             raise CliError("The standard input has no secret key in its first line.", Exit.USAGE)
         return secret

@@ -1,7 +1,8 @@
-"""`--secret-file` keeps secret keys out of command lines: from a private file, the input, a prompt."""
+"""`--secret-file` keeps secret keys out of command lines: a private file, the input, a prompt."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -45,18 +46,17 @@ def test_a_file_that_others_read_and_an_empty_input_are_refused(tmp_path: Path) 
     assert "not both" in output("--secret-file", "-", "--secret", "key")
 
 
-def test_a_terminal_is_asked_twice_without_an_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_asked_twice_without_an_echo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = []
-
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
 
     def prompt(text: str, **options: bool) -> str:
         asked.append((text, options))
         return "key-of-prompt"
 
-    monkeypatch.setattr(click, "get_text_stream", lambda _name: Terminal())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(click, "prompt", prompt)
-    assert output("--secret-file", "-") == "got 'key-of-prompt'"
+    shown.main(["--secret-file", "-"], standalone_mode=False)
+    assert "got 'key-of-prompt'" in capsys.readouterr().out
     assert asked == [("Secret key", {"hide_input": True, "confirmation_prompt": True})]
