@@ -193,7 +193,13 @@ class ClientPort:
         if not writers:
             return None
         authentication = config.authentication_enabled
-        return AuditLog(writers, self._clock.wall_ms, authentication=authentication)
+        return AuditLog(
+            writers,
+            self._clock,
+            authentication=authentication,
+            reads=config.audit_reads,
+            dropped=broker.runtime.counters.audit_dropped,
+        )
 
     async def _guard(self, audit: AuditLog | None) -> Guard:
         """Derive the keys and return the check of every call. Raises ValueError, OSError."""

@@ -273,8 +273,13 @@ class BrokerConfig:
     )
     audit_log_file: str = _setting(
         "",
-        "File for a line of JSON about each administrative call: time, user, address, call, "
-        "target, outcome. Rotated at 16 MiB, 6 files. Empty: no file.",
+        "File for a line of JSON about each administrative call and each denial: time, user, "
+        "address, call, target, outcome. Rotated at 16 MiB, 6 files. Empty: no file.",
+    )
+    audit_reads: bool = _setting(
+        False,
+        "Lines in the audit log also for what tools read: messages by id, key or position, the "
+        "log, settings, users, clients.",
     )
     audit_topic_enable: bool = _setting(
         False,

@@ -386,19 +386,23 @@ class Guard:
 
         The access point calls it for every call before anything else, and again while it holds one.
         """
-        check, audit = self.check, self._audit
+        check = self.check if self._audit is None else self.check_first
 
         def checked(path: str, request: Any, ctx: RequestContext) -> str | None:
             if request is not None:  # a stream: its messages are checked
-                try:
-                    check(path, request, ctx)
-                except WireError as error:
-                    if audit is not None:
-                        audit.refused(path, request, ctx, error)
-                    raise
+                check(path, request, ctx)
             return locate(path, request, ctx)
 
         return checked
+
+    def check_first(self, path: str, request: Any, ctx: RequestContext) -> None:
+        """Check a call, and write the line of a denial. Raises WireError."""
+        try:
+            self.check(path, request, ctx)
+        except WireError as error:
+            if self._audit is not None:
+                self._audit.refused(path, request, ctx, error)
+            raise
 
     def recheck_streams(self) -> Iterator[None]:
         """End the streams whose users have lost the rights on what they name, one a step."""
@@ -450,7 +454,7 @@ class _CheckedSession:
     def receive(self, message: Any) -> Future[Any] | None:
         """Check and process one message. Raises WireError, which ends the stream."""
         if self._session is None:
-            self._guard.check(self._method.path, message, self._ctx)
+            self._guard.check_first(self._method.path, message, self._ctx)
             self._session = self._method.handler(self._ctx, self._outbound)
             self._user = self._guard.user_of(self._ctx)
             self._guard.opened(self)

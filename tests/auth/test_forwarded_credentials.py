@@ -38,7 +38,7 @@ def _named(client_id: str, offset_id: str) -> Any:
             SecurityToken="token",
         )
         if command.code == Admin.INVOKE_BROKER_TO_RESET_OFFSET:
-            command.fields.update(offset=-1, queueId=-1)
+            command.fields.update(offset="-1", queueId="-1")
 
     return change
 
