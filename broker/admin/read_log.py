@@ -232,7 +232,7 @@ def _without_secrets(frames: bytes) -> bytes:
     """
     if _META not in frames:
         return frames
-    parts = []
+    parts: list[bytes] = []
     start = at = 0
     while at < len(frames):
         size, _ = BLANK.unpack_from(frames, at)
