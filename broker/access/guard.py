@@ -72,10 +72,11 @@ _ONE_ACTION = {int(action): action for action in Action}
 
 
 class _Known(Struct):
-    """A user whose secret is decrypted, and its decisions so far."""
+    """A user whose secrets are decrypted, and its decisions so far."""
 
     user: User
-    secret: bytes
+    #: The present one, and the former one while it is accepted.
+    secrets: tuple[bytes, ...]
     is_super: bool
     depends_on_source: bool
     #: By need (and source address): "" if allowed, else the reason.
@@ -125,6 +126,8 @@ class Guard:
         self._clients = clients
         self._steady_ns = steady_ns
         self._users_version = -1
+        #: When the first of the known former secrets is accepted no longer; 0: there is none.
+        self._expires_ms = 0
         #: By identity of a call's metadata: the native door reuses them for equal headers.
         self._recent: dict[int, tuple[object, _Known]] = {}
         self._known: dict[str, _Known] = {}
@@ -139,6 +142,8 @@ class Guard:
     def check(self, path: str, request: Any, ctx: RequestContext) -> None:
         """Authenticate a call and check the rights that it needs. Raises WireError."""
         # One call for each send: everything is looked up here, and computed elsewhere.
+        if self._expires_ms:
+            self._refresh()
         metadata = ctx.metadata
         recent = self._recent.get(id(metadata))
         if (
@@ -179,8 +184,7 @@ class Guard:
     def allows(self, user: str, needs: Needs, peer: str) -> bool:
         """Return whether a client of `user` at the address `peer` may get now what has these
         needs; False if there is no such user any more, or it is disabled."""
-        if self._tables.users_version != self._users_version:
-            self._forget()
+        self._refresh()
         try:
             known = self._known.get(user) or self._open(user)
             _check_enabled(known)
@@ -212,12 +216,11 @@ class Guard:
         the request, which may be large, and is called only for a signed one. From now on `ctx`
         belongs to the user.
         """
-        if self._tables.users_version != self._users_version:
-            self._forget()
+        self._refresh()
         try:
             known = self._known.get(name) or self._open(name)
             self.computed += 1
-            if not is_signed(known.secret):
+            if not any(map(is_signed, known.secrets)):
                 raise unauthorized(_WRONG_SIGNATURE)
             _check_enabled(known)
         except WireError:
@@ -237,8 +240,7 @@ class Guard:
 
     def _identify(self, ctx: RequestContext) -> _Known:
         """Return the user that signed the call. Raises WireError."""
-        if self._tables.users_version != self._users_version:
-            self._forget()
+        self._refresh()
         header = date_time = ""
         for name, value in ctx.metadata:
             if name == AUTHORIZATION:
@@ -257,9 +259,16 @@ class Guard:
         self._recent[id(ctx.metadata)] = ctx.metadata, known
         return known
 
+    def _refresh(self) -> None:
+        """Forget what is known if a user has changed or a former secret is accepted no longer."""
+        expired = self._expires_ms and self._wall_ms() >= self._expires_ms
+        if expired or self._tables.users_version != self._users_version:
+            self._forget()
+
     def _forget(self) -> None:
-        """Drop everything that depends on users: one of them has changed."""
+        """Drop everything that depends on users."""
         self._users_version = self._tables.users_version
+        self._expires_ms = 0
         self._known.clear()
         self._signatures.clear()
         self._recent.clear()
@@ -273,7 +282,7 @@ class Guard:
         credential = parse_authorization(header)
         known = self._known.get(credential.user) or self._open(credential.user)
         self.computed += 1
-        if not is_signed(credential, known.secret, date_time):
+        if not any(is_signed(credential, secret, date_time) for secret in known.secrets):
             raise unauthorized(_WRONG_SIGNATURE)
         _check_enabled(known)
         if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
@@ -288,14 +297,19 @@ class Guard:
             # Takes as long as a wrong signature of a user.
             sign(_NO_SECRET, _NO_SECRET.hex())
             raise unauthorized(_WRONG_SIGNATURE)
+        former = user.former if self._wall_ms() < user.former_until_ms else b""
         try:
-            secret = self._keys.key.open(name, user.secret)
+            found = (user.secret, former) if former else (user.secret,)
+            secrets = tuple(self._keys.key.open(name, sealed) for sealed in found)
         except SealError as error:
             logger.error("auth.secret_unreadable user=%s error=%s", name, error)
             # The reason would tell a stranger that the user exists.
             raise unauthorized(_WRONG_SIGNATURE) from None
         by_source = any(policy.sources for policy in user.policies)
-        known = self._known[name] = _Known(user, secret, user.is_super, by_source)
+        known = self._known[name] = _Known(user, secrets, user.is_super, by_source)
+        if former:
+            until_ms = user.former_until_ms
+            self._expires_ms = min(self._expires_ms or until_ms, until_ms)
         return known
 
     def _check_clock(self, ctx: RequestContext) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ...auth.decision import decide
 from ...auth.model import (
+    OVERLAP_MAX_MS,
     POLICIES_MAX,
     SOURCES_MAX,
     Action,
@@ -57,8 +58,11 @@ class UserAdmin:
         changes: MetadataChanges,
         keys: KeySource,
         first_user: tuple[str, str] | None,
+        machine_ms: Callable[[], int],
     ) -> None:
-        """`first_user` is the name and secret key of `initAuthenticationUser`."""
+        """`first_user` is the name and secret key of `initAuthenticationUser`; `machine_ms`
+        returns the time, which tests do not move."""
+        self._machine_ms = machine_ms
         self._metadata = metadata
         self._meta_log = meta_log
         self._changes = changes
@@ -95,7 +99,7 @@ class UserAdmin:
         user = known or User(request.name, b"")
         if request.secret:
             _checked(check_secret, request.secret)
-            user = replace(user, secret=self._seal(request.name, request.secret))
+            user = self._rotated(user, request)
         if request.HasField("is_super"):
             user = replace(user, is_super=request.is_super)
         if request.HasField("enabled"):
@@ -195,6 +199,20 @@ class UserAdmin:
         if user is None:
             raise _unknown(name)
         return user
+
+    def _rotated(self, user: User, request: v1.PutUserRequest) -> User:
+        """Return the user with another secret key, and the former one while both are valid."""
+        overlap_ms = request.overlap_ms
+        if not 0 <= overlap_ms <= OVERLAP_MAX_MS:
+            raise WireError(v2.BAD_REQUEST, f"an overlap has 0 to {OVERLAP_MAX_MS} ms")
+        if overlap_ms and not user.secret:
+            raise WireError(v2.BAD_REQUEST, "a new user has no former secret key")
+        return replace(
+            user,
+            secret=self._seal(request.name, request.secret),
+            former=user.secret if overlap_ms else b"",
+            former_until_ms=self._machine_ms() + overlap_ms if overlap_ms else 0,
+        )
 
     def _sealed(self) -> Iterator[bytes]:
         """Return the sealed secrets of all users."""

@@ -201,6 +201,34 @@ def test_a_local_time_is_of_the_present_in_one_of_the_time_zones() -> None:
     assert "differs" in world.send(exact), "it names its zone"
 
 
+def test_two_secret_keys_are_valid_while_they_overlap_and_no_longer() -> None:
+    world = World()
+    sealed = [KEYS.key.seal("u", secret) for secret in ("present-key", "former-key")]
+    everything = Policy(ResourcePattern.parse("Topic:*"), parse_actions("Pub"), True)
+    until_ms = world.now_ms + 60_000
+    world.metadata.put_user(
+        User("u", sealed[0], policies=(everything,), former=sealed[1], former_until_ms=until_ms)
+    )
+    former = signed("u", "former-key")
+
+    def classic(secret: str) -> bool:
+        try:
+            world.guard.check_signed(
+                "u", lambda key: key == secret.encode(), lambda: (), RequestContext()
+            )
+        except WireError:
+            return False
+        return True
+
+    assert world.send(former) == world.send(signed("u", "present-key")) == ""
+    assert classic("former-key") and classic("present-key")
+    assert world.send(signed("u", "another-key")) == "check signature failed."
+    world.now_ms = until_ms
+    assert world.send(former) == "check signature failed.", "also one that was checked before"
+    assert not classic("former-key")
+    assert world.send(signed("u", "present-key")) == "" and classic("present-key")
+
+
 def test_strangers_do_not_learn_which_users_exist() -> None:
     world = World()
     world.user("known")
