@@ -257,7 +257,7 @@ class World:
             **{"endTimestamp": 1 << 60, "timestamp": 0, "invisibleTime": 1000, "pollTime": 0},
             **{"extraInfo": f"0 1 1 0 {chance.randrange(3)} DefaultBroker 0 0"},
             **{"defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "bornTimestamp": 1},
-            **{"flag": 0, "recallHandle": _handle(of("topic")), "unitMode": "false"},
+            **{"flag": 0, "recallHandle": recall_handle(of("topic")), "unitMode": "false"},
             "properties": f"UNIQ_KEY\x01x\x02ORIGIN_GROUP\x01{of('group')}\x02",
         }
 
@@ -342,7 +342,7 @@ class World:
         if name == "transaction_id":
             return f"DefaultBroker-{self.halves[chance.choice(('own', 'rival'))][0]}-h"
         if name == "recall_handle":
-            return _handle(owner["topic"])
+            return recall_handle(owner["topic"])
         if name == "receipt_handle":
             return f"0 1 1 0 {chance.randrange(3)} DefaultBroker 0 0 0"
         return owner["group" if "group" in name else "topic"]
@@ -383,7 +383,7 @@ def loose(value: Any, chance: Random) -> Any:
     return value
 
 
-def _handle(topic: str) -> str:
+def recall_handle(topic: str) -> str:
     return base64.urlsafe_b64encode(f"v1 {topic} DefaultBroker 99 id1".encode()).decode()
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from cometmq.auth.model import User
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.rights import RIGHTS
 from cometmq.broker.metadata.tables import Group, Topic
@@ -32,12 +33,14 @@ from cometmq.front.service import Kind
 from cometmq.proto.errors import RpcFailure, WireError
 from cometmq.proto.methods import rpc_methods
 from cometmq.remoting import admin_headers, headers
+from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codec import FIELDS_MAX, FrameError, decode, encode
 from cometmq.remoting.codes import BY_LETTER
+from cometmq.remoting.codes import Request as Code
 from cometmq.remoting.command import Command
 from cometmq.remoting.connection import RemotingError
 from cometmq.remoting.header_fields import HeaderError
-from cometmq.tests.auth.comparison import TIME, Peer, World, settled
+from cometmq.tests.auth.comparison import TIME, Peer, World, recall_handle, settled
 from cometmq.tests.broker.test_classic_access import SECRET, signed
 
 #: Bounds of one request: a fixed part, and that of each byte. In the fixed part of calls and time
@@ -54,6 +57,7 @@ _INT_MAX, _LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 _NUMBERS = (_INT_MAX, _LONG_MAX, -1, -_LONG_MAX)
 #: Of the entries of lists in bodies.
 _VALUES = (10**4_000, "x" * 200, 10**30, _LONG_MAX, -1, "/" * 86, [1] * 500)
+_USER = "victim"
 _TEXT_CHARS, _BODY_BYTES = 30_000, 500_000
 #: Requests of up to `SCAN_FROM` bytes are decoded without a check of their elements.
 GRPC_SIZES = (16_000, 250_000)
@@ -144,6 +148,8 @@ class Costs:
             log.write_topic(Topic(self._topic, 2, 2))
         if metadata.group(self._group) is None:
             log.write_group(Group(self._group))
+        if _USER not in metadata.users:
+            log.write_user(User(_USER, self._world.live.node.keys.key.seal(_USER, SECRET)))
 
     @cached_property
     def _large_bodies(self) -> list[tuple[str, bytes]]:
@@ -220,7 +226,28 @@ class Costs:
                 name = each.metadata["letter" if code in BY_LETTER else "name"]
                 fields[name] = _usual_value(each, self._topic, self._group)
         fields.pop("", None)
-        return Command(code, fields, json.dumps(self._document()).encode())
+        fields.update(self._deeper.get(code, {}))
+        body = self._document()
+        return Command(code, fields, _BODIES.get(code) or json.dumps(body).encode())
+
+    @cached_property
+    def _deeper(self) -> dict[int, dict[str, Any]]:
+        """By code: the values with which a request gets behind the first checks."""
+        at, (half_at, half_id) = self._world.offsets["own"], self._world.halves["own"]
+        pull = {"sysFlag": 4, "queueOffset": 1, "subscription": "*"}
+        return {
+            Code.PULL_MESSAGE: pull,
+            Code.LITE_PULL_MESSAGE: pull,
+            Code.POP_MESSAGE: {"queueId": -1, "exp": "*"},
+            Code.VIEW_MESSAGE_BY_ID: {"offset": at},
+            Code.CONSUMER_SEND_MSG_BACK: {"offset": at, "delayLevel": 3},
+            Code.END_TRANSACTION: {"tranStateTableOffset": half_at, "msgId": half_id},
+            Code.RECALL_MESSAGE: {"recallHandle": recall_handle(self._topic)},
+            Code.QUERY_MESSAGE: {"endTimestamp": _LONG_MAX, "maxNum": 64},
+            Code.GET_CONSUMER_RUNNING_INFO: {"clientId": "c1"},
+            Code.CONSUME_MESSAGE_DIRECTLY: {"clientId": "c1", "msgId": f"{0:016X}{at:016X}"},
+            Admin.INVOKE_BROKER_TO_RESET_OFFSET: {"offset": -1, "queueId": -1},
+        }
 
     def _document(self) -> dict[str, Any]:
         topic, group = self._topic, self._group
@@ -395,11 +422,16 @@ _LAYOUTS = [
     for layout in vars(module).values()
     if dataclasses.is_dataclass(layout)
 ]
+#: The bodies that are no documents.
+_BODIES = {
+    Code.SEND_BATCH_MESSAGE: struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\0\0",
+    Admin.UPDATE_BROKER_CONFIG: b"waitTimeMillsInSendQueue=10000\n",
+}
 _USUAL = {
     "properties": "UNIQ_KEY\x01x\x02",
     "extraInfo": "0 1 1 0 0 DefaultBroker 0 0",
-    "subject": "User:nobody",
-    "username": "nobody",
+    "subject": f"User:{_USER}",
+    "username": _USER,
     "resource": "",
     "filter": "",
     "expType": "TAG",
