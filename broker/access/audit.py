@@ -236,8 +236,9 @@ class AuditLog:
 
 def _target(request: Any) -> str:
     """Return the name of the topic, group or user that a request changes."""
-    if getattr(request, "messages", None) and hasattr(request.messages[0], "topic"):
-        request = request.messages[0]  # a send
+    messages = getattr(request, "messages", None)
+    if messages and not isinstance(messages, int):  # a send; a quota has their number
+        request = messages[0]
     values = (getattr(request, name, "") for name in _TARGETS)
     texts = (str(getattr(value, "name", value)) for value in values)
     return next((text[:_TEXT_MAX] for text in texts if text), "")

@@ -26,16 +26,16 @@ def secret_options(command: F) -> F:
     )
     @click.option(
         "--secret-file",
-        "file",
+        "secret_file",
         default="",
         metavar="FILE",
         help="File with the secret key (mode 0600); - asks for it, or reads a line of the input.",
     )
     @functools.wraps(command)
-    def run(*, secret: str, file: str, **more: Any) -> Any:
-        if secret and file:
+    def run(*, secret: str, secret_file: str, **more: Any) -> Any:
+        if secret and secret_file:
             raise CliError("Give --secret or --secret-file, not both.", Exit.USAGE)
-        return command(secret=_read(file) if file else secret, **more)
+        return command(secret=_read(secret_file) if secret_file else secret, **more)
 
     return run  # type: ignore[return-value]
 

@@ -423,7 +423,7 @@ _LAYOUTS = [
     if dataclasses.is_dataclass(layout)
 ]
 #: The bodies that are no documents.
-_BODIES = {
+_BODIES: dict[int, bytes] = {
     Code.SEND_BATCH_MESSAGE: struct.pack(">iiiii", 22, 0, 0, 0, 0) + b"\0\0",
     Admin.UPDATE_BROKER_CONFIG: b"waitTimeMillsInSendQueue=10000\n",
 }
