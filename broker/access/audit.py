@@ -220,7 +220,7 @@ class AuditLog:
     def _write(self, path: str, request: Any, ctx: RequestContext, code: int, message: str) -> None:
         if not getattr(request, "dry_run", False):
             name = path.rpartition("/")[2]
-            call = AuditedCall(self._user(ctx), ctx.peer, name, _target(request))
+            call = AuditedCall(self._user(ctx), ctx.peer, name, target_of(request))
             self.note(call, code, message)
 
     def _user(self, ctx: RequestContext) -> str:
@@ -234,7 +234,7 @@ class AuditLog:
             return ""
 
 
-def _target(request: Any) -> str:
+def target_of(request: Any) -> str:
     """Return the name of the topic, group or user that a request changes."""
     messages = getattr(request, "messages", None)
     if messages and not isinstance(messages, int):  # a send; a quota has their number

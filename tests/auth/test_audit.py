@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.auth.signature import authorization
+from cometmq.broker.access.audit import target_of
 from cometmq.broker.access.audit_topic import AUDIT_TOPIC, AuditTopic
 from cometmq.proto import paths, v1, v2
 from cometmq.remoting.codes import Reply, Request
@@ -16,6 +17,7 @@ from cometmq.remoting.command import Command
 from cometmq.tests.broker.classic_wire import message, port_of
 from cometmq.tests.broker.live import Live, create_topic, running, settings
 from cometmq.tests.broker.test_classic_access import signed as classic_signed
+from cometmq.tests.fuzz.costly import REQUESTS
 from cometmq.tests.harness.wire import Wire, normal_message
 from cometmq.tests.remoting.client import RemotingClient
 
@@ -191,6 +193,22 @@ async def test_what_tools_read_has_lines_if_that_is_chosen(tmp_path: Path, reads
     rows = [(row["user"], row["call"], row["target"]) for row in lines(file)]
     expected = [("ListUsers", ""), ("ReadLog", ""), ("VIEW_MESSAGE_BY_ID", "0")]
     assert rows == [("admin", *each) for each in expected if reads]
+
+
+@pytest.mark.parametrize("path", sorted(REQUESTS))
+def test_each_request_has_a_target_that_is_text(path: str) -> None:
+    request = REQUESTS[path]()
+    assert target_of(request) == ""
+    for field in request.DESCRIPTOR.fields:
+        if field.type == field.TYPE_STRING and not field.is_repeated:
+            setattr(request, field.name, "orders")
+        elif field.name in ("topic", "group"):
+            getattr(request, field.name).name = "orders"
+        elif field.name == "messages" and field.is_repeated:
+            request.messages.add()
+        elif field.name == "messages":
+            request.messages = 5
+    assert target_of(request) in ("", "orders")
 
 
 def test_a_follower_appends_nothing() -> None:

@@ -180,7 +180,7 @@ class Costs:
     @property
     def paths(self) -> list[str]:
         """The methods that the broker serves."""
-        return sorted(path for path in _REQUESTS if path in self._world.methods)
+        return sorted(path for path in REQUESTS if path in self._world.methods)
 
     def changes(self, code: int) -> Iterator[tuple[str, Change]]:
         """Yield what can be made large in a request of a code, which was learned."""
@@ -328,7 +328,7 @@ class Costs:
 
     def requests(self, path: str, size: int) -> Iterator[tuple[str, bytes]]:
         """Yield encoded requests of a method, each of about `size` bytes."""
-        made = _REQUESTS[path]()
+        made = REQUESTS[path]()
         self._fill(made, 0)
         usual = made.SerializeToString()
         yield "usual", usual
@@ -336,7 +336,7 @@ class Costs:
         yield "merged", usual * max(1, size // (len(usual) or 1))
         for at in _fields_of(made.DESCRIPTOR, ()):
             for what, value in _large(at[-1], size, self._texts):
-                changed = _REQUESTS[path]()
+                changed = REQUESTS[path]()
                 changed.CopyFrom(made)
                 if _set(changed, at, value):
                     name = ".".join(each.name for each in at)
@@ -408,7 +408,7 @@ class _Sink:
         return asyncio.get_running_loop().create_future()
 
 
-_REQUESTS = {
+REQUESTS = {
     rpc.path: rpc.request
     for service in {path.split("/")[1] for path in RIGHTS}
     for rpc in rpc_methods(service).values()
