@@ -1,9 +1,7 @@
 # CometMQ in one image; the command selects the process (namesrv, broker, ...).
 #
-#   scripts/wheels          once: ./wheels with the project and its dependencies, whose hashes are
-#                           checked (requirements.lock); the build is offline
-#   scripts/base_image      only if the base image cannot be pulled
-#   docker build -t cometmq .
+#   scripts/image       builds it: ./wheels with the project and its dependencies, whose hashes are
+#                       checked (requirements.lock), the base image, and this file, without a network
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS install
@@ -16,6 +14,7 @@ RUN python3 -m venv /opt/cometmq \
 
 FROM ${BASE}
 COPY --from=install /opt/cometmq /opt/cometmq
+COPY deploy/image/ready /usr/local/bin/cometmq-ready
 ENV PATH=/opt/cometmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin cometmq \

@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..ha.engine import Identity, Replication
+from ..nodes.addresses import host_port
 from ..proto import native, v2
-from ..proto.addresses import host_port
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
 from ..store.format.results import StoredRecord
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ..front.config import DoorConfig
     from ..front.faults import FaultTable
     from ..ha.config import HaConfig
-    from ..proto.node_links import NodeLinks
+    from ..nodes.node_links import NodeLinks
     from ..store.config.store_config import StoreConfig
     from .config import BrokerConfig
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ..front.config import DoorConfig
     from ..front.faults import FaultTable
     from ..front.service import Method
-    from ..proto.node_links import NodeLinks
+    from ..nodes.node_links import NodeLinks
     from .config import BrokerConfig
     from .parts import Broker
     from .role import LeaderListener

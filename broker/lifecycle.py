@@ -33,9 +33,9 @@ from ..ha.config import HaConfig
 from ..ha.rejoin import pending
 from ..ha.state.replica_meta import Identity, check_replica
 from ..ha.upkeep import Upkeep
-from ..proto.addresses import bracketed
-from ..proto.node_links import NodeLinks
-from ..proto.setting_keys import entries
+from ..nodes.addresses import bracketed
+from ..nodes.node_links import NodeLinks
+from ..nodes.setting_keys import entries
 from ..store.config.store_config import StoreConfig
 from ..store.format.disk import NO_SPACE
 from .access.guard import Guard

@@ -23,10 +23,10 @@ from ..front.door import check_certificates
 from ..front.errors import PortInUseError
 from ..ha.config import HaConfig
 from ..ha.errors import HaPortInUseError
-from ..proto.addresses import host_port
-from ..proto.node_links import NodeLinks
-from ..proto.setting_keys import key_of
-from ..proto.tls_config import TlsConfig
+from ..nodes.addresses import host_port
+from ..nodes.node_links import NodeLinks
+from ..nodes.setting_keys import key_of
+from ..nodes.tls_config import TlsConfig
 from ..remoting.ports import check_remoting
 from ..store.config.store_config import StoreConfig
 from .admin.live_settings import RUN_TIME
@@ -38,7 +38,6 @@ from .settings import check_settings
 if TYPE_CHECKING:
     from .stand_in import StandIn
 
-__all__ = ["Bound", "BrokerServer"]
 
 logger = logging.getLogger(__name__)
 

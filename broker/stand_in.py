@@ -18,7 +18,7 @@ from .proxy.server import ProxyServer
 if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.config import DoorConfig
-    from ..proto.node_links import NodeLinks
+    from ..nodes.node_links import NodeLinks
     from .config import BrokerConfig
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from .options import endpoint_option, output_option
 from .output import show_rows
 
 if TYPE_CHECKING:
+    from ..operations.broker_groups import BrokerGroups, Outcome
     from ..proto import v1
-    from .cluster.broker_groups import BrokerGroups, Outcome
 
 _PRODUCER = "producer"
 
@@ -38,7 +38,8 @@ def list_clients(*, group: str, topic: str, producers: bool, endpoint: str, outp
     \b
     cometmq client list --producers
     """
-    from .cluster.broker_groups import answers, broker_groups, note_failures
+    from ..operations.broker_groups import answers
+    from .cluster.broker_groups import broker_groups, note_failures
 
     with broker_groups(endpoint) as groups:
         outcomes = [_connected(groups, name) for name in groups.names]
@@ -66,8 +67,8 @@ def list_clients(*, group: str, topic: str, producers: bool, endpoint: str, outp
 
 def _connected(groups: BrokerGroups, name: str) -> Outcome[list[v1.ClientStatus]]:
     """Return the outcome of one broker group, page by page."""
+    from ..operations.broker_groups import Outcome
     from ..proto import paths, v1
-    from .cluster.broker_groups import Outcome
 
     found: list[v1.ClientStatus] = []
     request = v1.ListClientsRequest()

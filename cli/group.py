@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
+from ..operations.broker_groups import Outcome, answers, distinct
+from ..operations.errors import CliError, Exit
+from ..operations.group_settings import group_row, group_settings, retry_policy
 from ..proto import paths, v1
 from .cluster.broker_groups import (
-    Outcome,
-    answers,
     broker_groups,
     broker_option,
     check_answered,
-    distinct,
     merged,
     named,
     note_failures,
@@ -23,11 +23,10 @@ from .cluster.broker_groups import (
     show_done,
 )
 from .confirm import go_on, plan_options
-from .errors import CliError, Exit
 from .metadata import attribute_option, change_verb, with_options
 from .options import endpoint_option, output_option
 from .output import show_rows
-from .times import duration, duration_text, durations_ms
+from .times import duration, durations_ms
 
 # RocketMQ's defaults for `--retry-policy exponential`.
 _EXPONENTIAL_MS = (5_000, 7_200_000)
@@ -236,7 +235,7 @@ def list_groups(system: bool, endpoint: str, output: str) -> None:
         for config, each in zip(page.groups, page.progress, strict=True)
     }
     rows = merged(
-        (broker, [_row(config) for page in pages for config in page.groups])
+        (broker, [group_row(config) for page in pages for config in page.groups])
         for broker, pages in found
     )
     for row in rows:
@@ -363,16 +362,6 @@ def _retry(settings: Mapping[str, Any]) -> v1.GroupRetry | None:
     return v1.GroupRetry(delays_ms=delays or ()) if policy else None
 
 
-def _policy(retry: v1.GroupRetry) -> str:
-    if retry.delays_ms:
-        return f"customized: {', '.join(map(duration_text, retry.delays_ms))}"
-    if retry.initial_ms:
-        times = f"x{retry.multiplier:g}"
-        first, longest = duration_text(retry.initial_ms), duration_text(retry.max_ms)
-        return f"exponential: {first} {times} up to {longest}"
-    return "customized: the broker's table"
-
-
 def _show(
     outcomes: Sequence[Outcome[v1.CreateGroupResponse]], output: str, *, dry_run: bool = False
 ) -> None:
@@ -380,7 +369,7 @@ def _show(
 
 
 def _document(answer: v1.CreateGroupResponse) -> dict[str, object]:
-    row = {**_row(answer.group), "retry_policy": _policy(answer.group.retry)}
+    row = {**group_row(answer.group), "retry_policy": retry_policy(answer.group.retry)}
     return {**row, "created": answer.created, "altered": answer.altered}
 
 
@@ -391,22 +380,6 @@ def _sentence(answer: v1.CreateGroupResponse, *, dry_run: bool) -> str:
     if not answer.group.consume_enable:
         text += ", consumption is off"
     return f"{text}."
-
-
-def group_settings(config: v1.GroupConfig) -> dict[str, Any]:
-    """Return the settings of a consumer group as fields."""
-    attributes = dict(sorted(config.attributes.items()))
-    return {**_row(config), "retry_policy": _policy(config.retry), "attributes": attributes}
-
-
-def _row(config: v1.GroupConfig) -> dict[str, object]:
-    return {
-        "group": config.name,
-        "order": config.orderly,
-        "max_attempts": config.max_attempts,
-        "retry_queues": config.retry_queues,
-        "consume_enable": config.consume_enable,
-    }
 
 
 def _progress(found: Sequence[v1.GroupProgress]) -> dict[str, object]:

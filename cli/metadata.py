@@ -5,8 +5,11 @@ from collections.abc import Callable
 import click
 from click.decorators import FC
 
+from ..operations.topic_values import PERMISSIONS
 from ..proto import v1
 
+#: `--perm` of a topic.
+PERMISSION_METAVAR = "none|read|write|rw"
 #: The attribute in which RocketMQ keeps a topic's type; here it is a field of its own.
 MESSAGE_TYPE_ATTRIBUTE = "message.type"
 
@@ -23,7 +26,7 @@ def with_options(*options: Callable[[FC], FC]) -> Callable[[FC], FC]:
 
 
 def attribute_option(example: str) -> Callable[[FC], FC]:
-    """Return `--attribute`; the help shows `example`."""
+    """Return the option `--attribute`, with `example` in its help."""
     return click.option(
         "--attribute",
         "attributes",
@@ -40,3 +43,13 @@ def change_verb(answer: v1.CreateTopicResponse | v1.CreateGroupResponse, *, dry_
     if not answer.altered:
         return "Unchanged"
     return "Would change" if dry_run else "Changed"
+
+
+def permission(text: str) -> int:
+    """Parse `--perm`: `none`, `read`, `write`, `rw`, or RocketMQ's number."""
+    word = text.lower()
+    if word in PERMISSIONS:
+        return PERMISSIONS[word]
+    if word in {str(number) for number in PERMISSIONS.values()}:
+        return int(word)
+    raise click.BadParameter(f"'{text}' is not one of {', '.join(PERMISSIONS)}, 0, 2, 4, 6.")

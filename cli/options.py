@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from . import local_cluster
-from .context import chosen
-from .errors import CliError, Exit
-from .links import explicit, options
+from ..operations import local_cluster
+from ..operations.errors import CliError, Exit
+from .links import keep_directory, keep_name, links
 from .output import keep_form
 from .times import keep_utc
 
@@ -36,7 +35,7 @@ def address_option(
             return value or ""
         return (
             _of_context(kind, name, is_needed=bool(default))
-            or local_cluster.address(kind, local_cluster.named_file(local_cluster.ADDRESSES_FILE))
+            or local_cluster.address(kind, links().named_file(local_cluster.ADDRESSES_FILE))
             or value
             or local_cluster.address(kind, local_cluster.found_file(local_cluster.ADDRESSES_FILE))
             or default
@@ -53,14 +52,14 @@ def address_option(
 
 
 def _of_context(kind: str, option: str, *, is_needed: bool) -> str:
-    """Return `endpoints` or `nameservers` of the context; "" without one.
+    """Return the `endpoints` or the `nameservers` of the context; "" without a context.
 
     Raises CliError if the context lacks them and they are needed.
     """
-    found = chosen.chosen()
-    if found is None:
+    chosen = links().context()
+    if chosen is None:
         return ""
-    name, context = found
+    name, context = chosen
     if not (value := getattr(context, kind)) and is_needed:
         cure = f"start it: cometmq up --data {context.data}" if context.data else f"give {option}"
         raise CliError(f"The context '{name}' has no {kind}; {cure}.", Exit.USAGE)
@@ -75,7 +74,7 @@ def data_option(command: F) -> F:
         metavar="NAME",
         expose_value=False,
         is_eager=True,  # the defaults of the addresses come from it
-        callback=chosen.keep_name,
+        callback=keep_name,
         help="Use the addresses, token, user and TLS of this context (`cometmq context add`)"
         " [default: $COMETMQ_CONTEXT, or the current context].",
     )(command)
@@ -84,7 +83,7 @@ def data_option(command: F) -> F:
         type=click.Path(path_type=Path, file_okay=False),
         expose_value=False,
         is_eager=True,  # the defaults of the addresses come from it
-        callback=local_cluster.keep_directory,
+        callback=keep_directory,
         help="Data directory of `cometmq up`: use its addresses, token and admin-credentials"
         " [default: this directory, or data in it].",
     )(command)
@@ -93,9 +92,9 @@ def data_option(command: F) -> F:
 def _keep_link_option(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     name = parameter.name or ""
     if value:
-        setattr(options(), name, value)
+        setattr(links().options, name, value)
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            explicit().add(name)
+            links().explicit.add(name)
 
 
 _TOKEN_OPTIONS = (
@@ -108,7 +107,7 @@ _TOKEN_OPTIONS = (
         "--token-file",
         None,
         "File with the clusterToken of the cluster [default: that of --data or of the context,"
-        " $COMETMQ_CLUSTER_TOKEN, or that of this directory].",
+        " $COMETMQ_CLUSTER_TOKEN, $COMETMQ_CLUSTER_TOKEN_FILE, or that of this directory].",
     ),
 )
 _TLS_OPTIONS = (
@@ -144,12 +143,12 @@ def _add(command: F, options_of: tuple[tuple[str, str | None, str], ...]) -> F:
 
 
 def tls_options(command: F) -> F:
-    """Add the options of TLS (`links.py`), for commands that never send the token."""
+    """Add the options of TLS (`operations/links.py`), for commands that never send the token."""
     return _add(command, _TLS_OPTIONS)
 
 
 def link_options(command: F) -> F:
-    """Add `--token-file`, `--trusted-network` and the options of TLS (`links.py`)."""
+    """Add `--token-file`, `--trusted-network` and the options of TLS (`operations/links.py`)."""
     return _add(command, (_TOKEN_OPTIONS[0], *_TLS_OPTIONS, _TOKEN_OPTIONS[1]))
 
 

@@ -40,6 +40,11 @@ def show_document(document: Any) -> None:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def note(sentence: str) -> None:
+    """Print a sentence on stderr, beside the result."""
+    click.echo(f"cometmq: {sentence}", err=True)
+
+
 def show_streamed(document: Any) -> None:
     """Print one document of a stream."""
     if _is_yaml():

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .errors import CliError, Exit
+from ..operations.errors import CliError, Exit
 from .lazy_group import LazyGroup
 from .main import ALIASES, COMMANDS
 

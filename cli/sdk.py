@@ -2,14 +2,14 @@
 
 from ..client.session import Options
 from ..client.transport.credentials import Credentials
-from .credentials import credentials
-from .links import tls
+from .links import links
 
 
 def sdk_options(endpoint: str) -> Options:
     """Return the options for an endpoint. Raises CliError."""
     options = Options()
-    user, link = credentials(endpoint), tls(endpoint)
+    reach = links()
+    user, link = reach.credentials(endpoint), reach.tls(endpoint)
     if user is not None:
         options["credentials"] = Credentials(user.access_key, user.secret_key)
     if link is not None:

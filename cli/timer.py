@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from .cluster.broker_groups import broker_option
+from .links import connect
 from .options import endpoint_option, output_option
 from .output import show_fields, show_rows, timed
 from .times import TIME_FORMS, moment
@@ -41,8 +42,9 @@ def list_timers(
     cometmq timer ls
     cometmq timer ls reminders --end 2026-12-01T00:00
     """
+    from ..operations.broker_groups import answers
     from ..proto import v1
-    from .cluster.broker_groups import answers, broker_groups, note_failures
+    from .cluster.broker_groups import broker_groups, note_failures
 
     request = v1.ListTimersRequest(topic=topic, begin_ms=begin, end_ms=end, include_system=system)
     with broker_groups(endpoint) as groups:
@@ -73,8 +75,8 @@ def list_timers(
 
 def _waiting(groups: Any, request: Any, count: int) -> Any:
     """Return the outcome of one broker group: messages, each with whether its second has more."""
+    from ..operations.broker_groups import Outcome
     from ..proto import paths, v1
-    from .cluster.broker_groups import Outcome
 
     found: list[tuple[v1.WaitingMessage, bool]] = []
     following = v1.ListTimersRequest()
@@ -105,9 +107,8 @@ def recall(*, topic: str, handle: str, endpoint: str, output: str) -> None:
     cometmq timer recall reminders djEgcmVtaW5kZXJz...
     """
     from ..proto import paths, v2
-    from .connection import Connection
 
     request = v2.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         answer = connection.call(paths.RECALL_MESSAGE, request, v2.RecallMessageResponse)
     show_fields({"topic": topic, "recalled": answer.message_id}, output)

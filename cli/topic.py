@@ -6,15 +6,14 @@ from typing import Any
 
 import click
 
+from ..operations.broker_groups import BrokerGroups, Outcome, answers, distinct
+from ..operations.errors import CliError, Exit
+from ..operations.topic_values import TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
 from ..proto import paths, v1
 from .cluster.broker_groups import (
-    BrokerGroups,
-    Outcome,
-    answers,
     broker_groups,
     broker_option,
     check_answered,
-    distinct,
     merged,
     named,
     note_failures,
@@ -24,11 +23,9 @@ from .cluster.broker_groups import (
     show_done,
 )
 from .confirm import go_on, plan_options
-from .errors import CliError, Exit
-from .metadata import attribute_option, change_verb, with_options
+from .metadata import PERMISSION_METAVAR, attribute_option, change_verb, permission, with_options
 from .options import endpoint_option, output_option
 from .output import show_rows
-from .values import PERMISSION_METAVAR, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission, permission_name
 
 _COUNT = click.IntRange(1, 1024)
 _DEFAULT_QUEUES = 8

@@ -133,7 +133,10 @@ async def _acknowledge(
     attempts = Attempts()
     try:
         answer = await session.call_until_done(
-            *(target, paths.ACK_MESSAGE, request, v2.AckMessageResponse),
+            target,
+            paths.ACK_MESSAGE,
+            request,
+            v2.AckMessageResponse,
             (v2.MULTIPLE_RESULTS, v2.INVALID_RECEIPT_HANDLE),
             attempts=attempts,
         )

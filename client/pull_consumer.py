@@ -157,7 +157,10 @@ class PullConsumer(Client):
                 offset=cursor.offset,
             )
             await self._session.call_until_done(
-                *(cursor.queue.target, paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse),
+                cursor.queue.target,
+                paths.UPDATE_OFFSET,
+                request,
+                v2.UpdateOffsetResponse,
                 read_only=True,  # idempotent
             )
 
@@ -299,7 +302,10 @@ class PullConsumer(Client):
             )
             try:
                 known = await session.call_until_done(
-                    *(queue.target, paths.GET_OFFSET, request, v2.GetOffsetResponse),
+                    queue.target,
+                    paths.GET_OFFSET,
+                    request,
+                    v2.GetOffsetResponse,
                     read_only=True,
                 )
             except NotFound:
@@ -313,7 +319,7 @@ class PullConsumer(Client):
         else:
             wanted.query_offset_policy = v2.END if to is END else v2.BEGINNING
         answer = await session.call_until_done(
-            *(queue.target, paths.QUERY_OFFSET, wanted, v2.QueryOffsetResponse), read_only=True
+            queue.target, paths.QUERY_OFFSET, wanted, v2.QueryOffsetResponse, read_only=True
         )
         return answer.offset
 

@@ -300,7 +300,10 @@ class PushConsumer(Client):
             self._session.statistics.handler_failures += 1
             logger.warning(
                 "push.handler_failed topic=%s message=%s attempt=%d error=%r",
-                *(message.topic, message.message_id, message.attempt, failure),
+                message.topic,
+                message.message_id,
+                message.attempt,
+                failure,
                 exc_info=failure,
             )
         return failure

@@ -423,7 +423,10 @@ class Session:
         if found is None:
             check_process()
             found = self._connections[target] = Connection(
-                *(target, self._caller, self.settings, self._on_command),
+                target,
+                self._caller,
+                self.settings,
+                self._on_command,
                 on_telemetry_end=self._on_telemetry_end,
                 tls=self._tls,
             )
@@ -478,7 +481,9 @@ class Session:
             except CallFailed as failure:
                 logger.info(
                     "client.heartbeat_failed target=%s error=%s: %s",
-                    *(connection.target, failure.code, failure),
+                    connection.target,
+                    failure.code,
+                    failure,
                 )
             else:
                 self.isolation.recover(connection.target)

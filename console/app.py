@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from ..cli.errors import CliError
+from ..operations.errors import CliError
 from .archives import Archives
 from .body_types import BodyTypes
 from .cluster import Cluster
@@ -82,7 +82,9 @@ def make_app(
         watch = Watch(cluster, wall_ms, is_only=not bases)
         watches.append(watch)
         pages = _pages(
-            *(cluster, views, watch),
+            cluster,
+            views,
+            watch,
             archives=archives,
             body_types=body_types,
             lag_alert=lag_alert,

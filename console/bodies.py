@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cli.message.tailing import message_document
+from ..operations.message_document import message_document
 from ..proto import v2
 
 #: Characters of a body that a page shows; the whole body can be downloaded.
@@ -67,7 +67,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def _json_of(body: bytes) -> Any:
-    """Return the value of a JSON body; None if it is none."""
+    """Return the value of a JSON body; None if the body is not JSON."""
     if body.lstrip()[:1] not in (b"{", b"[") or len(body) > SHOWN_MAX:
         return None
     try:

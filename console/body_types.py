@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from ..cli.errors import CliError
+from ..operations.errors import CliError
 from .descriptors import Decoded, Descriptors, built, parsed, type_names
 from .inputs import bad
 from .words import number, size

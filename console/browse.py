@@ -8,10 +8,10 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..cli.connection import Connection
-from ..cli.errors import CliError, Exit
-from ..cli.message import pulling
-from ..cli.message.pulling import BATCH, Batch, queue_of
+from ..operations import pulling
+from ..operations.connection import Connection
+from ..operations.errors import CliError, Exit
+from ..operations.pulling import BATCH, Batch, queue_of
 from ..proto import paths, v1, v2
 from .cluster import CALL_S, Cluster
 

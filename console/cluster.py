@@ -1,16 +1,16 @@
 """The cluster as the console calls it: bounded calls to the broker groups over one connection.
 
-The connection is that of the commands (`cli/connection.py`), with the same addresses, credentials
-and TLS; several addresses are alternatives, so the console survives the end of a node. Calls may
-come from any thread.
+The connection is that of the commands (`operations/connection.py`), with the same addresses,
+credentials and TLS; several addresses are alternatives, so the console survives the end of a node.
+Calls may come from any thread.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ..cli.cluster.broker_groups import BrokerGroups, Outcome, group_names
-from ..cli.connection import Connection
-from ..cli.errors import CliError, Exit
+from ..operations.broker_groups import BrokerGroups, Outcome, group_names
+from ..operations.connection import Connection
+from ..operations.errors import CliError, Exit
 
 R = TypeVar("R")
 

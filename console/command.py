@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from ..cli.connection import Connection
-from ..cli.errors import CliError, Exit
+from ..cli.links import links
 from ..cli.options import endpoint_option
-from ..proto.addresses import is_loopback
+from ..nodes.addresses import is_loopback
+from ..operations.connection import Connection
+from ..operations.errors import CliError, Exit
 
 _PORT = 8082
 # Minutes of work of a usual consumer.
@@ -129,8 +130,9 @@ def console(
         text = f"The console needs {error.name}: pip install 'cometmq[console]'"
         raise CliError(text) from None
     types = read(descriptors)
-    with Connection(endpoint) as connection:
-        first = Target(name_of(endpoint), connection)
+    reach = links()
+    with Connection(endpoint, reach) as connection:
+        first = Target(name_of(endpoint, reach), connection)
         with opened(first, further) as targets:
             serve(
                 targets,

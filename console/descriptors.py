@@ -25,7 +25,7 @@ from google.protobuf import (
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError, Message
 
-from ..cli.errors import CliError, Exit
+from ..operations.errors import CliError, Exit
 from . import bodies, words
 from .inputs import bad
 

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-import click
-
-from ..cli.errors import CliError, Exit
-from ..cli.times import time_ms
+from ..operations.errors import CliError, Exit
+from ..operations.times import time_ms
 
 _SHOWN = 40
 
@@ -38,8 +36,8 @@ def moment_ms(text: str, now_ms: int) -> int:
     except ValueError:
         try:
             return time_ms(text, now_ms)
-        except click.BadParameter as error:
-            raise bad(error.message) from None
+        except ValueError as error:
+            raise bad(str(error)) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     try:

@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from ..cli.errors import CliError
+from ..nodes.addresses import host_of
+from ..operations.errors import CliError
 from ..proto import paths, v1
-from ..proto.addresses import host_of
 from .cluster import Cluster
 from .forecast import Outlook, forecast, oldest
 from .history import History, ReplicaHistory
@@ -113,7 +113,7 @@ class Watch:
             unreachable |= await self._unreachable(more)
         now_ms = self.wall_ms()
         self.snapshot = Snapshot(
-            *(now_ms, groups, self._backlog, unreachable, error), forecasts=self._forecasts
+            now_ms, groups, self._backlog, unreachable, error, forecasts=self._forecasts
         )
         rates = self.snapshot.rates()
         lag = self._backlog.lag if self._backlog.at_ms else None
@@ -159,7 +159,10 @@ class Watch:
         largest = sorted(lags.items(), key=lambda one: -one[1])[:_LARGEST]
         return Backlog(
             self.wall_ms(),
-            *(sums.lag, sums.in_flight, sums.retries, sums.dead_letters),
+            sums.lag,
+            sums.in_flight,
+            sums.retries,
+            sums.dead_letters,
             groups=len(lags),
             largest=[(name, lag) for name, lag in largest if lag],
         )

@@ -5,8 +5,7 @@ Health, rows and sentences are those of `cometmq ha status`.
 
 from typing import Any
 
-from ..cli.ha.replicas import Replica
-from ..cli.ha.rows import GroupView, group_fields, replica_rows
+from ..operations.replication import GroupView, Replica, group_fields, replica_rows
 from ..proto import v1
 from .overview import BAD, OK, WARNING
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from ..cli.cluster.broker_groups import answers
+from ..operations.broker_groups import answers
 from ..proto import paths, v1, v2
 from . import bodies, browse, words
 from .browse import Queue
@@ -176,7 +176,8 @@ class MessageSearch:
         connection = self._cluster.connection
         ends = {Queue(topic, one.broker, one.queue_id): one.max_offset for one in status}
         stream = browse.in_time_order(
-            *(queues, starts.__getitem__),
+            queues,
+            starts.__getitem__,
             lambda queue, offset: browse.pull(connection, queue, offset, ends[queue]),
         )
         room = rows, EXPORTED_BYTES

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import uvicorn
 
-from ..cli.errors import CliError
-from ..cli.private_file import replace
 from ..front.clock import Clock
+from ..operations.errors import CliError
+from ..operations.private_file import replace
 from .app import make_app
 from .archives import Archives
 from .body_types import BodyTypes
@@ -54,7 +54,8 @@ def serve(
     token = secrets.token_urlsafe(32)
     clock = Clock()
     app, watches = make_app(
-        *(targets, templates(token, allow_changes=allow_changes, trace_url=trace_url)),
+        targets,
+        templates(token, allow_changes=allow_changes, trace_url=trace_url),
         clock.wall_ms,
         hosts=hosts,
         archives=Archives(archives),

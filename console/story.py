@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..cli.cluster.broker_groups import BrokerGroups
-from ..cli.errors import CliError
-from ..cli.message.story import PAST, Found, states
 from ..client.message import Message
+from ..operations.broker_groups import BrokerGroups
+from ..operations.errors import CliError
+from ..operations.message_states import PAST, StoredMessage, states
 from ..proto import paths, v1, v2
 from . import words
 from .cluster import Cluster
@@ -161,7 +161,7 @@ class Stories:
 
     def read(
         self,
-        found: Found,
+        found: StoredMessage,
         groups: Sequence[str],
         located: v1.FoundMessage | None,
     ) -> Story:

@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..cli.connection import Connection
-from ..cli.context.chosen import chosen, context_for, context_of
-from ..cli.errors import CliError, Exit
+from ..operations.connection import Connection
+from ..operations.contexts import load, with_files
+from ..operations.errors import CliError, Exit
+from ..operations.links import Links
 
 #: Clusters of one console: each open one is read every second.
 TARGETS_MAX = 16
@@ -48,18 +49,18 @@ def opened(first: Target, further: Sequence[str]) -> Iterator[list[Target]]:
 
 
 def _target(name: str, stack: ExitStack) -> Target:
-    context, scope = context_for(name)
+    context = with_files(load().get(name))
     if not context.endpoints:
         cure = f"start it: cometmq up --data {context.data}" if context.data else "add --endpoint"
         raise CliError(f"The context '{name}' has no endpoints; {cure}.", Exit.USAGE)
-    with scope.scope(cleanup=False):
-        connection = stack.enter_context(Connection(context.endpoints))
+    links = Links(lambda: (name, context))
+    connection = stack.enter_context(Connection(context.endpoints, links))
     return Target(name, connection)
 
 
-def name_of(endpoint: str) -> str:
+def name_of(endpoint: str, links: Links) -> str:
     """Return the name of the cluster of the command: its context, or else its first address."""
-    found = chosen()
-    if found is not None and context_of(endpoint) is not None:
-        return found[0]
+    context = links.context()
+    if context is not None and links.context_of(endpoint) is not None:
+        return context[0]
     return endpoint.split(";", maxsplit=1)[0].strip()

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
-from ..cli.errors import CliError, Exit
+from ..operations.errors import CliError, Exit
 from . import words
 from .security import (
     FILE_FORM_FIELD_BYTES_MAX,
@@ -200,7 +200,8 @@ class Views:
             status, sentence = _STATUS.get(error.code, 502), str(error)
         title = _TITLES.get(status, "The cluster did not answer as expected")
         return self.page(
-            *(request, "error.html"),
+            request,
+            "error.html",
             status=status,
             title=title,
             sentence=sentence,

@@ -26,10 +26,10 @@ import grpc.aio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..nodes.node_links import NodeLinks
 from ..proto import v2
 from ..proto.channels import cancel_requests
 from ..proto.errors import CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RpcFailure, WireError
-from ..proto.node_links import NodeLinks
 from .admission import forward_mark, forwarded_by_nodes_only
 from .bridge import BridgeSession, ParsingSession
 from .channels import ChannelPool

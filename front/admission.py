@@ -1,15 +1,15 @@
 """Admission of calls from other nodes of the cluster.
 
-`proto/node_links.py` defines a node: the cluster token, or a certificate with the name of nodes.
+`nodes/node_links.py` defines a node: the cluster token, or a certificate with the name of nodes.
 Admission uses the connection and metadata alone, so that a request is not parsed before it.
 """
 
 from collections.abc import Callable
 from functools import partial
 
-from ..proto.addresses import host_of, is_loopback
+from ..nodes.addresses import host_of, is_loopback
+from ..nodes.node_links import NodeLinks
 from ..proto.errors import PERMISSION_DENIED, RpcFailure
-from ..proto.node_links import NodeLinks
 from .context import FORWARDED, RequestContext
 
 #: Refuses a call before its request is parsed: raises RpcFailure or WireError.

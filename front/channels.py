@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ..nodes.node_links import NodeLinks
 from ..proto.channels import PEER_OPTIONS
-from ..proto.node_links import NodeLinks
 from .config import DoorConfig
 
 # Grace time for the calls of a channel that is evicted from the pool.

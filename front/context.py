@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from ..proto.node_links import TOKEN_KEY
+from ..nodes.node_links import TOKEN_KEY
 from ..proto.short_polls import SHORT_POLL
 
 CLIENT_ID = "x-mq-client-id"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from ..nodes.node_links import NodeLinks
 from ..proto import native
-from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
 from .errors import CertificateError, DoorMissingError

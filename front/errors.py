@@ -9,7 +9,7 @@ DoorError
 
 import errno
 
-from ..proto.addresses import host_port
+from ..nodes.addresses import host_port
 
 
 class DoorError(Exception):

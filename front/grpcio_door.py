@@ -17,9 +17,9 @@ from urllib.parse import unquote
 
 import grpc.aio
 
-from ..proto.addresses import bracketed
+from ..nodes.addresses import bracketed
+from ..nodes.node_links import NodeLinks
 from ..proto.errors import UNAVAILABLE, RpcFailure
-from ..proto.node_links import NodeLinks
 from .clock import Clock
 from .config import DoorConfig
 from .errors import AddressError, PortInUseError

@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..proto.addresses import host_port
+from ..nodes.addresses import host_port
 from .config import DoorConfig
 
 #: Answers below this size are not registered: they cost little, and are the most frequent.

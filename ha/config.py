@@ -8,7 +8,7 @@ that `SYNC_MASTER` never silently means "asynchronous" (docs/formats/ha.md, sect
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..proto.cluster_token import check_cluster_token
+from ..nodes.cluster_token import check_cluster_token
 
 BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 

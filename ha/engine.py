@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..front.config import DoorConfig
+from ..nodes.node_links import NodeLinks
 from ..proto import v1
-from ..proto.node_links import NodeLinks
 from .config import HaConfig
 from .control import Control
 from .core.follower_events import State

@@ -1,9 +1,10 @@
 """Exceptions of replication.
 
-HaError ├── HaPortInUseError        another process listens on haListenPort ├── WrongReplicaError
-the data directory belongs to another cluster or group ├── DamagedStateError       a file in
-`<store>/ha/` fails its checksum └── CutRefusedError         a plan would remove bytes that must
-stay
+    HaError
+    ├── HaPortInUseError     another process listens on haListenPort
+    ├── WrongReplicaError    the data directory belongs to another cluster or group
+    ├── DamagedStateError    a file in `<store>/ha/` fails its checksum
+    └── CutRefusedError      a plan would remove bytes that must stay
 
 Refusals on the wire (WRONG_CLUSTER, DIVERGED, ...) are states, not exceptions: see
 `core/follower.py`.

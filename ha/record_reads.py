@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
+from ..nodes.node_links import NodeLinks
 from ..proto import paths, v1, v2
-from ..proto.node_links import NodeLinks
 from ..store.format.errors import CorruptLogError, OffsetOutOfRangeError
 from .config import FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES
 from .scrub.peer import PeerError

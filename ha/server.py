@@ -18,8 +18,8 @@ from ..front.context import RequestContext
 from ..front.door import choose_door
 from ..front.errors import AddressError, PortInUseError
 from ..front.service import Kind, Method, Outbound, refuse_wire_error
+from ..nodes.addresses import host_port
 from ..proto import paths, v1
-from ..proto.addresses import host_port
 from ..proto.errors import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure
 from .config import MAX_FOLLOWERS, MAX_FRAME_BYTES
 from .core import hello

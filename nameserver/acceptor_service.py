@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..front.service import Method
 from ..ha.core.cas_register import Ballot, Vote
+from ..nodes.node_links import NodeLinks
 from ..proto import paths, v1
 from ..proto.errors import RpcFailure
-from ..proto.node_links import NodeLinks
 from .acceptor_store import AcceptorRefusedError, AcceptorStore, acceptor_message
 from .meta_store import StoreUnavailableError
 from .node_method import node_method

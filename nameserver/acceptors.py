@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from ..ha.core.cas_register import Ballot, Identities, Vote
 from ..ha.stream.redial import RedialedChannel
+from ..nodes.node_links import NodeLinks
 from ..proto import paths, v1
-from ..proto.node_links import NodeLinks
 from .acceptor_store import AcceptorStore, acceptor_state_from, ballot_message
 from .meta_store import StoreUnavailableError
 

@@ -7,8 +7,8 @@ minutes (docs/formats/ha.md, section 1.5).
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..proto.addresses import check_host
-from ..proto.cluster_token import check_cluster_token
+from ..nodes.addresses import check_host
+from ..nodes.cluster_token import check_cluster_token
 
 _MAX_PORT = 65_535
 

@@ -17,8 +17,8 @@ from ..front.clock import Clock
 from ..front.service import Method
 from ..ha.core.cas_register import AcceptorState, Ballot
 from ..ha.core.group_state import GroupState
+from ..nodes.node_links import NodeLinks
 from ..proto import v1
-from ..proto.node_links import NodeLinks
 from .acceptor_service import AcceptorService
 from .acceptor_store import AcceptorStore
 from .acceptors import OwnAcceptor, PeerAcceptor, call_each_once
@@ -72,7 +72,7 @@ class SingleControllerHost:
         self.controller = Controller(config, clock, self._file, on_state, active=True)
 
     def methods(self) -> list[Method]:
-        return ControllerService(self.controller, self._links).methods()
+        return ControllerService(self.controller, self._links, ()).methods()
 
     def open(self) -> None:
         self._file.open()
@@ -125,7 +125,8 @@ class ReplicatedControllerHost:
 
     def methods(self) -> list[Method]:
         acceptor = AcceptorService(self._acceptor, self._links)
-        return [*ControllerService(self.controller, self._links).methods(), *acceptor.methods()]
+        service = ControllerService(self.controller, self._links, self._config.peers())
+        return [*service.methods(), *acceptor.methods()]
 
     def open(self) -> None:
         self._acceptor.open()

@@ -5,6 +5,7 @@ commands and names the active one if it is known.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..front.service import Kind, Method, Outbound, status_failure
@@ -17,9 +18,9 @@ from ..ha.core.controller.events import (
     SetPolicy,
     Switchover,
 )
+from ..nodes.node_links import NodeLinks
 from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
-from ..proto.node_links import NodeLinks
 from .controller import SESSIONS_MAX, Controller
 from .controller_messages import (
     group_report,
@@ -42,8 +43,9 @@ _RESOURCE_EXHAUSTED = 8
 class ControllerService:
     """The handlers; plain functions on the event loop."""
 
-    def __init__(self, controller: Controller, links: NodeLinks) -> None:
+    def __init__(self, controller: Controller, links: NodeLinks, peers: Sequence[str]) -> None:
         self._controller = controller
+        self._peers = peers
         self._links = links
         self._session_number = 0
 
@@ -182,7 +184,7 @@ class ControllerService:
         """Return the reports of one group or of all groups."""
         controller = self._controller
         names = [request.group] if request.group else sorted(controller.groups)
-        response = v1.GroupsResponse(code=v2.OK, message="OK")
+        response = v1.GroupsResponse(code=v2.OK, message="OK", peers=self._peers)
         now_ns = controller.clock.steady_ns()
         for name in names:
             group = self._group(name)

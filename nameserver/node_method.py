@@ -5,7 +5,7 @@ from typing import Any
 
 from ..front.admission import nodes_only
 from ..front.service import Kind, Method
-from ..proto.node_links import NodeLinks
+from ..nodes.node_links import NodeLinks
 
 #: Largest request unless a method needs more: names, addresses and numbers of one replica, or the
 #: state of one group with at most 16 members of some hundred bytes.

@@ -2,7 +2,7 @@
 
 import re
 
-from ..proto.addresses import host_of, is_host
+from ..nodes.addresses import host_of, is_host
 from .rows import (
     DuplicateReplica,
     Group,

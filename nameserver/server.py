@@ -1,9 +1,9 @@
 """Nameserver process: the route tables behind a gRPC port, and the expiry of dead replicas.
 
-One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers are
-admitted as nodes (`proto/node_links.py`). A refused
-registration is a gRPC failure whose text is a sentence for the broker's operator. The tables are in
-memory (`routes.py`); the names of known groups are the only file.
+One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers are admitted
+as nodes (`nodes/node_links.py`). A refused registration is a gRPC failure whose text is a sentence
+for the broker's operator. The tables are in memory (`routes.py`); the names of known groups are the
+only file.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from ..front.metrics.process import LoopWatch
 from ..front.service import Kind, Method, status_failure
 from ..front.shared.handover import Handover
 from ..ha.core.group_state import GroupState
+from ..nodes.addresses import host_port
+from ..nodes.node_links import NodeLinks
+from ..nodes.setting_keys import entries
+from ..nodes.tls_config import TlsConfig
 from ..proto import paths, v1, v2
-from ..proto.addresses import host_port
 from ..proto.errors import RpcFailure, WireError
-from ..proto.node_links import NodeLinks
 from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
-from ..proto.setting_keys import entries
-from ..proto.tls_config import TlsConfig
 from ..remoting.ports import check_remoting, shares_port
 from .classic.kv import KvConfig
 from .config import NameserverConfig

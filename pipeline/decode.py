@@ -85,7 +85,8 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a split. Raises DamagedLogError, DataLossError, UnreachableError."""
     decoder = Decoder(
-        *(columns, split.broker),
+        columns,
+        split.broker,
         properties=properties,
         decompress=decompress,
         verify_crc=verify_crc,
@@ -177,7 +178,11 @@ class Decoder:
             if first < 0:
                 return
         walking = walk(
-            *(raw.data, base, first, limit, self._on_corrupt),
+            raw.data,
+            base,
+            first,
+            limit,
+            self._on_corrupt,
             check_crc=self._verify_crc and self._row_filter is None,
             topics=self._topics,
         )
@@ -225,7 +230,11 @@ class Decoder:
         self.report.lost.append(lost)
         logger.warning(
             "pipeline.lost path=%s begin=%d end=%d bytes=%d reason=%s",
-            *(self._path, lost.begin, lost.end, lost.end - lost.begin, lost.reason),
+            self._path,
+            lost.begin,
+            lost.end,
+            lost.end - lost.begin,
+            lost.reason,
         )
 
     # -- batches ------------------------------------------------------------------------------

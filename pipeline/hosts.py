@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ..proto.addresses import host_port
+from ..nodes.addresses import host_port
 from ..store.format.record import (
     BORN_HOST_V6,
     HOST_V4_BYTES,

@@ -828,6 +828,7 @@ class GroupsResponse(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     LOST_START_FIELD_NUMBER: _builtins.int
     LOST_END_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     lost_start: _builtins.int
@@ -839,6 +840,10 @@ class GroupsResponse(_message.Message):
     def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the steps done, in order"""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """GetGroups: HOST:PORT of the other nameservers that elect (controllerPeers)"""
+
     def __init__(
         self,
         *,
@@ -848,10 +853,11 @@ class GroupsResponse(_message.Message):
         steps: _abc.Iterable[_builtins.str] | None = ...,
         lost_start: _builtins.int = ...,
         lost_end: _builtins.int = ...,
+        peers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "lost_end", b"lost_end", "lost_start", b"lost_start", "message", b"message", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "lost_end", b"lost_end", "lost_start", b"lost_start", "message", b"message", "peers", b"peers", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
-from ..proto.addresses import host_port
+from ..nodes.addresses import host_port
 from .codec import FrameError, FrameReader, decode, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply

@@ -18,7 +18,7 @@ from .connection import Connection
 
 if TYPE_CHECKING:
     from ..front.shared.handover import Handover
-    from ..proto.node_links import NodeLinks
+    from ..nodes.node_links import NodeLinks
     from .connection import Shared
 
 _TLS = b"\x16"

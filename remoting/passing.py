@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..proto.addresses import host_of
+from ..nodes.addresses import host_of
 from .codes import Reply
 from .command import Command
 from .connection import Connection, PeerGoneError, RemotingError
@@ -18,7 +18,7 @@ from .connection import Connection, PeerGoneError, RemotingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..proto.node_links import NodeLinks
+    from ..nodes.node_links import NodeLinks
 
 #: A client gives up before: the longest polls take half a minute.
 ANSWER_S = 35.0

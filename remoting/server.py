@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.config import DoorConfig
     from ..front.shared.handover import Handover
-    from ..proto.node_links import NodeLinks
+    from ..nodes.node_links import NodeLinks
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ FILES = ("test_tidy.py", "features/test_table.py")
 
 FOLDERS = (
     *("auth", "broker", "cli", "client", "console", "docs", "front", "ha", "ha/core"),
-    *("nameserver", "nameserver/core", "proto", "remoting", "sim", "store"),
+    *("nameserver", "nameserver/core", "nodes", "operations", "proto", "remoting", "sim", "store"),
 )
 
 LEFT_OUT = {
@@ -37,7 +37,7 @@ LEFT_OUT = {
         stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
         transaction_records transaction_restart trouble_that_passes wire_messages
-        clock_model clock_steps
+        clock_model clock_steps leaks
     """,
     "cli": """
         admin_commands auth_commands backup backup_users bench broker_groups commands

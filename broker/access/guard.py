@@ -29,8 +29,8 @@ from ...auth.signature import (
     unauthorized,
 )
 from ...front.service import Kind
+from ...nodes.addresses import host_of, is_loopback
 from ...proto import paths
-from ...proto.addresses import host_of, is_loopback
 from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
 from .rights import PUBLIC, RIGHTS, SUPER
 

@@ -2,10 +2,9 @@
 
 `RIGHTS` maps the path of a client-port method to a function that reads the needs from the request.
 All needs must be allowed; a need is allowed if one of its actions is. A request without any need
-is refused, unless its method is in `PUBLIC`. Messages of other nodes
-(`NODE_SERVICES`) need the cluster token instead. Source: docs/formats/grpc-api.md, section 2.4; for
-`cometmq.v1`: reading the log or messages by id or key crosses topics, so it needs the right on the
-cluster.
+is refused, unless its method is in `PUBLIC`. Messages of other nodes (`NODE_SERVICES`) need the
+cluster token instead. Source: docs/formats/grpc-api.md, section 2.4; for `cometmq.v1`: reading the
+log or messages by id or key crosses topics, so it needs the right on the cluster.
 
 A receipt handle belongs to the topic and group that the request names, and a transaction id to the
 topic: the services refuse others. A recall handle names its topic, which is checked as well.

@@ -2,9 +2,8 @@
 
 Promises: settings that a request does not name keep their value; creating a group again with the
 same settings changes nothing; system groups are refused (docs/formats/broker-semantics.md, sections
-8.2 and
-8.5). A deletion removes the group's retry and dead-letter topics and, unless they are kept, its
-offsets.
+8.2 and 8.5). A deletion removes the group's retry and dead-letter topics and, unless they are kept,
+its offsets.
 """
 
 from __future__ import annotations

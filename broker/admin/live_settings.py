@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...nodes.setting_keys import entries, key_of
 from ...proto import v2
 from ...proto.errors import WireError
-from ...proto.setting_keys import entries, key_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ...ha.rejoin.replay_plan import ReplayPlan
 from ...ha.stream.node_call import NodeCallError, call_node
+from ...nodes.addresses import host_port
 from ...proto import paths, v1, v2
-from ...proto.addresses import host_port
 from ...proto.errors import WireError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from ...front.context import RequestContext
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ..config import BrokerConfig
     from ..routing.cluster_view import ClusterView
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...front.clock import Clock
     from ...front.config import DoorConfig
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ...remoting.command import Command
 
 #: How long a request waits for a leader, within the 3 s that clients give a send.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ...proto.addresses import host_port
+from ...nodes.addresses import host_port
 from ...remoting.connection import Connection
 from ...remoting.server import RemotingServer
 from .access import ClassicAccess
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ...front.config import DoorConfig
     from ...front.shared.handover import Handover
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ...remoting.connection import Handler
     from ..access.audit import AuditLog
     from ..access.guard import Guard

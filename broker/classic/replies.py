@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...proto.addresses import host_port
+from ...nodes.addresses import host_port
 from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError

@@ -20,7 +20,7 @@ from ...ha.stream.redial import RedialedChannel
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
 
 logger = logging.getLogger(__name__)
 

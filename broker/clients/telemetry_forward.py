@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ..routing.cluster_view import ClusterView
     from .registry import ClientRegistry
 

@@ -18,7 +18,8 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from ..metadata.tables import Group
     from ..pop.delivery import Delivery, Key, PopOptions
-    from ..pop.group import PopGroup, PopQueue
+    from ..pop.group import PopGroup
+    from ..pop.queue import PopQueue
 
 
 class Restored(Struct):

@@ -223,7 +223,8 @@ class JournalState(Struct):
         return copies[0][0] if copies else end
 
     def first_due_ms(self, revive_queue: int) -> int | None:
-        """Return when the messages of the first copy that is not passed become visible again."""
+        """Return when messages become visible again: those of the first checkpoint of a queue of
+        the revive topic that is not finished; None if all are."""
         copies = self._copies.get(revive_queue)
         return copies[0][1].visible_ms if copies else None
 

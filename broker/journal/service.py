@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..pop.delivery import PopOptions
-    from ..pop.group import PopGroup, PopQueue
+    from ..pop.group import PopGroup
+    from ..pop.queue import PopQueue
     from ..runtime import Runtime
     from ..sending.internal_appender import InternalAppender
 

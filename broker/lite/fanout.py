@@ -16,8 +16,8 @@ from ..clients.relay import Relay
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+    from ...nodes.node_links import NodeLinks
     from ...proto import v2
-    from ...proto.node_links import NodeLinks
     from ..metadata.tables import Metadata
     from ..routing.cluster_view import ClusterView
 

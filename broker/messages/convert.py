@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ...nodes.addresses import host_port
 from ...proto import v2
-from ...proto.addresses import host_port
 from ...proto.route_queues import check_repeated
 from ...store.format.properties import DELAY_LEVELS_MS, decode_properties
 from ...store.format.property_names import DELIVERED_PROPERTIES, FORBIDDEN_PROPERTIES

@@ -1,8 +1,7 @@
 """Changes of topics, groups and offsets: whether one may be made now, and when it is durable.
 
 Promises: only a leader whose log accepts records writes. The answer is OK only when the change is
-as durable as the broker's policy promises
-(docs/formats/ha.md, rules R1 and R11).
+as durable as the broker's policy promises (docs/formats/ha.md, rules R1 and R11).
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ...front.metrics.families import Buckets, Families, flag, page_of
 from ..metadata.tables import is_system_topic, type_name
 from ..slices import Slices
-from ..transactions.stats import transaction_families
 from .clients import client_families
 from .counters import SIZE_BOUNDS
 from .groups import GroupSums, StoreTimes
@@ -23,6 +22,7 @@ from .pop import pop_families
 from .replicas import replica_families
 from .store import store_families
 from .timers import timer_families
+from .transactions import transaction_families
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

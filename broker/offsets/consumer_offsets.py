@@ -48,7 +48,6 @@ _FLUSH_LOOK_S = 0.02
 _FLUSH_LOOKS = 500
 _NOTE_S = 0.2
 
-__all__ = ["ConsumerOffsets", "Key", "Position"]
 
 #: Topic and group.
 Key = tuple[str, str]

@@ -23,9 +23,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .delivery import (
-    RENEW_MAX_MS,
     RENEW_SLICE_MS,
-    UNDELIVERED_MS,
     Alive,
     Delivery,
     DeliveryRef,
@@ -37,21 +35,6 @@ from .delivery import (
 )
 from .queue import PopQueue
 from .retry import queue_topics
-
-__all__ = [
-    "RENEW_MAX_MS",
-    "RENEW_SLICE_MS",
-    "UNDELIVERED_MS",
-    "Alive",
-    "DeliveryRef",
-    "Delivery",
-    "Key",
-    "Outcome",
-    "PopGroup",
-    "PopQueue",
-    "PopOptions",
-    "next_pop_ms",
-]
 
 _HEAP_SLACK = 64
 _ALL = 1 << 60

@@ -3,10 +3,10 @@
 Promises: an answer as soon as a message is available; an empty answer only when the polling time
 ends, which is before the caller's deadline; a call whose client has left pops nothing; messages
 that could not be written to a client are visible again after a second (docs/formats/grpc-api.md,
-sections
-5.6, 7.2 and 7.3). Arrivals in a group's topic and retry topics, unlocked FIFO queues and rewinds
-wake the polls of the group, the oldest first. One timer processes the due messages of all groups in
-slices of a few milliseconds. The state is in memory; on a leader the journal makes it survive.
+sections 5.6, 7.2 and 7.3). Arrivals in a group's topic and retry topics, unlocked FIFO queues and
+rewinds wake the polls of the group, the oldest first. One timer processes the due messages of all
+groups in slices of a few milliseconds. The state is in memory; on a leader the journal makes it
+survive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..journal.api import Journal
     from ..leadership import Leadership
     from ..metadata.tables import Group, Metadata
-    from ..offsets.consumer_offsets import Position
+    from ..offsets.entries import Position
     from ..runtime import Runtime
     from .cold import ColdRecords
     from .fifo.order_info import OrderInfo

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...front.channels import ChannelPool
     from ...front.clock import Clock
     from ...front.context import RequestContext
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from .owners import Owners
     from .telemetry import ProxyTelemetry
     from .watch import ClusterWatch

@@ -27,8 +27,8 @@ from ...front.metrics.http import MetricsServer
 from ...front.metrics.probes import OK, Check
 from ...front.metrics.process import LoopWatch
 from ...front.shared.handover import Handover
-from ...proto.addresses import bracketed, host_port
-from ...proto.node_links import NodeLinks
+from ...nodes.addresses import bracketed, host_port
+from ...nodes.node_links import NodeLinks
 from ...remoting.ports import check_remoting, shares_port
 from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
     from ...front.service import Outbound
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ..clients.registry import ClientRegistry
     from ..routing.cluster_view import ClusterView
     from .owners import Owners

@@ -17,13 +17,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ...ha.stream.redial import RedialedChannel
+from ...nodes.addresses import host_port
 from ...proto import paths, v1
-from ...proto.addresses import host_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ..routing.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ...front.context import takes_several_addresses
+from ...nodes.addresses import host_of
 from ...proto import v2
-from ...proto.addresses import host_of
 from ..config import split_addresses
 from .cluster_view import ClusterView, GroupView
 

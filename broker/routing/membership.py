@@ -16,7 +16,7 @@ from .registrar import Registrant, Registrar
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ...store.message_store import MessageStore
     from ..leadership import Leadership
     from ..metadata.tables import Metadata

@@ -19,11 +19,11 @@ import grpc.aio
 from msgspec import Struct
 
 from ...ha.stream.redial import RedialedChannel
+from ...nodes.addresses import host_port
 from ...proto import paths, v1
-from ...proto.addresses import host_port
 
 if TYPE_CHECKING:
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ..metadata.tables import Metadata, Topic
     from .cluster_view import ClusterView
 

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
 from ...front.metrics.families import Buckets
 from ..metadata import json_file
 from .core import HalfMessage, Outcome
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
-    from ...front.metrics.families import Families
-    from .service import Transactions
 
 #: Buckets of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h.
 LATENCY_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
@@ -93,45 +87,3 @@ class CountsFile:
         }
         content = {**self._rest, "dataVersion": self._version, "transactionCount": counts}
         return json_file.dumps(content, compact=True)
-
-
-def transaction_families(transactions: Transactions, families: Families) -> list[Metric]:
-    """Yield the Prometheus metrics."""
-    stats, waiting = transactions.stats, transactions.table.waiting()
-    topic = ("topic",)
-    return [
-        families.histogram(
-            "rocketmq_finish_message_latency",
-            "Seconds from a half message to its commit.",
-            [((name,), latency) for name, latency in stats.latency.items()],
-            topic,
-        ),
-        families.gauge(
-            "rocketmq_half_messages",
-            "Half messages without a commit or rollback.",
-            [((name,), count) for name, count in waiting.items()],
-            topic,
-        ),
-        families.counter(
-            "rocketmq_commit_messages",
-            "Committed transactions.",
-            [((name,), count) for name, count in stats.committed.items()],
-            topic,
-        ),
-        families.counter(
-            "rocketmq_rollback_messages",
-            "Rolled back transactions.",
-            [((name,), count) for name, count in stats.rolled_back.items()],
-            topic,
-        ),
-        families.counter(
-            "cometmq_transaction_checks",
-            "Transaction checks by result.",
-            [
-                (("asked",), stats.asked),
-                (("no_producer",), stats.unreachable),
-                (("given_up",), stats.given_up),
-            ],
-            ("result",),
-        ),
-    ]

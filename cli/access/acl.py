@@ -4,18 +4,10 @@ from collections.abc import Sequence
 
 import click
 
-from ...auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
+from ...operations.broker_groups import Outcome, answers, present
+from ...operations.policies import policy, policy_rows
 from ...proto import paths, v1
-from ..cluster.broker_groups import (
-    Outcome,
-    answers,
-    broker_groups,
-    broker_option,
-    merged,
-    present,
-    show_failures,
-)
-from ..errors import CliError, Exit
+from ..cluster.broker_groups import broker_groups, broker_option, merged, show_failures
 from ..options import endpoint_option, output_option
 from ..output import show_rows
 from .user import show_users
@@ -97,36 +89,9 @@ def list_policies(*, user: str, endpoint: str, output: str) -> None:
     show_users(endpoint, policy_rows, output, empty="There are no policies.", name=user)
 
 
-def policy(resource: str, actions: str, sources: tuple[str, ...], decision: str) -> v1.AclPolicy:
-    """Return the policy of the command's options. Raises CliError."""
-    try:
-        return v1.AclPolicy(
-            resource=str(ResourcePattern.parse(resource)),
-            actions=parse_actions(actions),
-            allow=decision == "allow",
-            sources=[str(parse_source(source)) for source in sources],
-        )
-    except ValueError as error:
-        raise CliError(f"{error}.", Exit.USAGE) from None
-
-
 def show(outcomes: Sequence[Outcome[v1.UserResponse]], output: str) -> None:
     """Print all policies of a user after a change of them. Raises CliError if a group failed."""
     found = answers(outcomes)
     rows = merged((broker, policy_rows(answer.user)) for broker, answer in found)
     show_rows(rows, output, empty=f"User {found[0][1].user.name} has no policies.")
     show_failures(outcomes)
-
-
-def policy_rows(config: v1.UserConfig) -> list[dict[str, object]]:
-    """Return a user's policies as table rows."""
-    return [
-        {
-            "user": config.name,
-            "decision": "allow" if each.allow else "deny",
-            "actions": ",".join(action_names(Action(each.actions))),
-            "resource": each.resource,
-            "from": ", ".join(each.sources) or "everywhere",
-        }
-        for each in config.policies
-    ]

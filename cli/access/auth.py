@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
+from ...operations import private_file
+from ...operations.broker_groups import BrokerGroups, Outcome
+from ...operations.connection import Connection
+from ...operations.credentials import Credentials, file_text
+from ...operations.errors import CliError
 from ...proto import paths, v1
-from .. import private_file
 from ..certificates.dev_ca import dev_ca
-from ..cluster.broker_groups import BrokerGroups, Outcome
-from ..connection import Connection
-from ..credentials import Credentials, file_text
-from ..errors import CliError
+from ..links import connect
 from ..options import endpoint_option, output_option
 from ..output import show_document
 from .secret_options import secret_options
@@ -63,9 +64,9 @@ def _create_first(request: v1.PutUserRequest, endpoint: str) -> list[Outcome[v1.
 
     Raises CliError only if no group has the user: its secret key may have been generated here.
     """
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         first = connection.call(paths.PUT_USER, request, v1.UserResponse)
-    with Connection(endpoint, Credentials(request.name, request.secret)) as connection:
+    with connect(endpoint, Credentials(request.name, request.secret)) as connection:
         try:
             known = _groups_once_the_user_is_known(connection)
         except CliError as error:
@@ -105,7 +106,7 @@ def check(
     cometmq auth check orders-service Pub Topic:orders --from 10.1.2.3
     """
     request = v1.CheckAccessRequest(user=user, action=action, resource=resource, source=source)
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         answer = connection.call(paths.CHECK_ACCESS, request, v1.CheckAccessResponse)
     if output == "json":
         show_document({"allowed": answer.allowed, "reason": answer.reason})

@@ -5,19 +5,17 @@ from collections.abc import Sequence
 import click
 
 from ...auth.quota import LIMITS
+from ...operations.broker_groups import Outcome, answers, present
+from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster.broker_groups import (
-    Outcome,
-    answers,
     broker_groups,
     broker_option,
     merged,
     note_failures,
-    present,
     show_done,
     show_failures,
 )
-from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..output import show_rows
 

@@ -6,16 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.broker_groups import Outcome, answers, present
 from ...proto import paths, v1
 from ..cluster.broker_groups import (
     Again,
-    Outcome,
-    answers,
     broker_groups,
     broker_option,
     merged,
     note_failures,
-    present,
     show_changes,
 )
 from ..options import endpoint_option, output_option

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from ..cluster.broker_groups import BrokerGroups, group_names
+from ...operations.broker_groups import BrokerGroups, group_names
+from ...operations.errors import CliError, Exit
 from ..cluster.shape import NAMESERVERS, REPLICAS_MAX
-from ..connection import Connection
-from ..errors import CliError, Exit
+from ..links import connect
 from ..options import endpoint_option
 from ..store.verify import progress_bar
 from ..times import time_text
@@ -45,7 +45,7 @@ def create(folder: Path, endpoint: str) -> None:
     """
     from .saving import log_bytes, save
 
-    with new_folder(folder) as home, Connection(endpoint) as connection:
+    with new_folder(folder) as home, connect(endpoint) as connection:
         groups = BrokerGroups(connection, group_names(connection))
         expected = log_bytes(connection, groups)
         check_space(home, expected)

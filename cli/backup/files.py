@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
 
-from ..errors import CliError
+from ...operations.errors import CliError
 from .manifest import SavedFile
 
 _PRIVATE = 0o600

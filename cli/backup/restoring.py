@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...operations.errors import CliError, Exit
+from ...operations.local_cluster import TOKEN_FILE
 from ..cluster.shape import NAMESERVERS, REPLICAS_MAX, Member, Shape
 from ..config import properties
-from ..errors import CliError, Exit
-from ..local_cluster import TOKEN_FILE
 from .files import Writer, check_space, chunks, new_folder
 from .manifest import LOG, MANIFEST, OFFSETS, Manifest, SavedFile, SavedGroup, manifest_of
 

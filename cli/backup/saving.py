@@ -15,12 +15,12 @@ from pathlib import Path
 from zlib import crc32
 
 from ... import __version__
+from ...operations.broker_groups import BrokerGroups, answers
+from ...operations.connection import Connection
+from ...operations.errors import CliError
 from ...proto import paths, v1
 from ...store.format.record import BLANK, MAGIC_BLANK
-from ..cluster.broker_groups import BrokerGroups, answers
 from ..cluster.definition_files import exported
-from ..connection import Connection
-from ..errors import CliError
 from ..yaml import yaml_lines
 from .files import Writer, check_space
 from .manifest import (

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from ...operations.broker_groups import BrokerGroups, Outcome
+from ...operations.errors import CliError, Exit, NotServedError
+from ...operations.sending import Draft, route_of
+from ...operations.topic_values import TOPIC_TYPES
 from ...proto import paths, v1
-from ..cluster.broker_groups import BrokerGroups, Outcome, broker_groups
-from ..connection import Connection
-from ..errors import CliError, Exit, NotServedError
-from ..message.sending import Draft, route_of
-from ..values import TOPIC_TYPES
+from ..cluster.broker_groups import broker_groups
+from ..links import connect
 from .workloads import Workload
 
 
@@ -88,7 +89,7 @@ def _delete(groups: BrokerGroups, names: Names) -> None:
 
 def servers_of(endpoint: str, topic: str) -> list[tuple[str, int]]:
     """Return the addresses of the topic's brokers. Raises CliError."""
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         route = route_of(connection, Draft(topic, b""))
     found = {
         (address.host, address.port)

@@ -19,7 +19,7 @@ from ...client.producer import Extras, Producer
 from ...client.session import Options
 from ...client.simple_consumer import SimpleConsumer
 from ...client.transactions import Resolution, TransactionProducer
-from ..errors import CliError
+from ...operations.errors import CliError
 from .latency import Latencies, Point
 from .ledger import MESSAGES_MAX, Ledger, Outcome
 from .pacing import ClosedLoop, OpenLoop, Pace

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from .. import private_file
-from ..errors import CliError
+from ...operations import private_file
+from ...operations.errors import CliError
 
 # Before the present time, because clocks of nodes differ.
 _MARGIN = timedelta(minutes=5)

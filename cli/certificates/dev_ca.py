@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from ...proto.tls_config import TlsConfig
-from ..errors import CliError, Exit
+from ...nodes.tls_config import TlsConfig
+from ...operations.errors import CliError, Exit
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _AUTHORITY_DAYS = 3_650

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import click
 
-from .. import local_cluster
-from ..connection import Connection
-from ..errors import CliError
+from ...operations import local_cluster
+from ...operations.broker_groups import BrokerGroups, group_names
+from ...operations.connection import Connection
+from ...operations.errors import CliError
+from ..links import connect, links
 from ..options import endpoint_option
-from .broker_groups import BrokerGroups, group_names
 from .control import ask
 from .definition_files import mend_all
 from .layout import socket_path
@@ -42,7 +43,7 @@ def add_group(endpoint: str) -> None:
     started = ask(socket_path(_directory()), "add_group", "", _START_S)
     name = str(started["group"])
     click.echo(f"{name} is serving: {', '.join(started['processes'])}.")
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         groups = _known(connection, name)
         found, unread = differences(groups)
         if unread:
@@ -68,8 +69,7 @@ def _known(connection: Connection, name: str) -> BrokerGroups:
 
 def _directory() -> Path:
     """Return the data directory of `--data`, or that of the current directory."""
-    named: Path | None = click.get_current_context().meta.get(local_cluster.DATA_KEY)
-    if named is not None:
+    if (named := links().data) is not None:
         return named
     file = local_cluster.found_file(local_cluster.ADDRESSES_FILE)
     return file.parent if file is not None else Path("data")

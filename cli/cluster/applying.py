@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...operations.broker_groups import BrokerGroups
+from ...operations.errors import CliError
 from ...proto import paths, v1
-from ..errors import CliError
-from .broker_groups import BrokerGroups
 from .definitions import Definition
 from .reconcile import KINDS, USERS, Call, Difference, Kind, changed
 

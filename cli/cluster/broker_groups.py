@@ -1,12 +1,8 @@
-"""Commands that reach every broker group of a cluster, and their outcomes by group.
+"""The broker groups that a command addresses, and what it prints of their outcomes.
 
-A command asks the node of `--endpoint` for the names of the groups, and calls each group through
-that node: the request names the group (`broker`), and nodes and proxies forward it to the group's
-leader. So a command needs no further address, and sends no token elsewhere. The groups are called
-at the same time. If one fails, the others' changes stay; the command prints each outcome, ends with
-exit code 1, and prints the command that finishes it.
-
-With one group, requests name none, and the output has no names of groups.
+A command reaches every group through the node of `--endpoint` (`operations/broker_groups.py`). If
+one fails, the others' changes stay; the command prints each outcome, ends with exit code 1, and
+prints the command that finishes it. With one group, the output has no names of groups.
 """
 
 import shlex
@@ -14,15 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from ...proto import paths, v1
-from ..connection import TIMEOUT_S, Connection
-from ..errors import CliError, Exit, NotServedError
-from ..output import print_table, show_document, show_fields, timed
+from ...operations.broker_groups import BrokerGroups, Outcome, answers, group_names
+from ...operations.errors import CliError, Exit
+from ..links import connect
+from ..output import note, print_table, show_document, show_fields, timed
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,91 +62,13 @@ class Again:
 _NOTHING = Again()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[R]):
-    """What one group answered: an answer, or an error."""
-
-    broker: str
-    answer: R | None = None
-    error: CliError | None = None
-
-    @property
-    def absent(self) -> bool:
-        """Whether the group does not have what the call names."""
-        return self.error is not None and self.error.code is Exit.NOT_FOUND
-
-
-class BrokerGroups:
-    """The groups that a command addresses."""
-
-    def __init__(
-        self, connection: Connection, names: Sequence[str], timeout_s: float = TIMEOUT_S
-    ) -> None:
-        """`names` is `[""]` for the only group of a cluster; the timeout is that of a call."""
-        self.names = names
-        self._connection = connection
-        self._timeout_s = timeout_s
-
-    def among(self, names: Sequence[str]) -> "BrokerGroups":
-        """Return these groups only."""
-        return BrokerGroups(self._connection, names, self._timeout_s)
-
-    def each(
-        self, path: str, request: Any, answer: type[R], among: Sequence[str] | None = None
-    ) -> list[Outcome[R]]:
-        """Send a request to the groups (or `among` these); the outcomes are in their order."""
-        names = self.names if among is None else among
-        pending = [
-            (name, self._connection.start(path, _to(name, request), answer, self._timeout_s))
-            for name in names
-        ]
-        return [_outcome(name, result) for name, result in pending]
-
-    def carry_out(
-        self, path: str, request: Any, answer: type[R], looked: Sequence[Outcome[Any]]
-    ) -> list[Outcome[R]]:
-        """Send a planned change to the groups that have the object: those with a plan in `looked`.
-
-        Groups that could not be asked for a plan are among the outcomes, with their errors.
-        """
-        present = [one.broker for one in looked if one.answer is not None]
-        done = {one.broker: one for one in self.each(path, request, answer, present)}
-        return [done.get(one.broker, one) for one in looked if not one.absent]
-
-    def pages(self, path: str, request: Any, answer: type[R], items: str) -> list[Outcome[list[R]]]:
-        """Return all pages of a list of each group."""
-
-        def read(name: str) -> list[R]:
-            return list(self._connection.pages(path, _to(name, request), answer, items))
-
-        return [_outcome(name, partial(read, name)) for name in self.names]
-
-
 @contextmanager
 def broker_groups(endpoint: str) -> Iterator[BrokerGroups]:
     """Connect, and find the groups that the command addresses. Raises CliError."""
     ctx = click.get_current_context()
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         names: Sequence[str] = ctx.meta.get(_BROKERS_KEY, ())
         yield BrokerGroups(connection, names or group_names(connection))
-
-
-def group_names(connection: Connection, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
-    """Return the names of all groups; `("",)` for the only one. Raises CliError."""
-    request = v1.ListBrokersRequest()
-    try:
-        found = connection.call(paths.LIST_BROKERS, request, v1.ListBrokersResponse, timeout_s)
-    except NotServedError:
-        return ("",)  # a broker of version 0.1.0, which serves its own group
-    return tuple(found.brokers) if len(found.brokers) > 1 else ("",)
-
-
-def answers(outcomes: Sequence[Outcome[R]]) -> list[tuple[str, R]]:
-    """Return the names and answers of the groups that answered. Raises CliError if none did."""
-    found = [(one.broker, one.answer) for one in outcomes if one.answer is not None]
-    if not found:
-        raise _failure_of_all(outcomes)
-    return found
 
 
 def show_changes(
@@ -185,16 +102,8 @@ def show_changes(
     finish(outcomes, again=again)
 
 
-def present(outcomes: Sequence[Outcome[R]]) -> Sequence[Outcome[R]]:
-    """Return the outcomes of a deletion without the groups that had nothing to delete.
-
-    If no group had it, all are returned.
-    """
-    return [one for one in outcomes if not one.absent] or outcomes
-
-
 def planned(looked: Sequence[Outcome[R]]) -> list[tuple[str, R]]:
-    """Return `answers` to a dry run; tell on stderr which groups have no plan."""
+    """Return the plans of a dry run by group; tell on stderr which groups have none."""
     found = answers(looked)
     _tell_errors(looked)
     return found
@@ -210,11 +119,6 @@ def named(found: Sequence[tuple[str, Any]]) -> dict[str, object]:
     """Return the field `brokers` of a plan or object; empty for the only group of a cluster."""
     names = [name for name, _ in found if name]
     return {"brokers": names} if len(names) > 1 else {}
-
-
-def distinct(values: Iterable[T]) -> list[T]:
-    """Return the values without repetitions, in their order."""
-    return list(dict.fromkeys(values))
 
 
 def show_done(
@@ -236,7 +140,7 @@ def show_failures(outcomes: Sequence[Outcome[Any]]) -> None:
     """Print the errors on stderr after a result that holds for the other groups, and `finish`."""
     for one in outcomes:
         if one.error is not None and len(outcomes) > 1:
-            click.echo(f"cometmq: {one.broker}: {one.error}", err=True)
+            note(f"{one.broker}: {one.error}")
     finish(outcomes)
 
 
@@ -264,7 +168,7 @@ def note_failures(outcomes: Sequence[Outcome[Any]]) -> None:
     _tell_errors(outcomes)
     check_answered(outcomes)
     if any(one.absent for one in outcomes):
-        click.echo(f"cometmq: {_RECONCILE}", err=True)
+        note(_RECONCILE)
 
 
 def merged(found: Iterable[tuple[str, Iterable[Row]]]) -> list[dict[str, Any]]:
@@ -309,34 +213,11 @@ def show_described(
 def _tell_errors(outcomes: Sequence[Outcome[Any]]) -> None:
     for one in outcomes:
         if one.error is not None:
-            click.echo(f"cometmq: {one.broker}: {one.error}", err=True)
+            note(f"{one.broker}: {one.error}")
 
 
 def _key(row: Row) -> str:
     return repr(sorted(row.items()))
-
-
-def _to(name: str, request: Any) -> Any:
-    copy = type(request)()
-    copy.CopyFrom(request)
-    copy.broker = name
-    return copy
-
-
-def _outcome(name: str, result: Callable[[], R]) -> Outcome[R]:
-    try:
-        return Outcome(name, result())
-    except CliError as error:
-        return Outcome(name, error=error)
-
-
-def _failure_of_all(outcomes: Sequence[Outcome[Any]]) -> CliError:
-    errors = [one.error for one in outcomes if one.error is not None]
-    if len({str(error) for error in errors}) == 1:
-        return errors[0]
-    text = "\n".join(f"{one.broker}: {one.error}" for one in outcomes)
-    absent = all(one.absent for one in outcomes)
-    return CliError(text, Exit.NOT_FOUND if absent else Exit.FAILED)
 
 
 def _print_outcomes(outcomes: Sequence[Outcome[R]], sentence: Callable[[R], str]) -> None:

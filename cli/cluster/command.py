@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
+from ...operations.broker_groups import BrokerGroups, answers
+from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..confirm import go_on, plan_options
-from ..errors import CliError, Exit
 from ..lazy_group import LazyGroup, Table
 from ..options import endpoint_option, output_option
 from ..output import print_table, show_document, show_fields
-from .broker_groups import BrokerGroups, answers, broker_groups, broker_option, note_failures
+from .broker_groups import broker_groups, broker_option, note_failures
 from .definition_files import mend_all
 from .reconcile import Difference, differences
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 
 _PATH_BYTES_MAX = 100
 

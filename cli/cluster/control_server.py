@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from .control import short_address
 
 # Longest accepted request line.

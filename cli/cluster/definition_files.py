@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from .. import private_file
+from ...operations import private_file
+from ...operations.broker_groups import BrokerGroups
+from ...operations.errors import CliError, Exit
 from ..confirm import go_on, plan_options
-from ..errors import CliError, Exit
 from ..options import endpoint_option, output_option
 from ..yaml import yaml_lines
 from .applying import Wanted, changes
-from .broker_groups import BrokerGroups, broker_groups, broker_option, running_command
+from .broker_groups import broker_groups, broker_option, running_command
 from .definitions import definitions_of, document_of
 from .reconcile import KINDS, Difference, differences
 

@@ -32,10 +32,11 @@ from typing import Any
 
 from ...auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
 from ...auth.quota import LIMITS
+from ...operations.times import duration_text
+from ...operations.topic_values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES
 from ...proto import v1
 from ..metadata import MESSAGE_TYPE_ATTRIBUTE
-from ..times import duration_ms, duration_text
-from ..values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES
+from ..times import duration_ms
 
 VERSION = 1
 #: Objects of one kind: more than a broker's tables are used with.

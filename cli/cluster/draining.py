@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import click
 
+from ...operations.broker_groups import BrokerGroups, answers, group_names
+from ...operations.errors import CliError, Exit, NotServedError
 from ...proto import paths, v1
 from ..confirm import go_on, plan_options
-from ..connection import Connection
-from ..errors import CliError, Exit, NotServedError
+from ..links import connect
 from ..options import endpoint_option, output_option
 from ..output import show_document
-from .broker_groups import BrokerGroups, answers, group_names
 from .reconcile import PERM_WRITE, TOPICS
 
 _POLL_S = 1.0
@@ -49,7 +49,7 @@ def drain(
     """
     if undo and wait:
         raise CliError("--undo and --wait exclude each other.", Exit.USAGE)
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         groups = BrokerGroups(connection, group_names(connection))
         if name not in groups.names:
             if len(groups.names) == 1:

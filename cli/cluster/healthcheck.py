@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import Exit
-from ..links import channel
+from ...operations.errors import Exit
+from ..links import links
 from ..options import endpoint_option, output_option
 from ..output import show_document
 from ..times import duration
@@ -60,7 +60,7 @@ def _state(endpoint: str, timeout_s: float) -> str:
     import grpc
     from grpc_health.v1 import health_pb2
 
-    with channel(endpoint) as link:
+    with links().channel(endpoint) as link:
         check = link.unary_unary(
             _CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

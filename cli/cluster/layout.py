@@ -17,11 +17,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .. import private_file
+from ...operations import private_file
+from ...operations.credentials import file_text, read_file
+from ...operations.errors import CliError
+from ...operations.local_cluster import ADDRESSES_FILE, CREDENTIALS_FILE, TOKEN_FILE
 from ..config import properties
-from ..credentials import file_text, read_file
-from ..errors import CliError
-from ..local_cluster import ADDRESSES_FILE, CREDENTIALS_FILE, TOKEN_FILE
 
 _TOKEN_BYTES = 24
 _PRIVATE = 0o600

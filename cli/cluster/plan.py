@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from . import ports
 from .layout import DataDirectory, read_settings
 from .ports import BROKER_FLAGS, HOST, BrokerPorts
@@ -272,7 +272,10 @@ def _brokers(
     for member, chosen in zip(members, numbers, strict=True):
         home = data.path / member.name
         file, found, flags = _broker_file(
-            *(data, options, token, member),
+            data,
+            options,
+            token,
+            member,
             chosen=chosen,
             namesrv=";".join(nameservers),
             usual_replication=usual,
@@ -318,7 +321,10 @@ def _single(data: DataDirectory, options: Options, token: str, shape: Shape) -> 
     # The process sets the address itself, after its nameserver has bound a port.
     namesrv = "" if options.port == 0 else f"{HOST}:{numbers[0]}"
     file, found, flags = _broker_file(
-        *(data, options, token, _SINGLE),
+        data,
+        options,
+        token,
+        _SINGLE,
         chosen=chosen,
         namesrv=namesrv,
         usual_replication="async",
@@ -326,7 +332,13 @@ def _single(data: DataDirectory, options: Options, token: str, shape: Shape) -> 
     namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home, numbers)
     files = {"--config": file, "--namesrv-config": namesrv_file}
     return Plan(
-        *(_SINGLE.name, "master", "single", home, files, {**flags, **namesrv_flags}, found),
+        _SINGLE.name,
+        "master",
+        "single",
+        home,
+        files,
+        {**flags, **namesrv_flags},
+        found,
         group=_SINGLE.group,
     )
 

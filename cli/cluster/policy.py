@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..errors import CliError
+from ...operations.errors import CliError
 
 # The controller refuses a change until the leader's heartbeat has arrived: retry for this long.
 _WAIT_S = 15.0
@@ -19,7 +19,10 @@ async def set_replication(data: Path, group: str, replication: str) -> None:
     while True:
         process = await asyncio.create_subprocess_exec(
             *command,
-            *("--data", str(data), "--group", group),
+            "--data",
+            str(data),
+            "--group",
+            group,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...auth.quota import LIMITS
+from ...operations.broker_groups import BrokerGroups, Outcome
+from ...operations.errors import CliError
+from ...operations.group_settings import group_settings
+from ...operations.policies import policy_rows
 from ...proto import paths, v1
-from ..access.acl import policy_rows
 from ..access.quota import quota_row
 from ..access.user import user_row
-from ..errors import CliError
-from ..group import group_settings
 from ..metadata import MESSAGE_TYPE_ATTRIBUTE
 from ..topic import topic_settings
-from .broker_groups import BrokerGroups, Outcome
 
 #: Path, request, class of the answer.
 Call = tuple[str, Any, type[Any]]

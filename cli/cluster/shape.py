@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CliError, Exit
-from ..local_cluster import TOKEN_FILE
+from ...operations.errors import CliError, Exit
+from ...operations.local_cluster import TOKEN_FILE
 
 #: Limits: each replica is a process of this machine.
 GROUPS_MAX = 8

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import private_file
-from ..errors import CliError, Exit
+from ...operations import private_file
+from ...operations.errors import CliError, Exit
 from .banner import banner, durability, endpoints, groups_of, in_sync, nameservers
 from .child import Child, command_of
 from .control_server import ControlServer

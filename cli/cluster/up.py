@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
+from ...operations.private_file import PRIVATE_UMASK
 from ..options import output_option
-from ..private_file import PRIVATE_UMASK
 from .child import LATER_MODULES, MODULES, Child
 from .forking import ForkServer
 from .layout import DataDirectory, socket_path, wait_until_free

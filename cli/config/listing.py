@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ..options import output_option
 from ..output import show_document, show_rows
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from . import properties
 from .rocketmq_keys import IGNORED, REFUSED
 
@@ -45,6 +45,7 @@ _OTHER_SPELLINGS = {
 _SIMILARITY_MIN = 0.85
 _COMMENT = re.compile(r"\s+(#|//|!|--)")
 _HIDDEN = "********"
+_FILE_SUFFIX = "_FILE"
 
 T = TypeVar("T")
 
@@ -153,6 +154,7 @@ def load(
     if file is not None:
         values.update(_from_file(file, settings, foreign, messages))
     variables = os.environ if environment is None else environment
+    variables = _with_secrets(variables, settings, foreign)
     own = {name: text for name, text in variables.items() if _is_ours(name, others, settings)}
     values.update(_from_environment(own, settings, messages))
     by_field = {setting.field: setting for setting in settings.values()}
@@ -231,6 +233,32 @@ def _from_environment(
         origin = f"environment {name}"
         values[setting.key] = Value(setting, _typed(setting, environment[name], origin), origin)
     return values
+
+
+def _with_secrets(
+    variables: Mapping[str, str], settings: Mapping[str, Setting], foreign: Mapping[str, Setting]
+) -> dict[str, str]:
+    """Replace VARIABLE_FILE of each secret setting by VARIABLE with the content of that file.
+
+    So a container takes its secrets from mounted files, and no listing of its environment has
+    them. Raises CliError.
+    """
+    result = dict(variables)
+    for key, setting in {**foreign, **settings}.items():
+        name = setting.variable + _FILE_SUFFIX
+        if not setting.secret or name not in variables:
+            continue
+        file = result.pop(name)
+        if key not in settings or not file:
+            continue
+        if setting.variable in variables:
+            raise CliError(f"Set {setting.variable} or {name}, not both.", Exit.USAGE)
+        try:
+            result[setting.variable] = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise CliError(f"{name}: cannot read {file}: {reason}.", Exit.USAGE) from None
+    return result
 
 
 def _is_ours(name: str, others: set[str], settings: Mapping[str, Setting]) -> bool:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from ...operations.errors import CliError, Exit
 from ..confirm import go_on, plan_options
-from ..errors import CliError, Exit
+from ..links import connect
 from ..options import endpoint_option, output_option
 from ..output import show_rows
 from .listing import list_settings
@@ -85,14 +86,13 @@ def change(
             raise CliError(f"'{each}' is not KEY=VALUE.", Exit.USAGE)
         values[key] = value
     from ...proto import paths, v1
-    from ..connection import Connection
 
     def send(*, dry: bool) -> list[str]:
         request = v1.ChangeConfigRequest(values=values, dry_run=dry)
         answer = connection.call(paths.CHANGE_CONFIG, request, v1.ChangeConfigResponse)
         return list(answer.keys)
 
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         before = {entry["key"]: entry["value"] for entry in _of_node(endpoint)}
         rows = [
             {"key": key, "from": before.get(key, ""), "to": values[key]} for key in send(dry=True)
@@ -107,9 +107,8 @@ def change(
 
 def _of_node(endpoint: str) -> list[dict[str, str]]:
     from ...proto import paths, v1
-    from ..connection import Connection
 
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         answer = connection.call(paths.GET_CONFIG, v1.GetConfigRequest(), v1.GetConfigResponse)
     return [{"key": e.key, "value": e.value, "origin": e.origin} for e in answer.entries]
 

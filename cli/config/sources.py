@@ -6,7 +6,7 @@ def broker_owners() -> list[type]:
     from ...broker.config import BrokerConfig
     from ...front.config import DoorConfig
     from ...ha.config import HaConfig
-    from ...proto.tls_config import TlsConfig
+    from ...nodes.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
     from ..server.console_config import ConsoleConfig
     from ..server.logs import LogConfig
@@ -18,7 +18,7 @@ def namesrv_owners() -> list[type]:
     """Return the dataclasses of a nameserver: nameserver, door, TLS, logs."""
     from ...front.config import DoorConfig
     from ...nameserver.config import NameserverConfig
-    from ...proto.tls_config import TlsConfig
+    from ...nodes.tls_config import TlsConfig
     from ..server.logs import LogConfig
 
     return [NameserverConfig, DoorConfig, TlsConfig, LogConfig]
@@ -28,7 +28,7 @@ def proxy_owners() -> list[type]:
     """Return the dataclasses of a proxy: proxy, door, TLS, logs, console."""
     from ...broker.proxy.config import ProxyConfig
     from ...front.config import DoorConfig
-    from ...proto.tls_config import TlsConfig
+    from ...nodes.tls_config import TlsConfig
     from ..server.console_config import ConsoleConfig
     from ..server.logs import LogConfig
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...operations.errors import CliError, Exit
 from ..cluster.broker_groups import broker_option
 from ..confirm import go_on, plan_options
-from ..errors import CliError, Exit
+from ..links import connect
 from ..metadata import with_options
 from ..options import endpoint_option, output_option
 from ..output import show_document, show_rows, timed
@@ -52,7 +53,6 @@ def list_letters(*, group: str, endpoint: str, output: str, count: int, **select
     cometmq dlq ls billing --begin -1d
     """
     from ..cluster.broker_groups import broker_groups
-    from ..connection import Connection
     from .letters import Selection, dead_letters
 
     if not group:
@@ -61,7 +61,7 @@ def list_letters(*, group: str, endpoint: str, output: str, count: int, **select
     wanted = Selection(
         group, selection["begin"], selection["end"], selection["origin"], selection["ids"]
     )
-    with broker_groups(endpoint) as groups, Connection(endpoint) as connection:
+    with broker_groups(endpoint) as groups, connect(endpoint) as connection:
         found = list(islice(dead_letters(groups, connection, wanted), count + 1))
     documents = [_document(letter) for letter in found[:count]]
     if output == "json":
@@ -77,8 +77,9 @@ def list_letters(*, group: str, endpoint: str, output: str, count: int, **select
 
 
 def _list_groups(endpoint: str, output: str) -> None:
+    from ...operations.broker_groups import answers
     from ...proto import paths, v1
-    from ..cluster.broker_groups import answers, broker_groups, note_failures
+    from ..cluster.broker_groups import broker_groups, note_failures
 
     with broker_groups(endpoint) as groups:
         outcomes = groups.pages(
@@ -95,7 +96,7 @@ def _list_groups(endpoint: str, output: str) -> None:
 
 
 def _document(letter: "Message") -> dict[str, Any]:
-    from ..message.tailing import body_fields
+    from ...operations.message_document import body_fields
     from .letters import origin_of
 
     return {
@@ -151,14 +152,13 @@ def redrive(
     cometmq dlq redrive billing --begin -1d --dry-run
     """
     from ..cluster.broker_groups import broker_groups
-    from ..connection import Connection
     from . import redrive as work
     from .letters import Selection, dead_letters
 
     wanted = Selection(
         group, selection["begin"], selection["end"], selection["origin"], selection["ids"]
     )
-    with broker_groups(endpoint) as groups, Connection(endpoint) as connection:
+    with broker_groups(endpoint) as groups, connect(endpoint) as connection:
         letters = dead_letters(groups, connection, wanted)
         plan = work.plan(groups, letters, to, wanted.ids)
         problems = plan.problems()

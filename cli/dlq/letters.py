@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...client.message import Message, read_message
+from ...operations.broker_groups import BrokerGroups, answers
+from ...operations.connection import Connection
+from ...operations.pulling import pull, queue_of
 from ...proto import paths, v1, v2
-from ..cluster.broker_groups import BrokerGroups, answers, planned
-from ..connection import Connection
-from ..message.pulling import pull, queue_of
+from ..cluster.broker_groups import planned
 
 PREFIX = "%DLQ%"
 _TIMEOUT_S = 15.0

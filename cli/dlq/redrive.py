@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ...client.message import Message
+from ...operations.broker_groups import BrokerGroups
+from ...operations.connection import Connection, refusal
+from ...operations.errors import CliError
+from ...operations.sending import Draft, message_of, message_type, route_of
 from ...pipeline.outbound import unique_key, user_properties
 from ...proto import paths, v1, v2
-from ..cluster.broker_groups import BrokerGroups
-from ..connection import Connection, refusal
-from ..errors import CliError
-from ..message.sending import Draft, message_of, message_type, route_of
 from .letters import origin_of
 
 # Calls in flight.

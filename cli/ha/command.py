@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.errors import CliError, Exit
+from ...operations.replication import DRAINING, HEALTHY, Replica, group_fields, replica_rows
 from ...proto import paths, v1
-from ..errors import CliError, Exit
 from ..options import (
     DEFAULT_NAMESERVER,
     address_option,
@@ -24,7 +25,7 @@ from ..options import (
 from ..output import print_table, show_document, show_fields, show_rows
 from ..times import duration
 from .replay import replay
-from .replicas import Nameservers, Replica, find, most_advanced
+from .replicas import Nameservers, call, find, most_advanced, refresh
 from .rolling import (
     BROKER_COMMAND,
     NAMESERVER_COMMAND,
@@ -32,7 +33,7 @@ from .rolling import (
     restart_script,
     run_script,
 )
-from .rows import DRAINING, HEALTHY, group_fields, replica_rows, settled, states
+from .rows import settled, states
 from .static_groups import PromotionRequest, StaticFailover
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -442,13 +443,13 @@ def reseed(
     replicas, _ = find(namesrv, group, named)
     say = Steps(output)
     (one,) = _selected(replicas, broker_id)
-    one.refresh()
+    refresh(one)
     if one.status is None:
         raise CliError(f"{one.name} does not answer: {one.error}", Exit.UNHEALTHY)
     if one.leads:
         raise CliError(f"{one.name} is the leader of the group: run `ha switchover` first.")
     request = v1.ReseedRequest(accept_loss=accept_loss, dry_run=dry_run)
-    answer = one.call(paths.RESEED, request, v1.ControlResponse, _RESEED_S)
+    answer = call(one, paths.RESEED, request, v1.ControlResponse, _RESEED_S)
     for step in answer.steps:
         say(f"{one.name}: {step}")
     say.end({"broker_id": one.broker_id, "dry_run": dry_run})

@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from ...operations.replication import Replica
 from ...proto import paths, v1
-from ..connection import Connection, failure
-from .replicas import Replica
+from ..links import connect
+from .replicas import refresh
 
 _WITHIN_S = 600.0
 
@@ -20,7 +21,7 @@ def compare(replicas: Sequence[Replica]) -> list[dict[str, Any]]:
     """Return a row for every block that differs or is damaged. Raises CliError."""
     blocks: dict[tuple[int, int], dict[int, v1.BlockDigest]] = defaultdict(dict)
     for one in replicas:
-        one.refresh()
+        refresh(one)
         if one.status is None:
             continue
         for digest in _digests(one):
@@ -35,7 +36,7 @@ def compare(replicas: Sequence[Replica]) -> list[dict[str, Any]]:
 def _digests(one: Replica) -> list[v1.BlockDigest]:
     import grpc
 
-    with Connection(one.ha) as connection:
+    with connect(one.ha) as connection:
         stream = connection.channel.unary_stream(
             paths.GET_DIGESTS,
             request_serializer=lambda request: request.SerializeToString(),
@@ -44,7 +45,7 @@ def _digests(one: Replica) -> list[v1.BlockDigest]:
         try:
             return list(stream)
         except grpc.RpcError as error:
-            raise failure(error, one.ha) from None
+            raise connection.failure(error) from None
 
 
 def _row(offset: int, length: int, found: dict[int, v1.BlockDigest]) -> dict[str, Any] | None:

@@ -10,11 +10,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ...operations.errors import CliError, Exit
+from ...operations.links import CHANNEL_OPTIONS
 from ...proto import paths, v1
 from ..config.loader import load
 from ..config.sources import broker_owners, namesrv_owners
-from ..errors import CliError, Exit
-from ..links import CHANNEL_OPTIONS
 from .replicas import CALL_S, Nameservers
 
 
@@ -29,8 +29,8 @@ def report_exit(file: Path | None) -> v1.ReplicaIdentity:
     from ...ha.config import HaConfig
     from ...ha.state.replica_meta import META_NAME
     from ...ha.state.slots import SlotFile
-    from ...proto.node_links import NodeLinks
-    from ...proto.tls_config import TlsConfig
+    from ...nodes.node_links import NodeLinks
+    from ...nodes.tls_config import TlsConfig
     from ...store.config.store_config import StoreConfig
 
     loaded = load(broker_owners(), file=file, elsewhere=namesrv_owners())

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..connection import Connection, checked, failure
-from ..errors import CliError, NotServedError
+from ...operations.connection import Connection, checked
+from ...operations.errors import CliError, NotServedError
+from ..links import connect
 
 
 class Calls:
@@ -21,7 +22,7 @@ class Calls:
         self._changed = threading.Condition()
         self._calls: dict[str, tuple[Connection, Any]] = {}
         for address in dict.fromkeys(addresses):
-            connection = Connection(address)
+            connection = connect(address)
             method: Any = connection.method(path, answer)
             call = method.future(request, metadata=connection.metadata)
             self._calls[address] = connection, call
@@ -88,7 +89,7 @@ class Calls:
             except CliError as error:
                 self.errors[address] = error
             except grpc.RpcError as error:
-                self.errors[address] = failure(error, address)
+                self.errors[address] = self._calls[address][0].failure(error)
             except grpc.FutureCancelledError:
                 return
             self._changed.notify_all()

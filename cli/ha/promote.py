@@ -20,13 +20,14 @@ import click
 from ...ha.errors import DamagedStateError
 from ...ha.state.replica_meta import META_NAME
 from ...ha.state.slots import SlotFile
+from ...operations import private_file
+from ...operations.errors import CliError, Exit
+from ...operations.replication import Replica, newest_state
 from ...proto import paths, v1
 from ...store.format.layout import REPLICA_FOLDER
-from .. import private_file
-from ..errors import CliError, Exit
 from .command import where_options
-from .replicas import Replica, find, newest_only
-from .static_groups import PromotionRequest, StaticFailover, newest_state, old_leader
+from .replicas import call, find, newest_only, refresh
+from .static_groups import PromotionRequest, StaticFailover, old_leader
 
 Say = Callable[[str], None]
 
@@ -124,7 +125,7 @@ class Watch:
         except CliError as error:
             self._say(f"no nameserver answers ({error}); using the known replicas")
         for one in self._replicas:
-            one.refresh()
+            refresh(one)
         if self._leads():
             self._silent_since = None
             return False
@@ -152,8 +153,8 @@ class Watch:
     def _fence_old(self, one: Replica, state: v1.GroupState) -> None:
         """Fence a leader of an older epoch and make it follow."""
         try:
-            one.call(paths.FENCE, v1.FenceRequest(epoch=state.epoch), v1.ReplicaStatus)
-            one.call(paths.FOLLOW, v1.FollowRequest(state=state), v1.ControlResponse)
+            call(one, paths.FENCE, v1.FenceRequest(epoch=state.epoch), v1.ReplicaStatus)
+            call(one, paths.FOLLOW, v1.FollowRequest(state=state), v1.ControlResponse)
             self._say(f"{one.name} led an older epoch; it follows the new leader now")
         except CliError as error:
             self._say(f"{one.name} still leads an older epoch; fencing failed: {error}")
@@ -240,7 +241,7 @@ def promote(
             time.sleep(every)
         return
     for one in replicas:
-        one.refresh()
+        refresh(one)
     old = old_leader(replicas, newest_state(replicas))
     run = StaticFailover(replicas, request, say)
     run.failover()

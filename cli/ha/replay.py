@@ -4,8 +4,9 @@ archived it (`ha/rejoin/replay_plan.py`)."""
 from collections.abc import Callable, Sequence
 
 from ...ha.rejoin.replay_plan import ReplayPlan
+from ...operations.replication import Replica
 from ...proto import paths, v1
-from .replicas import Replica
+from .replicas import call, refresh
 
 _REPLAY_S = 600.0
 
@@ -20,7 +21,7 @@ def replay(
 ) -> int:
     """Replay on the selected replicas in turn; returns the messages sent. Raises CliError."""
     for one in replicas:
-        one.refresh()
+        refresh(one)
     plan = ReplayPlan([one.status.tails for one in replicas if one.status is not None], file_id)
     messages = 0
     for one in selected:
@@ -32,7 +33,7 @@ def replay(
             say(step)
         if asked.request is None:
             continue
-        answer = one.call(paths.REPLAY_TAIL, asked.request, v1.ControlResponse, _REPLAY_S)
+        answer = call(one, paths.REPLAY_TAIL, asked.request, v1.ControlResponse, _REPLAY_S)
         for step in answer.steps:
             say(f"{one.name}: {step}")
         messages += int(answer.messages)

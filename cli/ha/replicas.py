@@ -9,13 +9,13 @@ from the nameservers' routes (or `--replica`), and `static_groups.py` changes it
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from ...operations.errors import CliError, Exit
+from ...operations.replication import Replica
 from ...proto import paths, v1
-from ..connection import Connection
-from ..errors import CliError, Exit
-from ..links import list_addresses
+from ..links import connect, links
 from .parallel import Calls
 
 #: Timeout of a call: short, because a paused or disconnected replica delays the others.
@@ -23,58 +23,24 @@ CALL_S = 3.0
 _DIAL_S = 1.0
 
 
-@dataclass(slots=True)
-class Replica:
-    """One replica of a group: its addresses, the nameserver's data, and its own status."""
+def call(
+    one: Replica, path: str, request: object, answer: type[Any], timeout_s: float = CALL_S
+) -> Any:
+    """Call a replica. Raises CliError."""
+    with connect(one.ha) as connection:
+        return connection.call(path, request, answer, timeout_s)
 
-    group: str
-    broker_id: int
-    ha: str
-    client: str = ""
-    uuid: str = ""
-    incarnation: int = 0
-    known_leader: bool = False  # according to the routes
-    known_end: int = 0
-    known_confirm: int = 0
-    status: v1.ReplicaStatus | None = None
-    error: str = ""
-    heartbeat_age_ms: int | None = None  # according to the controller; -1: never
-    overdue: bool = False
-    #: Its ports refuse connections: the process has ended.
-    is_gone: bool = False
 
-    @property
-    def name(self) -> str:
-        return f"broker {self.broker_id} ({self.ha})"
-
-    @property
-    def leads(self) -> bool:
-        """True for a leader by its own status; by the routes if it is unreachable."""
-        return self.known_leader if self.status is None else self.status.role == "leader"
-
-    def call(self, path: str, request: object, answer: type[Any], timeout_s: float = CALL_S) -> Any:
-        """Call the replica. Raises CliError."""
-        with Connection(self.ha) as connection:
-            return connection.call(path, request, answer, timeout_s)
-
-    def refresh(self) -> None:
-        """Read the replica's status; set `error` if it does not answer."""
-        self.status, self.error, self.is_gone = None, "", False
-        try:
-            found = self.call(paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
-        except CliError as error:
-            self.error = str(error)
-            self.is_gone = all(refuses(address) for address in (self.ha, self.client) if address)
-            return
-        self.take(found)
-
-    def take(self, status: v1.ReplicaStatus) -> None:
-        """Enter the replica's own status."""
-        self.status, self.error, self.is_gone = status, "", False
-        own = status.beat.replica
-        self.broker_id, self.uuid = int(own.broker_id), own.replica_uuid
-        self.incarnation = int(own.incarnation)
-        self.group = own.group or self.group
+def refresh(one: Replica) -> None:
+    """Read the status of a replica; set `error` if it does not answer."""
+    one.status, one.error, one.is_gone = None, "", False
+    try:
+        status = call(one, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
+    except CliError as error:
+        one.error = str(error)
+        one.is_gone = all(refuses(address) for address in (one.ha, one.client) if address)
+        return
+    one.take(status)
 
 
 def refuses(address: str) -> bool:
@@ -90,12 +56,26 @@ def refuses(address: str) -> bool:
 
 
 class Nameservers:
-    """The nameservers of `--namesrv`, in order."""
+    """The nameservers of `--namesrv`, in order; of a single one also those that elect with it."""
 
     def __init__(self, addresses: str) -> None:
-        self.addresses = [part.strip() for part in addresses.split(";") if part.strip()]
-        if not self.addresses:
+        self._given = [part.strip() for part in addresses.split(";") if part.strip()]
+        if not self._given:
             raise CliError("--namesrv must be HOST:PORT of a nameserver.", Exit.USAGE)
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """The addresses to call. A command beside one nameserver, as in its container, is about
+        the cluster: that one names the others."""
+        if len(self._given) > 1:
+            return self._given
+        (only,) = self._given
+        request = v1.GetGroupRequest()
+        with Calls(self._given, paths.GET_GROUPS, request, v1.GroupsResponse) as calls:
+            calls.wait(CALL_S)
+            peers = list(calls.answers[only].peers) if only in calls.answers else []
+        links().list_addresses(only, peers)
+        return [only, *peers]
 
     def groups(self, group: str = "") -> list[v1.GroupReport]:
         """Return the controllers' reports: for each group the active one's, or else the newest.
@@ -124,7 +104,7 @@ class Nameservers:
     def decide(self, path: str, request: Any, timeout_s: float) -> v1.GroupsResponse:
         """Call the active controller. Raises CliError."""
         address = self.active(request.group)
-        with Connection(address) as connection:
+        with connect(address) as connection:
             answer: v1.GroupsResponse = connection.call(path, request, v1.GroupsResponse, timeout_s)
             return answer
 
@@ -142,7 +122,7 @@ class Nameservers:
         import grpc
 
         for address in self.addresses:
-            with Connection(address) as connection, suppress(grpc.RpcError):
+            with connect(address) as connection, suppress(grpc.RpcError):
                 connection.method(path, answer)(
                     request, timeout=CALL_S, metadata=connection.metadata
                 )
@@ -187,7 +167,7 @@ def members(address: str, answer: v1.GetClusterResponse, group: str) -> Iterator
     for route in answer.groups:
         if group not in ("", route.group):
             continue
-        list_addresses(address, (member.addresses.ha for member in route.members))
+        links().list_addresses(address, (member.addresses.ha for member in route.members))
         for member in route.members:
             yield Replica(
                 group=route.group,
@@ -221,7 +201,7 @@ def _is_same(one: Replica, other: Replica) -> bool:
 
 def from_report(report: v1.GroupReport) -> list[Replica]:
     """Return the replicas of a report of `newest_reports`."""
-    list_addresses(report.controller, (one.addresses.ha for one in report.replicas))
+    links().list_addresses(report.controller, (one.addresses.ha for one in report.replicas))
     return [
         Replica(
             group=report.state.group,
@@ -264,7 +244,7 @@ def find(
     if named:
         found = [Replica(group=group, broker_id=-1, ha=address) for address in named]
         for one in found:
-            one.refresh()
+            refresh(one)
         return found, None
     servers = Nameservers(namesrv)
     reports = servers.groups(group)

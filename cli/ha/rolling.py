@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...nodes.addresses import host_of, is_host
+from ...operations.errors import CliError, Exit
+from ...operations.replication import GroupView
 from ...proto import v1
-from ...proto.addresses import host_of, is_host
-from ..errors import CliError, Exit
-from ..links import variables
+from ..links import links
 from .replicas import Nameservers, one_group
-from .rows import GroupView, states
+from .rows import states
 
 BROKER_COMMAND = "ssh -- {host} sudo systemctl restart cometmq-broker"
 NAMESERVER_COMMAND = "ssh -- {host} sudo systemctl restart cometmq-namesrv"
@@ -99,6 +100,6 @@ def run_script(script: str, namesrv: str) -> int:
     """Run the script, with this installation's `cometmq`; return its exit code."""
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '')}"}
-    environment |= variables(namesrv)
+    environment |= links().variables(namesrv)
     environment.pop("COMETMQ_CONTEXT", None)
     return subprocess.run(["sh", "-exc", script], env=environment, check=False).returncode

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...operations.errors import CliError, Exit
+from ...operations.replication import Replica, in_sync_ids, newest_state
 from ...proto import paths, v1
-from ..errors import CliError, Exit
-from .replicas import Replica
+from .replicas import call, refresh
 
 PROMOTE_S = 30.0
 _POLL_S = 0.1
@@ -30,12 +31,6 @@ class PromotionRequest:
     dry_run: bool = False
     max_wait_ms: int = 10_000
     timeout_s: float = PROMOTE_S
-
-
-def newest_state(replicas: Sequence[Replica]) -> v1.GroupState:
-    """Return the newest stored state; version 0 if no replica has one."""
-    states = [one.status.state for one in replicas if one.status is not None]
-    return max(states, key=lambda state: (state.epoch, state.version), default=v1.GroupState())
 
 
 def next_epoch(replicas: Sequence[Replica], state: v1.GroupState) -> int:
@@ -55,11 +50,6 @@ def old_leader(replicas: Sequence[Replica], state: v1.GroupState) -> Replica | N
             if one.broker_id == state.leader.broker_id:
                 return one
     return next((one for one in replicas if one.leads), None)
-
-
-def in_sync_ids(state: v1.GroupState) -> set[int]:
-    """Return the broker ids of the in-sync set."""
-    return {int(ref.broker_id) for ref in state.in_sync}
 
 
 def require_in_sync(
@@ -211,7 +201,7 @@ class StaticFailover:
             return state
         request = v1.StepDownRequest(epoch=epoch, drain_ms=self._request.max_wait_ms)
         within_s = self._request.max_wait_ms / 1000 + 5.0
-        answer = old.call(paths.STEP_DOWN, request, v1.ControlResponse, within_s)
+        answer = call(old, paths.STEP_DOWN, request, v1.ControlResponse, within_s)
         for step in answer.steps:
             self._say(f"{old.name}: {step}")
         return self._change(state, epoch, old)
@@ -231,7 +221,7 @@ class StaticFailover:
 
     def _read(self) -> v1.GroupState:
         for one in self._replicas:
-            one.refresh()
+            refresh(one)
             self._say(f"{one.name}: {described(one)}")
         state = newest_state(self._replicas)
         self._say(f"the newest state has version {state.version} and epoch {state.epoch}")
@@ -246,7 +236,7 @@ class StaticFailover:
         self._say(f"{chosen.name} is the most advanced, it ends at {_end(chosen)}")
         self._say(f"state version {new.version}: epoch {epoch}, in sync {sorted(in_sync_ids(new))}")
         promote = v1.PromoteRequest(state=new, old_leader_is_dead=is_dead)
-        answer = chosen.call(paths.PROMOTE, promote, v1.ControlResponse, self._request.timeout_s)
+        answer = call(chosen, paths.PROMOTE, promote, v1.ControlResponse, self._request.timeout_s)
         for step in answer.steps:
             self._say(f"{chosen.name}: {step}")
         self._follow(new, chosen)
@@ -259,7 +249,7 @@ class StaticFailover:
             if one.status is None:
                 continue
             try:
-                one.status = one.call(paths.FENCE, v1.FenceRequest(epoch=epoch), v1.ReplicaStatus)
+                one.status = call(one, paths.FENCE, v1.FenceRequest(epoch=epoch), v1.ReplicaStatus)
                 fenced.add(one.broker_id)
                 self._say(f"{one.name} promised epoch {epoch}")
             except CliError as error:
@@ -272,7 +262,7 @@ class StaticFailover:
             if one is chosen or one.status is None:
                 continue
             try:
-                one.call(paths.FOLLOW, v1.FollowRequest(state=state), v1.ControlResponse)
+                call(one, paths.FOLLOW, v1.FollowRequest(state=state), v1.ControlResponse)
                 self._say(f"{one.name} follows {chosen.name}")
             except CliError as error:
                 self._say(f"{one.name} does not follow yet: {error}")
@@ -281,7 +271,7 @@ class StaticFailover:
         """Wait until the first record of the epoch is confirmed."""
         end = time.monotonic() + self._request.timeout_s
         while time.monotonic() < end:
-            chosen.refresh()
+            refresh(chosen)
             status = chosen.status
             if status is not None and status.role == "leader":
                 start = max(

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ..errors import CliError, Exit
-from ..links import target
+from ...operations.errors import CliError, Exit
+from ...operations.links import target
 from ..options import data_option, link_options, output_option
 from ..output import show_document, show_rows
 

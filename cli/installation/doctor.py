@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 
 from ...front.limits import NEEDS, Limits, lack, limits_of_process, sized
+from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
-from ..connection import Connection
-from ..errors import CliError, Exit
+from ..links import connect as connected
 from ..options import output_option
 from ..output import show_rows
 from .connect import connect
@@ -162,7 +162,7 @@ def _store(root: Path, segment: int) -> list[Finding]:
 
 def _serving(endpoint: str) -> Finding:
     try:
-        with Connection(endpoint) as connection:
+        with connected(endpoint) as connection:
             answer = connection.call(
                 paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
             )

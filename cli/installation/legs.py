@@ -28,11 +28,11 @@ from typing import Any
 from ...client.errors import CometError, NotFound, RequestRefused
 from ...client.producer import Producer
 from ...client.simple_consumer import SimpleConsumer
+from ...operations.connection import Connection
+from ...operations.errors import CliError, Exit, NotServedError
+from ...operations.sending import Draft, route_of
 from ...proto import paths, v1, v2
-from ..connection import Connection
-from ..errors import CliError, Exit, NotServedError
-from ..links import tls, uses_tls
-from ..message.sending import Draft, route_of
+from ..links import connect, links
 from ..sdk import sdk_options
 
 _TIMEOUT_S = 5.0
@@ -97,7 +97,7 @@ def clean_up(way: Way) -> None:
     """Delete the scratch topic and group. Raises CliError."""
     if not way.made:
         return
-    with Connection(way.endpoint) as connection:
+    with connect(way.endpoint) as connection:
         group = v1.DeleteGroupRequest(name=_GROUP, accept_loss=True, force=True)
         topic = v1.DeleteTopicRequest(name=way.topic, accept_loss=True)
         connection.call(paths.DELETE_GROUP, group, v1.DeleteGroupResponse)
@@ -140,7 +140,7 @@ def _tcp(way: Way) -> str:
 
 
 def _protocol(way: Way) -> str:
-    if not uses_tls(way.endpoint):
+    if not links().uses_tls(way.endpoint):
         server = way.addresses[0], way.port
         if _speaks_http2(server, None):
             return "HTTP/2 in plaintext"
@@ -151,7 +151,7 @@ def _protocol(way: Way) -> str:
             "It is the port of another server: give the client port (8081), not that of metrics"
             " (5557) or of another program.",
         )
-    used = tls(way.endpoint)
+    used = links().tls(way.endpoint)
     context = ssl.create_default_context()
     if used is not None and used.roots:
         context = ssl.create_default_context(cadata=used.roots.decode("ascii", "replace"))
@@ -208,7 +208,7 @@ def _speaks_http2(server: tuple[str, int], context: ssl.SSLContext | None, name:
 
 def _broker(way: Way) -> str:
     try:
-        with Connection(way.endpoint) as connection:
+        with connect(way.endpoint) as connection:
             found = connection.call(
                 paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse
             )
@@ -219,7 +219,7 @@ def _broker(way: Way) -> str:
 
 
 def _topic(way: Way) -> str:
-    with Connection(way.endpoint) as connection:
+    with connect(way.endpoint) as connection:
         if way.topic:
             found = v1.DescribeTopicRequest(name=way.topic)
             try:
@@ -243,7 +243,7 @@ def _topic(way: Way) -> str:
 
 def _route(way: Way) -> str:
     try:
-        with Connection(way.endpoint) as connection:
+        with connect(way.endpoint) as connection:
             way.route = route_of(connection, Draft(way.topic, b""))
     except CliError as error:
         cure = "The broker is not registered: correct namesrvAddr, and see its log."
@@ -260,7 +260,7 @@ def _addresses(way: Way) -> str:
         for address in queue.broker.endpoints.addresses
     }
     reached, broken, others = [], [], []
-    context = _unverified() if uses_tls(way.endpoint) else None
+    context = _unverified() if links().uses_tls(way.endpoint) else None
     for (host, port), broker in sorted(found.items()):
         address = f"{host}:{port}"
         try:
@@ -340,7 +340,7 @@ def _has_same_replicas(way: Way, address: str, broker: str) -> bool:
 
     Raises CliError if either does not tell its replicas.
     """
-    with Connection(way.endpoint) as here, Connection(way.endpoint, at=address) as there:
+    with connect(way.endpoint) as here, connect(way.endpoint, at=address) as there:
         return bool(_replicas(here, broker) & _replicas(there, broker))
 
 

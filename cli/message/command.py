@@ -4,8 +4,9 @@ import sys
 
 import click
 
+from ...operations.errors import CliError, Exit
 from ..cluster.broker_groups import broker_option
-from ..errors import CliError, Exit
+from ..links import connect
 from ..options import endpoint_option, output_option
 from ..output import show_document, show_fields, show_rows, timed
 from ..times import TIME_FORMS, duration, moment
@@ -63,17 +64,23 @@ def send(
     \b
     cometmq message send orders "hello" --tag new --key o-1
     """
-    from .sending import Draft, send_all
+    from ...operations.sending import Draft, send_over
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
     draft = Draft(
-        *(topic, data, keys, tag, _properties(pairs)),
+        topic,
+        data,
+        keys,
+        tag,
+        _properties(pairs),
         group=message_group,
         delay_ms=delay,
         priority=priority,
         lite_topic=lite_topic,
     )
-    result = send_all(endpoint, draft, count, locate=output == "json" or count == 1)
+    with connect(endpoint) as connection:
+        locate = output == "json" or count == 1
+        result = send_over(connection, draft, count, locate=locate)
     if output == "json":
         show_document(result.document())
     elif count == 1 and result.receipts:
@@ -227,11 +234,10 @@ def get(*, topic: str, queue: int, offset: int, broker: str, endpoint: str, outp
     \b
     cometmq message get orders 0 12
     """
-    from ..connection import Connection
+    from ...operations.message_document import message_document
     from .querying import message_at
-    from .tailing import message_document
 
-    with Connection(endpoint) as connection:
+    with connect(endpoint) as connection:
         document = message_document(message_at(connection, topic, broker, queue, offset))
     if output == "json":
         show_document(document)
@@ -261,6 +267,7 @@ def story(
     \b
     cometmq message story 01A2B3C4D5E6F7 --topic orders
     """
+    from ...operations.message_states import states
     from ..cluster.broker_groups import broker_groups
     from . import story as work
 
@@ -271,7 +278,7 @@ def story(
         consumers = list(names) or work.group_names(groups, known)
         if len(consumers) > work.GROUPS_MAX:
             click.echo(f"cometmq: Only {work.GROUPS_MAX} groups are asked; see --group.", err=True)
-        rows = work.states(groups, known, consumers[: work.GROUPS_MAX])
+        rows = states(groups, known, consumers[: work.GROUPS_MAX])
         document = work.document(known.message, work.broker_name(groups, known))
     if output == "json":
         show_document({"message": document, "groups": rows})

@@ -16,13 +16,15 @@ from ...client.consuming import Refusals
 from ...client.errors import NotFound
 from ...client.message import Message
 from ...client.simple_consumer import SimpleConsumer
+from ...operations.broker_groups import answers
+from ...operations.errors import CliError, Exit
+from ...operations.message_document import body_fields
 from ...proto import paths, v1
-from ..cluster.broker_groups import answers, broker_groups
-from ..errors import CliError, Exit
+from ..cluster.broker_groups import broker_groups
 from ..output import show_streamed
 from ..sdk import sdk_options
 from .format import Part, formatted
-from .tailing import body_fields, line_of
+from .tailing import line_of
 
 _BATCH_MAX = 32
 # A poll waits at one queue: short polls reach the messages of all broker groups.

@@ -5,13 +5,14 @@ from typing import Any
 import click
 from google.protobuf.message import DecodeError
 
+from ...operations.broker_groups import answers
+from ...operations.connection import TIMEOUT_S, Connection
+from ...operations.errors import CliError, Exit
+from ...operations.message_document import message_document
+from ...operations.pulling import pull, queue_of
 from ...proto import paths, v1, v2
-from ..cluster.broker_groups import answers, broker_groups, note_failures
-from ..connection import TIMEOUT_S, Connection
-from ..errors import CliError, Exit
+from ..cluster.broker_groups import broker_groups, note_failures
 from ..output import show_document, show_rows, timed
-from .pulling import pull, queue_of
-from .tailing import message_document
 
 _BODY_CHARS_MAX = 60
 

@@ -5,7 +5,6 @@ an unreachable node are repeated, so that a tail survives a restart.
 """
 
 import asyncio
-import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,13 @@ import click
 import grpc
 import grpc.aio
 
+from ...operations.connection import Caller, checked, failure
+from ...operations.errors import CliError, NotServedError
+from ...operations.message_document import message_document
+from ...operations.pulling import Batch, pull_request, queue_of
 from ...proto import paths, v1, v2
-from ..connection import Caller, checked, failure
-from ..errors import CliError, NotServedError
-from ..links import async_channel
+from ..links import links
 from ..output import show_streamed
-from .pulling import Batch, pull_request, queue_of
 from .start import Start
 
 _POLL_S = 10.0
@@ -35,12 +35,13 @@ class _Tail:
         self.topic = topic
         self.left = count
         self.output = output
-        self.caller = Caller(endpoint, None)
+        self.links = links()
+        self.caller = Caller(endpoint, self.links)
         #: Whether the queues belong to several broker groups.
         self.several = False
         self.done = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.channel: Any = async_channel(endpoint)
+        self.channel: Any = self.links.async_channel(endpoint)
 
     async def call(self, path: str, request: Any, answer: Any) -> Any:
         """Make one unary call. Raises CliError."""
@@ -52,7 +53,7 @@ class _Tail:
                 )
             )
         except grpc.aio.AioRpcError as error:
-            raise failure(error, self.endpoint) from None
+            raise failure(error, self.endpoint, self.links) from None
 
     async def queues(self) -> list[v2.MessageQueue]:
         """Return the queues of the topic in all broker groups. Raises CliError.
@@ -103,7 +104,7 @@ class _Tail:
                 offset = await self.pull(queue, offset)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise failure(error, self.endpoint) from None
+                    raise failure(error, self.endpoint, self.links) from None
                 await asyncio.sleep(_RETRY_S)
 
     async def pull(self, queue: v2.MessageQueue, offset: int) -> int:
@@ -198,31 +199,6 @@ def _first_line(topic: str, queues: int, start: Start) -> str:
 
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def message_document(message: v2.Message) -> dict[str, Any]:
-    properties = message.system_properties
-    document: dict[str, Any] = {
-        "topic": message.topic.name,
-        "queue": properties.queue_id,
-        "offset": properties.queue_offset,
-        "message_id": properties.message_id,
-        "tag": properties.tag,
-        "keys": list(properties.keys),
-        "message_group": properties.message_group,
-        "born_ms": properties.born_timestamp.ToMilliseconds(),
-        "stored_ms": properties.store_timestamp.ToMilliseconds(),
-        "properties": dict(message.user_properties),
-    }
-    return document | body_fields(message.body)
-
-
-def body_fields(body: bytes) -> dict[str, str]:
-    """Return `body`, or `body_base64` for one that is not text."""
-    try:
-        return {"body": body.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
 def line_of(document: dict[str, Any]) -> str:

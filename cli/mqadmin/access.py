@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.errors import CliError, Exit
+from ...operations.policies import policy, policy_rows
 from ...proto import paths, v1
-from ..access.acl import policy, policy_rows, show
+from ..access.acl import show
 from ..access.user import change, put, show_users, user_row
 from ..cluster.broker_groups import broker_groups, finish
-from ..errors import CliError, Exit
 from .messaging import call, common, split
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.errors import CliError, Exit
 from .. import group as groups
+from .. import offset as offsets
 from .. import topic as topics
 from ..cluster.broker_groups import broker_option
 from ..confirm import plan_options
-from ..errors import CliError, Exit
-from ..offset import command as offsets
 from ..options import endpoint_option
 from ..output import keep_form
 
@@ -31,12 +31,12 @@ CLUSTER = ("-c", "--clusterName")
 BROKER = ("-b", "--brokerAddr")
 
 
-def options_of(*ignored: tuple[str, str], brokers: bool = True) -> Callable[[F], F]:
+def options_of(*without_effect: tuple[str, str], brokers: bool = True) -> Callable[[F], F]:
     """Return what adds `--endpoint`, `--output`, ignored options of mqadmin, and `--broker`."""
 
     def add(command: F) -> F:
-        for letter, name in ignored:
-            command = click.option(letter, name, expose_value=False, hidden=True)(command)
+        for letter, name in without_effect:
+            command = ignored(letter, name)(command)
         # Without the short form `-o`: it has other meanings in mqadmin.
         forms = click.Choice(["table", "json", "yaml"])
         command = endpoint_option(
@@ -52,12 +52,8 @@ def common(command: F) -> F:
     return options_of(NAMESERVER, CLUSTER, BROKER)(command)
 
 
-def _topic(command: F) -> F:
-    return click.option("-t", "--topic", "name", required=True, help="Topic.")(command)
-
-
-def _group(command: F) -> F:
-    return click.option("-g", "--groupName", "name", required=True, help="Consumer group.")(command)
+_topic = click.option("-t", "--topic", "name", required=True, help="Topic.")
+_group = click.option("-g", "--groupName", "name", required=True, help="Consumer group.")
 
 
 def split(attributes: str) -> list[str]:
@@ -70,15 +66,39 @@ def call(command: click.Command, **values: Any) -> Any:
     return click.get_current_context().invoke(command, **values)
 
 
+def ignored(letter: str, name: str, *, is_flag: bool = False) -> Callable[[F], F]:
+    """Return an option of mqadmin without effect here."""
+    return click.option(letter, name, is_flag=is_flag, expose_value=False, hidden=True)
+
+
+def alias(
+    name: str,
+    command: click.Command,
+    sentence: str,
+    *options: Callable[[Any], Any],
+    shared: Callable[[Any], Any] = common,
+    **fixed: Any,
+) -> click.Command:
+    """Return an alias: it runs a command with its own options and with the `fixed` values."""
+
+    def run(**values: Any) -> Any:
+        return call(command, **fixed, **values)
+
+    run.__doc__ = sentence
+    for option in reversed((*options, shared)):
+        run = option(run)
+    return click.command(name)(run)
+
+
 @click.command("updateTopic")
 @_topic
 @click.option("-r", "--readQueueNums", "read", type=click.IntRange(1, 1024), help="Read queues.")
 @click.option("-w", "--writeQueueNums", "write", type=click.IntRange(1, 1024), help="Write queues.")
 @click.option("-p", "--perm", type=click.Choice(["0", "2", "4", "6", "7"]), help="2 W, 4 R, 6 RW.")
 @click.option("-a", "--attributes", default="", help="+a=b,+c=d,-e")
-@click.option("-o", "--order", expose_value=False, hidden=True)
-@click.option("-u", "--unit", expose_value=False, hidden=True)
-@click.option("-s", "--hasUnitSub", expose_value=False, hidden=True)
+@ignored("-o", "--order")
+@ignored("-u", "--unit")
+@ignored("-s", "--hasUnitSub")
 @common
 def update_topic(
     name: str,
@@ -112,29 +132,22 @@ def update_topic_perm(name: str, perm: str, endpoint: str, output: str) -> None:
     call(topics.alter, name=name, perm=int(perm) & _PERM_ALL, endpoint=endpoint, output=output)
 
 
-@click.command("deleteTopic")
-@_topic
-@click.option("--accept-loss", is_flag=True, help="Delete the topic even if it holds messages.")
-@plan_options
-@common
-def delete_topic(**values: Any) -> None:
-    """Delete a topic (`topic delete`)."""
-    call(topics.delete, **values)
+delete_topic = alias(
+    "deleteTopic",
+    topics.delete,
+    "Delete a topic (`topic delete`).",
+    _topic,
+    click.option("--accept-loss", is_flag=True, help="Delete the topic even if it holds messages."),
+    plan_options,
+)
+topic_list = alias("topicList", topics.list_topics, "List topics (`topic list`).")
 
-
-@click.command("topicList")
-@common
-def topic_list(endpoint: str, output: str) -> None:
-    """List topics (`topic list`)."""
-    call(topics.list_topics, endpoint=endpoint, output=output)
-
-
-@click.command("topicStatus")
-@_topic
-@common
-def topic_status(name: str, endpoint: str, output: str) -> None:
-    """Show the offsets of a topic's queues (`topic describe`)."""
-    call(topics.describe, name=name, endpoint=endpoint, output=output)
+topic_status = alias(
+    "topicStatus",
+    topics.describe,
+    "Show the offsets of a topic's queues (`topic describe`).",
+    _topic,
+)
 
 
 @click.command("updateSubGroup")
@@ -143,12 +156,12 @@ def topic_status(name: str, endpoint: str, output: str) -> None:
 @click.option("-o", "--consumeMessageOrderly", "order", type=_BOOL)
 @click.option("-r", "--retryMaxTimes", "retries", type=click.IntRange(0, 999))
 @click.option("--attributes", default="", help="+a=b,+c=d,-e")
-@click.option("-q", "--retryQueueNums", expose_value=False, hidden=True)
-@click.option("-m", "--consumeFromMinEnable", expose_value=False, hidden=True)
-@click.option("-d", "--consumeBroadcastEnable", expose_value=False, hidden=True)
-@click.option("-i", "--brokerId", expose_value=False, hidden=True)
-@click.option("-w", "--whichBrokerWhenConsumeSlowly", expose_value=False, hidden=True)
-@click.option("-a", "--notifyConsumerIdsChanged", expose_value=False, hidden=True)
+@ignored("-q", "--retryQueueNums")
+@ignored("-m", "--consumeFromMinEnable")
+@ignored("-d", "--consumeBroadcastEnable")
+@ignored("-i", "--brokerId")
+@ignored("-w", "--whichBrokerWhenConsumeSlowly")
+@ignored("-a", "--notifyConsumerIdsChanged")
 @common
 def update_sub_group(
     name: str,
@@ -195,18 +208,15 @@ def delete_sub_group(remove_offset: bool, **values: Any) -> None:
     call(groups.delete, keep_offsets=not remove_offset, **values)
 
 
-@click.command("getConsumerConfig")
-@_group
-@common
-def get_consumer_config(name: str, endpoint: str, output: str) -> None:
-    """Show the settings of a group (`group describe`)."""
-    call(groups.describe, name=name, endpoint=endpoint, output=output)
+get_consumer_config = alias(
+    "getConsumerConfig", groups.describe, "Show the settings of a group (`group describe`).", _group
+)
 
 
 @click.command("consumerProgress")
 @click.option("-g", "--groupName", "group", default="", help="Consumer group (default: all).")
 @click.option("-t", "--topicName", "topic", default="", help="Only this topic.")
-@click.option("-s", "--showClientIP", expose_value=False, hidden=True)
+@ignored("-s", "--showClientIP")
 @common
 def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> None:
     """Show offsets and lag (`offset show`, or `group list`)."""
@@ -228,7 +238,7 @@ def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> Non
     type=click.IntRange(0),
     help="Offset to set, instead of a time.",
 )
-@click.option("-f", "--force", expose_value=False, hidden=True)
+@ignored("-f", "--force")
 @plan_options
 @common
 def reset_offset_by_time(timestamp: str, queue_offset: int | None, **values: Any) -> None:
@@ -237,15 +247,16 @@ def reset_offset_by_time(timestamp: str, queue_offset: int | None, **values: Any
     call(offsets.reset, when=when, queue_offset=queue_offset, **values)
 
 
-@click.command("skipAccumulatedMessage")
-@click.option("-g", "--group", required=True, help="Consumer group.")
-@click.option("-t", "--topic", required=True, help="Topic.")
-@click.option("-f", "--force", expose_value=False, hidden=True)
-@plan_options
-@common
-def skip_accumulated_message(**values: Any) -> None:
-    """Skip to the newest message (`offset reset GROUP TOPIC latest`)."""
-    call(offsets.reset, when="latest", **values)
+skip_accumulated_message = alias(
+    "skipAccumulatedMessage",
+    offsets.reset,
+    "Skip to the newest message (`offset reset GROUP TOPIC latest`).",
+    click.option("-g", "--group", required=True, help="Consumer group."),
+    click.option("-t", "--topic", required=True, help="Topic."),
+    ignored("-f", "--force"),
+    plan_options,
+    when="latest",
+)
 
 
 def time_of(text: str) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from ..credentials import access_for
-from ..errors import CliError, Exit
-from ..links import tls
+from ...operations.errors import CliError, Exit
+from ..links import links
 from ..options import data_option, output_option, tls_options
 from ..output import show_document
 from ..times import duration
@@ -97,8 +96,8 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         split_bytes=said["split_bytes"],
         on_corrupt=said["on_corrupt"],
         gate=said["gate"],
-        **access_for(said["gate"]),
-        tls=tls(said["gate"]) if said["gate"] else None,
+        **links().keys(said["gate"]),
+        tls=links().tls(said["gate"]) if said["gate"] else None,
     )
     require_directories(store=said["store"])
     with spark_session("archive", SessionOptions(master, memory, settings)) as spark:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ..errors import CliError
+from ...operations.errors import CliError
 from ..lazy_group import LazyGroup, Table
 from .session import MISSING
 

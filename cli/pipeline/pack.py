@@ -22,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import CliError
+from ...operations.errors import CliError
 
 #: Distributions imported on workers; their dependencies are added.
 _ROOTS = (

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
+from ...operations.errors import CliError, Exit
 from ..confirm import go_on, plan_options
-from ..credentials import access_for
-from ..errors import CliError, Exit
-from ..links import tls
+from ..links import links
 from ..options import (
     DEFAULT_ENDPOINT,
     address_option,
@@ -91,8 +90,8 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
         rate=said["rate"],
         keep_order=said["keep_order"],
         identity=said["identity"],
-        **access_for(said["endpoint"]),
-        tls=tls(said["endpoint"]),
+        **links().keys(said["endpoint"]),
+        tls=links().tls(said["endpoint"]),
     )
     with spark_session("replay", SessionOptions(master, memory, settings)) as spark:
         tasks = spark.sparkContext.defaultParallelism
@@ -180,8 +179,8 @@ def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int
         said["endpoint"],
         said["to"],
         said["rate"],
-        **access_for(said["endpoint"]),
-        tls=tls(said["endpoint"]),
+        **links().keys(said["endpoint"]),
+        tls=links().tls(said["endpoint"]),
     )
     now_ms = time.time_ns() // 1_000_000
     with spark_session("dlq", SessionOptions(master, memory, settings)) as spark:

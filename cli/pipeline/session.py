@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ..output import print_table, show_document, show_fields
 from .interruption import Interruption
 from .spark_log import STDERR, SparkLog, is_of_spark, keep_place

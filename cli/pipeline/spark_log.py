@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ..errors import CliError
+from ...operations.errors import CliError
 
 #: Value of `--spark-log` for stderr.
 STDERR = "-"

@@ -2,7 +2,7 @@
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ..options import output_option
 from .session import (
     SessionOptions,

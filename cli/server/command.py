@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ...proto.addresses import is_loopback
+from ...nodes.addresses import is_loopback
+from ...operations.errors import CliError, Exit
+from ...operations.private_file import PRIVATE_UMASK, restrict
 from ..config.loader import Loaded, as_text, load, schema
 from ..config.sources import broker_owners, namesrv_owners
-from ..errors import CliError, Exit
 from ..loading import loading
-from ..private_file import PRIVATE_UMASK, restrict
 from ..times import duration
 from .console_config import ConsoleConfig
 from .logs import LogConfig, adopt, configure_logging
@@ -149,8 +149,10 @@ def check_limits(name: str) -> None:
         raise CliError(sentence)
     logger.info(
         "process.limits descriptors=%s descriptors_min=%d memory=%s memory_min=%s",
-        *(told(limits.descriptors), needs.descriptors),
-        *(sized(limits.memory_bytes), sized(needs.memory_bytes)),
+        told(limits.descriptors),
+        needs.descriptors,
+        sized(limits.memory_bytes),
+        sized(needs.memory_bytes),
     )
 
 
@@ -241,7 +243,7 @@ class _Namesrv:
         from ...front.config import DoorConfig
         from ...nameserver.config import NameserverConfig
         from ...nameserver.server import NameserverServer
-        from ...proto.tls_config import TlsConfig
+        from ...nodes.tls_config import TlsConfig
 
         loaded = process.load(namesrv_owners(), broker_owners(), file or process.file)
         config = loaded.config(NameserverConfig)
@@ -281,7 +283,7 @@ class _Broker:
         from ...broker.server import BrokerServer
         from ...front.config import DoorConfig
         from ...ha.config import HaConfig
-        from ...proto.tls_config import TlsConfig
+        from ...nodes.tls_config import TlsConfig
         from ...store.config.store_config import StoreConfig
         from .console_process import ConsoleProcess
 

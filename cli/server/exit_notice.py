@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
 
 logger = logging.getLogger(__name__)
 

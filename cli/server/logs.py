@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import CliError
+from ...operations.errors import CliError
 
 # Ten files of 10 MiB: enough for weeks of state changes.
 _LOG_FILE_BYTES = 10 << 20

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from ...front.errors import scarcity
+from ...operations.errors import CliError, Exit
 from ...store.format.disk import NO_SPACE, full_disk
-from ..errors import CliError, Exit
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import private_file
+from ...operations import private_file
+from ...operations.errors import CliError
 from ..config.sources import broker_owners, proxy_owners
-from ..errors import CliError
 from .command import Process, process_options, settings_options
 from .console_config import ConsoleConfig
 
@@ -48,8 +48,8 @@ class _Proxy:
         from ...broker.proxy.config import ProxyConfig
         from ...broker.proxy.server import ProxyServer
         from ...front.config import DoorConfig
-        from ...proto.node_links import NodeLinks
-        from ...proto.tls_config import TlsConfig
+        from ...nodes.node_links import NodeLinks
+        from ...nodes.tls_config import TlsConfig
         from .console_process import ConsoleProcess
 
         loaded = process.load(proxy_owners(), broker_owners(), process.file)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import Exit
+from ...operations.errors import Exit
 from ..options import output_option
 from ..output import print_table, show_document
 from .options import open_layout

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import Exit
+from ...operations.errors import Exit
 from .lines import write_rows
 from .options import lines_option, open_layout, store_argument
 

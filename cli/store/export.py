@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from .dump import report_lost
 from .lines import write_rows
 from .options import open_layout, store_argument

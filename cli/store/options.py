@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from ...operations.errors import CliError, Exit
 from ...store.doctor.layout import Layout, NoStoreError, Sizes, discover
 from ..config.properties import PropertiesError, read
-from ..errors import CliError, Exit
 
 F = TypeVar("F", bound=Callable[..., Any])
 

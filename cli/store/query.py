@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ..options import output_option
 from ..output import show_document
 from ..times import TIME_FORMS, moment

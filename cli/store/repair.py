@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ..options import output_option
 from ..output import print_table, show_document
 from .options import open_layout, store_argument

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from ...operations.errors import CliError
 from ...store.config.store_config import StoreConfig
 from ...store.doctor.layout import DataFile, Layout
 from ...store.format.disk import Disk
@@ -31,7 +32,6 @@ from ...store.retention.rules import (
 )
 from ..config.loader import load
 from ..config.sources import broker_owners
-from ..errors import CliError
 from ..options import output_option
 from ..output import print_table, show_document
 from ..times import time_text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import CliError
+from ...operations.errors import CliError
 from ..options import endpoint_option, output_option
 from ..output import show_document, show_streamed, table_of
 from ..times import duration, present_ms, time_text

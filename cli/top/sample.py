@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...operations.broker_groups import BrokerGroups, Outcome
 from ...proto import paths, v1
-from ..cluster.broker_groups import BrokerGroups, Outcome
 
 #: Rows of a table of `top`.
 Rows = list[dict[str, Any]]

@@ -4,7 +4,7 @@
         broker.create_topic("orders")
         producer = cometmq.sync.Producer(broker.endpoints)
 
-The image is built from the project's Dockerfile (`docker build -t cometmq .`); no registry has it.
+The image is built from the project's Dockerfile (`scripts/image`); no registry has it.
 The container runs one broker without replicas, reached through the port that Docker maps. The
 broker advertises the address that the client dialled, so that its routes are reachable. A started
 container accepts sends. Leaving the context removes the container and its files.
@@ -19,7 +19,9 @@ from typing import Any, Self
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import HttpWaitStrategy
 
-IMAGE = "cometmq"
+from ... import __version__
+
+IMAGE = f"cometmq:{__version__}"
 PORT = 8081
 _HEALTH_PORT = 5557
 START_S = 60

@@ -43,7 +43,10 @@ class Outages:
             outage.logged_s = now_s
             logger.warning(
                 "client.broker_away target=%s for_s=%d failed_calls=%d error=%s",
-                *(target, now_s - outage.began_s, outage.calls, error),
+                target,
+                now_s - outage.began_s,
+                outage.calls,
+                error,
             )
 
     def answered(self, target: Target, now_s: float) -> None:

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import Outcome, answers, distinct
-from ...cli.errors import CliError, Exit
+from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster import CALL_S, Cluster, problems
 from ..inputs import bad
@@ -42,12 +42,12 @@ class ClientRow:
 
     @property
     def kind(self) -> str:
-        """Its kind in words; "" if it is unknown."""
+        """The kind of the client in words; "" if it is unknown."""
         return next((one.kind for one in self.statuses if one.kind), "")
 
     @property
     def groups(self) -> list[str]:
-        """Its groups."""
+        """The consumer groups of the client."""
         return distinct(name for one in self.statuses for name in one.groups)
 
     @property
@@ -96,7 +96,8 @@ class ClientPages:
         rows = client_rows(status for _, found in answers(outcomes) for status in found)
         wanted = query.get("q", "")[:255]
         return self._views.page(
-            *(request, "clients.html"),
+            request,
+            "clients.html",
             title="Clients",
             page=page_of(rows, wanted, query.get("page", ""), ClientRow.text),
             wanted=wanted,
@@ -127,7 +128,8 @@ class ClientPages:
         (row,) = client_rows(found)
         fullest = max(found, key=lambda one: len(one.settings) + len(one.subscriptions))
         return self._views.page(
-            *(request, "client.html"),
+            request,
+            "client.html",
             title=client_id,
             row=row,
             settings=fullest.settings,

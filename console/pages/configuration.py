@@ -32,7 +32,8 @@ class ConfigurationPages:
         shown = [one for one in entries if not changed or one.origin != "default"]
         wanted = query.get("q", "")[:255]
         return self._views.page(
-            *(request, "configuration.html"),
+            request,
+            "configuration.html",
             title="Configuration",
             page=page_of(shown, wanted, query.get("page", ""), _text),
             wanted=wanted,

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import answers
-from ...cli.errors import CliError
-from ...cli.message.sending import send_over
+from ...operations.broker_groups import answers
+from ...operations.errors import CliError
+from ...operations.sending import send_over
 from ...proto import v2
 from .. import browse
 from ..browse import Queue
@@ -89,7 +89,8 @@ class DeadLetterPages:
         outcomes = all_groups(self._cluster, system=False)
         rows = group_rows(answers(outcomes), "dead letters")
         return self._views.page(
-            *(request, "dead_letters.html"),
+            request,
+            "dead_letters.html",
             title="Dead letters",
             rows=[row for row in rows if row.dead_letters][:200],
             problems=problems(outcomes),
@@ -103,7 +104,8 @@ class DeadLetterPages:
         found = self._search.find({**asked, "at": query.get("at", "")})
         path = f"/dead-letters/{quoted(group)}"
         return self._views.page(
-            *(request, "dead_letters_of.html"),
+            request,
+            "dead_letters_of.html",
             title=f"Dead letters of {group}",
             group=group,
             wanted=wanted,
@@ -145,8 +147,11 @@ class DeadLetterPages:
         texts = [letter_row(one)["place"] for one in found]
         path = f"/dead-letters/{quoted(group)}"
         plan = Plan(
-            *(f"Redrive dead letters of {group}", sentences, f"{path}/redrive"),
-            *("Send them again", path),
+            f"Redrive dead letters of {group}",
+            sentences,
+            f"{path}/redrive",
+            "Send them again",
+            path,
             fields={"places": " ".join(texts)},
             rows=rows,
             refusal="" if targets else "No selected message names its original topic.",
@@ -167,7 +172,8 @@ class DeadLetterPages:
                 row |= {"to topic": "–", "result": f"failed: {error}"}
             rows.append(row)
         return self._views.page(
-            *(request, "redriven.html"),
+            request,
+            "redriven.html",
             title="Result",
             group=group,
             rows=rows,
@@ -188,8 +194,11 @@ class DeadLetterPages:
             "second redrive sends them once more.",
         ]
         plan = Plan(
-            *(f"Redrive all dead letters of {group}", sentences, f"{path}/redrive-all"),
-            *("Send all again", path),
+            f"Redrive all dead letters of {group}",
+            sentences,
+            f"{path}/redrive-all",
+            "Send all again",
+            path,
             fields={"contains": wanted, "end": str(self._wall_ms())},
         )
         return self._views.plan(request, plan)
@@ -217,7 +226,8 @@ class DeadLetterPages:
                 place = f"queue {queue.queue_id} offset {offset}"
                 failures.append({"dead letter": place, "failure": str(error)})
         return self._views.page(
-            *(request, "redriving.html"),
+            request,
+            "redriving.html",
             title="Redrive",
             group=group,
             counts=counts,

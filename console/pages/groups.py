@@ -3,6 +3,7 @@
 The lag counts messages that are not consumed yet, with those in flight and in retry topics.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import Outcome, answers, distinct
-from ...cli.group import group_settings
-from ...cli.offset import moves
+from ...operations import offset_moves as moves
+from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.group_settings import group_settings
 from ...proto import paths, v1
 from .. import words
 from ..cluster import Cluster, check, problems
@@ -25,8 +26,12 @@ from .named import Section, searched
 
 _ATTEMPTS_MAX = 1_000
 _SORTS = ("name", "lag", "dead letters")
+logger = logging.getLogger(__name__)
 _SECTION = Section(
-    *("group", "/groups", paths.DELETE_GROUP, partial(v1.DeleteGroupRequest, force=True)),
+    "group",
+    "/groups",
+    paths.DELETE_GROUP,
+    partial(v1.DeleteGroupRequest, force=True),
     v1.DeleteGroupResponse,
     {
         "created": "The group is created.",
@@ -132,7 +137,8 @@ class GroupPages:
         outcomes = all_groups(self._cluster, system=bool(query.get("system")))
         _, found = searched(request, group_rows(answers(outcomes), sort))
         return self._views.page(
-            *(request, "groups.html"),
+            request,
+            "groups.html",
             title="Groups",
             **found,
             sort=sort if sort in _SORTS else "name",
@@ -161,7 +167,8 @@ class GroupPages:
         clients = clients_of(found)
         clients.sort(key=lambda one: -holding[one.client_id])
         return self._views.page(
-            *(request, "group.html"),
+            request,
+            "group.html",
             title=name,
             name=name,
             row=row,
@@ -219,8 +226,11 @@ class GroupPages:
             )
             verb, enable = "Pause", ""
         plan = Plan(
-            *(f"{verb} group {name}", [effect], f"{url}/consumption"),
-            *(f"{verb} consumption", url),
+            f"{verb} group {name}",
+            [effect],
+            f"{url}/consumption",
+            f"{verb} consumption",
+            url,
             fields={"enable": enable},
             is_dangerous=not is_paused,
         )
@@ -250,8 +260,11 @@ class GroupPages:
         sentences = [f"Set group {name} on topic {fields['topic']} to {_where(fields)}."]
         sentences.append(_effect(changes))
         plan = Plan(
-            *(f"Reset the offsets of {name}", sentences + problems(looked), f"{url}/reset"),
-            *("Set the offsets", url),
+            f"Reset the offsets of {name}",
+            sentences + problems(looked),
+            f"{url}/reset",
+            "Set the offsets",
+            url,
             fields=fields,
             rows=rows,
             refusal="" if rows else "Every queue has this offset already.",
@@ -281,7 +294,7 @@ class GroupPages:
         wanted = v1.ResetOffsetsRequest(group=name, topic=fields["topic"])
         if fields["queue"]:
             wanted.queue_id = _queue_id(fields)
-        return moves.shifted(self._cluster.groups(), wanted, _shift(fields))
+        return moves.shifted(self._cluster.groups(), wanted, _shift(fields), logger.warning)
 
     def plan_delete(self, request: Request) -> Response:
         """Show what the deletion of a group removes."""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ...cli.errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 from ...proto import paths, v1
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, choice, whole
@@ -71,7 +71,8 @@ class HighAvailabilityPages:
         )
         seen = self._watch.asked()
         return self._views.page(
-            *(request, "ha.html"),
+            request,
+            "ha.html",
             title="High availability",
             groups=[group_values(view_of(one.answer)) for one in outcomes if one.answer],
             brokers=[(one, picture(one, seen.unreachable)) for one in seen.groups if one.answer],
@@ -116,8 +117,11 @@ class HighAvailabilityPages:
                 raise
             refusal = f"This cannot be done now: {error}"
         plan = Plan(
-            *(change.title, [*steps, *([] if refusal else change.more)]),
-            *(f"/ha/{quoted(group)}/{what}", change.button, "/ha"),
+            change.title,
+            [*steps, *([] if refusal else change.more)],
+            f"/ha/{quoted(group)}/{what}",
+            change.button,
+            "/ha",
             fields=change.fields,
             refusal=refusal,
         )
@@ -134,7 +138,7 @@ class HighAvailabilityPages:
         elif answer.message:
             steps.append(_sentence(answer.message))
         return self._views.page(
-            *(request, "ha_changed.html"), title="Result", group=group, steps=steps
+            request, "ha_changed.html", title="Result", group=group, steps=steps
         )
 
     def _call(self, group: str, change: Change, *, dry_run: bool) -> v1.ChangeReplicationResponse:

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.errors import CliError, Exit
-from ...cli.message.sending import Draft, send_over
-from ...cli.message.story import Found as StoredMessage
 from ...client.message import read_message
+from ...operations.errors import CliError, Exit
+from ...operations.message_states import StoredMessage
+from ...operations.sending import Draft, send_over
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
 from .. import bodies, browse, words
@@ -145,7 +145,8 @@ class MessagePages:
                 error = str(refused)
         kept = {name: query.get(name, "") for name in _KEPT}
         return self._views.page(
-            *(request, "messages.html"),
+            request,
+            "messages.html",
             status=400 if error else 200,
             title="Messages",
             query={**kept, "by": query.get("by", "time"), "offset": query.get("offset", "")},
@@ -224,7 +225,8 @@ class MessagePages:
         located = self._located(queue, offset, message.system_properties.message_id)
         origin = message.system_properties.dead_letter_queue
         page = self._views.page(
-            *(request, "message.html"),
+            request,
+            "message.html",
             status=status,
             title=f"Message {offset} of {queue.topic}",
             queue=queue,
@@ -249,7 +251,7 @@ class MessagePages:
             body_href=message_link("/message/body", queue, offset),
             copy_href=message_link("/message/copy", queue, offset),
             around_href=link(
-                *("/messages",),
+                "/messages",
                 topic=queue.topic,
                 by="offset",
                 broker=queue.broker,
@@ -325,7 +327,8 @@ class MessagePages:
             message, origin or queue.topic, kind_of(self._cluster, origin or queue.topic)
         )
         return self._views.page(
-            *(request, "message_copy.html"),
+            request,
+            "message_copy.html",
             title="Send a copy",
             queue=queue,
             offset=offset,
@@ -349,7 +352,8 @@ class MessagePages:
         if result.failures:
             raise CliError(next(iter(result.failures)))
         return self._views.page(
-            *(request, "message_sent.html"),
+            request,
+            "message_sent.html",
             title="The copy is sent",
             topic=topic,
             receipt=result.receipts[0],

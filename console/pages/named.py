@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...cli.cluster.broker_groups import Outcome, answers
+from ...operations.broker_groups import Outcome, answers
 from ..cluster import Cluster, check, problems
 from ..inputs import bad
 from ..paging import Slice, page_of
@@ -71,8 +71,11 @@ class Section(Generic[R]):
         losses = sentences([answer for _, answer in answers(looked)])
         url = self.url(name)
         plan = Plan(
-            *(f"Delete {self.what} {name}", losses + problems(looked), f"{url}/delete"),
-            *(f"Delete the {self.what}", url),
+            f"Delete {self.what} {name}",
+            losses + problems(looked),
+            f"{url}/delete",
+            f"Delete the {self.what}",
+            url,
             typed=name,
         )
         return views.plan(request, plan)

@@ -35,7 +35,8 @@ class SparkPages:
         )
         archives = self._archives.read()
         return self._views.page(
-            *(request, "spark.html"),
+            request,
+            "spark.html",
             title="Spark",
             marks=[(one.broker, one.answer) for one in outcomes if one.answer is not None],
             archives=archives,

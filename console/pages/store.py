@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.errors import CliError
+from ...operations.errors import CliError
 from ...proto import paths, v1
 from ..cluster import Cluster, problems
 from ..forecast import forecast, growth, oldest
@@ -67,7 +67,8 @@ class StorePages:
             raise CliError(str(outcomes[0].error), outcomes[0].error.code)
         assert found is not None and found.answer is not None
         return self._views.page(
-            *(request, "store.html"),
+            request,
+            "store.html",
             title="Store",
             problems=problems(outcomes),
             broker=found.broker,

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.errors import CliError
+from ...operations.errors import CliError
 from ...proto import paths, v1, v2
 from ..cluster import Cluster, problems
 from ..inputs import bad, choice, moment_ms
@@ -145,7 +145,8 @@ class TimerPages:
         )
         open_ones = [one.answer for one in transactions if one.answer is not None]
         return self._views.page(
-            *(request, "timers.html"),
+            request,
+            "timers.html",
             status=400 if error else 200,
             title="Timers and transactions",
             problems=[*problems(outcomes), *problems(transactions)],
@@ -191,7 +192,9 @@ class TimerPages:
                 f"Message {query.get('id', '')[:255]} of topic {topic} is not delivered.",
                 "A recall cannot be undone. It has no effect if the message is due before it.",
             ],
-            *("/timers/recall", "Recall the message", "/timers"),
+            "/timers/recall",
+            "Recall the message",
+            "/timers",
             fields={"topic": topic, "handle": handle},
         )
         return self._views.plan(request, plan)
@@ -222,7 +225,9 @@ class TimerPages:
                 "The producer is not asked. The outcome is final: a later report of the other "
                 "outcome by the producer is refused.",
             ],
-            *("/timers/decide", outcome.capitalize(), "/timers#transactions"),
+            "/timers/decide",
+            outcome.capitalize(),
+            "/timers#transactions",
             fields={"topic": topic, "id": ident, "to": outcome},
         )
         return self._views.plan(request, plan)

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from ...cli.cluster.broker_groups import Outcome, answers, distinct
-from ...cli.errors import CliError
-from ...cli.message.sending import Draft, send_over
-from ...cli.values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
+from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.errors import CliError
+from ...operations.sending import Draft, send_over
+from ...operations.topic_values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
 from ...proto import paths, v1
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, choice, whole
@@ -26,7 +26,11 @@ _QUEUES_MAX = 1_024
 _SENT_TYPES = tuple(name for name in TOPIC_TYPES if name != "transaction")
 _SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC")
 _SECTION = Section(
-    *("topic", "/topics", paths.DELETE_TOPIC, v1.DeleteTopicRequest, v1.DeleteTopicResponse),
+    "topic",
+    "/topics",
+    paths.DELETE_TOPIC,
+    v1.DeleteTopicRequest,
+    v1.DeleteTopicResponse,
     {
         "created": "The topic is created.",
         "unchanged": "The topic existed with these settings.",
@@ -95,14 +99,17 @@ class TopicPages:
         """List the topics that match `q`."""
         system = bool(request.query_params.get("system"))
         outcomes = self._cluster.pages(
-            *(paths.LIST_TOPICS, v1.ListTopicsRequest(include_system=system)),
-            *(v1.ListTopicsResponse, "topics"),
+            paths.LIST_TOPICS,
+            v1.ListTopicsRequest(include_system=system),
+            v1.ListTopicsResponse,
+            "topics",
         )
         rows = topic_rows(answers(outcomes))
         page, found = searched(request, rows)
         self._count(page)
         return self._views.page(
-            *(request, "topics.html"),
+            request,
+            "topics.html",
             title="Topics",
             **found,
             several=any(row.brokers != [""] for row in rows),
@@ -135,7 +142,8 @@ class TopicPages:
         queues = [queue for _, answer in found for queue in answer.queues]
         kind = TOPIC_TYPE_NAMES.get(config.message_type, "normal")
         return self._views.page(
-            *(request, "topic.html"),
+            request,
+            "topic.html",
             status=status,
             title=name,
             name=name,
@@ -162,7 +170,8 @@ class TopicPages:
     def new(self, request: Request) -> Response:
         """Show the form of a new topic."""
         return self._views.page(
-            *(request, "topic_new.html"),
+            request,
+            "topic_new.html",
             title="New topic",
             types=list(TOPIC_TYPES),
             permissions=list(PERMISSIONS),
@@ -286,7 +295,11 @@ def _alter_plan(name: str, rows: list[dict[str, object]], form: Form) -> Plan:
     return Plan(
         f"Change topic {name}",
         ["Producers and consumers use the new settings within 30 s."] if rows else [],
-        *(f"{url}/alter", "Change the topic", url, {**fields, "confirmed": "yes"}, rows),
+        f"{url}/alter",
+        "Change the topic",
+        url,
+        {**fields, "confirmed": "yes"},
+        rows,
         refusal="" if rows else "The topic has these settings already.",
         is_dangerous=False,
     )

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...auth.model import Action, action_names
-from ...cli.access.acl import policy, policy_rows
-from ...cli.cluster.broker_groups import answers
-from ...cli.errors import CliError, Exit
+from ...operations.broker_groups import answers
+from ...operations.errors import CliError, Exit
+from ...operations.policies import policy, policy_rows
 from ...proto import paths, v1, v2
 from ..cluster import CALL_S, Cluster, check, problems
 from ..inputs import bad, moment_ms
@@ -117,7 +117,8 @@ class UserPages:
         rows, failed = self._list()
         wanted = query.get("q", "")[:255]
         return self._views.page(
-            *(request, "users.html"),
+            request,
+            "users.html",
             title="Users",
             page=page_of(rows, wanted, query.get("page", ""), UserRow.text),
             wanted=wanted,
@@ -140,7 +141,8 @@ class UserPages:
             except CliError as refused:
                 error = str(refused)
         return self._views.page(
-            *(request, "user.html"),
+            request,
+            "user.html",
             title=name,
             row=row,
             policies=policy_rows(row.config),
@@ -176,7 +178,8 @@ class UserPages:
         outcomes = self._cluster.each(paths.PUT_USER, wanted, v1.UserResponse)
         answers(outcomes)  # a key that no broker group has is not shown
         return self._views.page(
-            *(request, "user_secret.html"),
+            request,
+            "user_secret.html",
             title=title,
             name=wanted.name,
             secret=wanted.secret,
@@ -211,7 +214,9 @@ class UserPages:
         plan = Plan(
             f"{button}: user {name}",
             [effect],
-            *(f"{url}/{act}", button, url),
+            f"{url}/{act}",
+            button,
+            url,
             fields=kept,
             typed=name if act == "delete" else "",
             is_dangerous=act != "enable",
@@ -277,7 +282,8 @@ class UserPages:
         found = [each for one in outcomes if one.answer for each in one.answer.messages]
         bodies = (v2.Message.FromString(one.message).body for one in found)
         return self._views.page(
-            *(request, "audit.html"),
+            request,
+            "audit.html",
             title="Audit",
             rows=audit_rows(bodies)[:AUDIT_ROWS],
             rows_max=AUDIT_ROWS,

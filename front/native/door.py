@@ -19,8 +19,8 @@ import cometmq_native
 from cometmq_native import Server
 from msgspec.structs import replace
 
+from ...nodes.node_links import NodeLinks
 from ...proto.errors import RESOURCE_EXHAUSTED, RpcFailure
-from ...proto.node_links import NodeLinks
 from ..clock import Clock
 from ..config import DoorConfig
 from ..context import (

@@ -11,8 +11,8 @@ from typing import Any
 
 from cometmq_native import self_signed
 
-from ...proto.certificates import CertificateFiles, Certificates
-from ...proto.node_links import NodeLinks
+from ...nodes.certificates import CertificateFiles, Certificates
+from ...nodes.node_links import NodeLinks
 from ..config import DoorConfig
 from ..errors import CertificateError
 

@@ -15,7 +15,7 @@ import socket
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ...proto.addresses import host_port
+from ...nodes.addresses import host_port
 from ..errors import AddressError, PortInUseError
 from ..grpcio_door import GrpcioDoor
 from ..process import client_connections
@@ -24,7 +24,7 @@ from .client_hello import HANDSHAKE, HEAD, names_no_http2, record_size
 from .splice import Splice
 
 if TYPE_CHECKING:
-    from ...proto.node_links import NodeLinks
+    from ...nodes.node_links import NodeLinks
     from ..clock import Clock
     from ..config import DoorConfig
     from ..faults import FaultTable

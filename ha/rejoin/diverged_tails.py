@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ...nodes.node_links import NodeLinks
 from ...proto import paths, v1, v2
 from ...proto.channels import cancel_requests
-from ...proto.node_links import NodeLinks
 from ...store.format.disk import Disk
 from . import archive
 from .archive import DivergedTail

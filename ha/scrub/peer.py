@@ -8,9 +8,9 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
+from ...nodes.node_links import NodeLinks
 from ...proto import paths, v1
 from ...proto.channels import cancel_requests
-from ...proto.node_links import NodeLinks
 from ..stream.channel import is_stream_end
 from ..stream.node_call import NodeCallError, call_node
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from ...proto.node_links import NodeLinks
+from ...nodes.node_links import NodeLinks
 from ...store.format.disk import Disk
 from ..config import HaConfig
 from ..core.epochs import EpochHistory, EpochStart

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from ...nodes.node_links import NodeLinks
 from ...proto.channels import PEER_OPTIONS, cancel_requests
-from ...proto.node_links import NodeLinks
 from .channel import is_stream_end
 
 R = TypeVar("R", bound=Message)

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ...nodes.node_links import NodeLinks
 from ...proto.channels import PEER_OPTIONS, cancel_requests
-from ...proto.node_links import NodeLinks
 
 #: Calls on a replaced channel are cut off this long after their time limit.
 _CLOSE_LATE_S = 1.0

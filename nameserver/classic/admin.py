@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...proto.addresses import host_of, is_loopback
+from ...nodes.addresses import host_of, is_loopback
 from ...remoting import properties
 from ...remoting.admin_codes import Admin
 from ...remoting.admin_headers import BrokerName, KvEntry, KvKey, KvNamespace, TopicName

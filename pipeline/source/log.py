@@ -86,7 +86,7 @@ class Log(Protocol):
         ...
 
     def mark_at(self, broker: str, position: int) -> Mark | None:
-        """Return the mark of the record at a physical offset; None if none is there."""
+        """Return the mark of the record at a physical offset; None if no record begins there."""
         ...
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:

@@ -49,7 +49,7 @@ def stored_ms_of(head: bytes) -> int:
 
 
 def mark_of(head: bytes, position: int) -> Mark | None:
-    """Return the mark of the record that begins with these bytes; None if none does."""
+    """Return the mark of the record that begins with these bytes; None if no record does."""
     if len(head) < HEAD_BYTES:
         return None
     _, magic, crc, _, _, _, own, _ = HEAD.unpack_from(head)

@@ -31,7 +31,6 @@ _SPLIT_BYTES: Final = "splitBytes"
 _LOG: Final = "$log"
 _BEGIN: Final = "$begin"
 LOST: Final = "$lost"
-_QUEUE_DEPTHS: Final = (2, 3)
 
 
 @dataclass(frozen=True, slots=True)

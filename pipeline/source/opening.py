@@ -13,7 +13,8 @@ def open_log(options: SourceOptions) -> Log:
     """Open the log. Raises UnreachableError, OptionError (replicas of one log in `path`)."""
     if options.access is None:
         log = StoreLog(
-            *(options.paths, options.brokers),
+            options.paths,
+            options.brokers,
             lambda broker, topic, queue: options.queue_filter(broker).matches_queue(topic, queue),
             fail_on_loss=options.fail_on_loss,
         )

@@ -65,7 +65,7 @@ class _Store:
         return stored_ms_of(head) if len(head) >= HEAD_BYTES else -1
 
     def mark_at(self, position: int) -> Mark | None:
-        """Return the mark of the record at a physical offset; None if none is there."""
+        """Return the mark of the record at a physical offset; None if no record begins there."""
         return mark_of(self._head(position), position)
 
     def last_mark(self) -> Mark:

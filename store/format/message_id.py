@@ -18,7 +18,6 @@ from msgspec import Struct
 _OFFSET: Final = struct.Struct(">q")
 _UNIQUE_TAIL: Final = struct.Struct(">HiIH")
 _LENGTHS: Final = (32, 56)
-_PORT_BYTES: Final = 4
 _MS: Final = 1000
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from ..format.disk import Disk
-from ..format.errors import StoreError
+from ..format.errors import DiskFullError, StoreError
 from ..format.layout import file_name
 from .memory import advise_random, advise_soon, lock
 from .segment import Segment, no_room
@@ -45,6 +45,8 @@ class SegmentAllocator:
         self._chores: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._pause = 0
+        #: Whether the last try found no space, whatever the disk reports: a quota, a thin volume.
+        self.lacks_space = False
 
     def prepare(self, starts: Sequence[int]) -> bool:
         """Create the segments at `starts`, one at a time; return whether all are ready."""
@@ -95,7 +97,7 @@ class SegmentAllocator:
     def _make(self, start: int) -> None:
         segment: Segment | None = None
         try:
-            segment = self._create(start)
+            segment = self._tried(start)
         except Exception:  # `take` tries again on the caller's thread and raises the reason
             self._pause = _CALLS_AFTER_FAILURE
         with self._changed:
@@ -113,8 +115,17 @@ class SegmentAllocator:
             segment = self._ready.pop(start, None)
         if segment is None:
             self.discard()  # no file may lie behind the missing one
-            segment = self._create(start)
+            segment = self._tried(start)
         self._pause = 0
+        return segment
+
+    def _tried(self, start: int) -> Segment:
+        try:
+            segment = self._create(start)
+        except DiskFullError:
+            self.lacks_space = True
+            raise
+        self.lacks_space = False
         return segment
 
     def discard(self) -> None:

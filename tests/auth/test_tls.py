@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
+from cometmq.nodes.node_links import TOKEN_KEY
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.native import is_available
-from cometmq.proto.node_links import TOKEN_KEY
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.tls_cluster import (
     CALLER,

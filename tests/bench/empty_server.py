@@ -18,8 +18,8 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.door import choose_door
 from cometmq.front.process import loop_factory
 from cometmq.front.service import Kind, Method, status_failure
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import paths, v2
-from cometmq.proto.node_links import NodeLinks
 
 _BODY = b"x" * 1024
 

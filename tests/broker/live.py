@@ -14,15 +14,16 @@ from typing import Any
 import grpc.aio
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.lifecycle import Bound
 from cometmq.broker.parts import Broker
-from cometmq.broker.server import Bound, BrokerServer
+from cometmq.broker.server import BrokerServer
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.proto import paths, v1, v2
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.harness.wire import WITHIN_S, Wire
 

@@ -13,8 +13,8 @@ from cometmq.broker.proxy.server import ProxyServer
 from cometmq.front.config import DoorConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
-from cometmq.proto.node_links import NodeLinks
-from cometmq.proto.tls_config import TlsConfig
+from cometmq.nodes.node_links import NodeLinks
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.tests.broker.live import Settings, settings
 
 #: What the brokers advertise: routes with it are useless to clients.

@@ -10,7 +10,7 @@ import pytest
 from cometmq.broker.config import BrokerConfig, split_addresses
 from cometmq.broker.settings import check_settings
 from cometmq.ha.config import HaConfig
-from cometmq.proto.setting_keys import entries, key_of
+from cometmq.nodes.setting_keys import entries, key_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets, Position
+from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets
+from cometmq.broker.offsets.entries import Position
 from cometmq.proto import v1
 from cometmq.store.format.json_file import CHECKSUM, loads
 

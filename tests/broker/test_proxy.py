@@ -20,8 +20,8 @@ from cometmq.broker.proxy.watch import ClusterWatch
 from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import paths, v1, v2
-from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.broker.desk import message, parse_received, resource
 from cometmq.tests.broker.live import (
     create_group,

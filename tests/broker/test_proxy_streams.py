@@ -13,8 +13,8 @@ from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v2
-from cometmq.proto.node_links import NodeLinks
 
 EXPIRY_MS = 1_000
 SETTINGS = v2.TelemetryCommand(

@@ -14,7 +14,7 @@ from cometmq.broker.proxy.classic.nameservers import Nameservers
 from cometmq.broker.proxy.classic.upstreams import Upstreams, shared_by_upstreams
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
-from cometmq.proto.node_links import NodeLinks
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.remoting.codec import FrameReader, encode
 from cometmq.remoting.codes import Reply
 from cometmq.remoting.command import RESPONSE, Command, reply

@@ -11,9 +11,9 @@ from cometmq.broker.admin.replication import ReplicationAdmin
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.context import RequestContext
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v1, v2
 from cometmq.proto.errors import WireError
-from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
 
 CTX = RequestContext("tool@1", "PYTHON", "5.0.0", "", "127.0.0.1:50001")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.lifecycle import BrokerLifecycle
+from cometmq.broker.lifecycle import Bound, BrokerLifecycle
 from cometmq.broker.parts import Broker
-from cometmq.broker.server import Bound
 from cometmq.ha.engine import Role
 from cometmq.proto import paths, v2
 from cometmq.store.timer.recovery import TimerRecovery

@@ -157,6 +157,7 @@ class NameserverDoor(Door):
         super().__init__()
         self.replicas, self.state, self.active = replicas, state, active
         self.silent_ms: dict[int, int] = {}
+        self.peers: list[str] = []
         self.asked: list[Any] = []
         self.handlers = {paths.GET_CLUSTER: (v1.GetClusterRequest, lambda _: self._cluster())}
         if state is not None:
@@ -180,7 +181,7 @@ class NameserverDoor(Door):
 
     def _groups(self) -> v1.GroupsResponse:
         assert self.state is not None
-        found = v1.GroupsResponse(code=v2.OK)
+        found = v1.GroupsResponse(code=v2.OK, peers=self.peers)
         report = found.groups.add(phase="stable", active=self.active, controller=self.address)
         report.state.CopyFrom(self.state)
         for one in self.replicas:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.errors import CliError
 from cometmq.cli.root import cli
+from cometmq.operations.errors import CliError
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
 
 

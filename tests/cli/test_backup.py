@@ -13,9 +13,10 @@ import pytest
 
 import cometmq
 from cometmq.cli.backup.manifest import manifest_of
-from cometmq.cli.connection import Connection
-from cometmq.cli.errors import Exit
-from cometmq.cli.message.pulling import pull, queue_of
+from cometmq.operations.connection import Connection
+from cometmq.operations.errors import Exit
+from cometmq.operations.links import Links
+from cometmq.operations.pulling import pull, queue_of
 from cometmq.proto import v2
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -74,7 +75,7 @@ def filled(cluster: Cluster) -> None:
 def stored(cluster: Cluster) -> dict[tuple[str, str, int, int], v2.Message]:
     """The messages of all topics, by topic, broker, queue and offset."""
     found = {}
-    with Connection(cluster.endpoints) as connection:
+    with Connection(cluster.endpoints, Links()) as connection:
         for topic in ("orders", "steps"):
             for row in document(cluster, "topic", "describe", topic)["queues"]:
                 queue = queue_of(topic, row["broker"], row["queue"])

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 import cometmq
-from cometmq.cli.cluster.broker_groups import Again, Outcome, finish, merged
-from cometmq.cli.connection import Connection
-from cometmq.cli.errors import CliError, Exit
+from cometmq.cli.cluster.broker_groups import Again, finish, merged
+from cometmq.operations.broker_groups import Outcome
+from cometmq.operations.connection import Connection
+from cometmq.operations.errors import CliError, Exit
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v2
 from cometmq.tests.cli.two_groups import NAMES, TwoGroups, two_groups
 from cometmq.tests.harness.cluster import START_S, cometmq_command, wait_until
@@ -33,7 +35,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoGroups]:
 def routed(endpoint: str, topic: str) -> list[str]:
     """The broker groups of a topic's route."""
     request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
-    with Connection(endpoint) as connection:
+    with Connection(endpoint, Links()) as connection:
         answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
     return sorted({queue.broker.name for queue in answer.message_queues})
 
@@ -213,7 +215,7 @@ RO = {("broker-a", v2.READ_WRITE), ("broker-b", v2.READ)}
 def permitted(endpoint: str, topic: str = "moving") -> set[tuple[str, int]]:
     """The groups of the route of a topic, and what clients may do there."""
     request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
-    with Connection(endpoint) as connection:
+    with Connection(endpoint, Links()) as connection:
         answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
     return {(queue.broker.name, queue.permission) for queue in answer.message_queues}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cometmq.cli.config import properties
 from cometmq.cli.config.loader import Loaded, load, schema
 from cometmq.cli.config.sources import broker_owners, namesrv_owners
-from cometmq.cli.errors import CliError, Exit
+from cometmq.operations.errors import CliError, Exit
 
 
 class Colour(StrEnum):
@@ -67,6 +67,25 @@ def test_a_shared_field_is_one_setting_and_is_hidden_when_shown(tmp_path: Path) 
     assert loaded.config(First).cluster_token == "secret"
     assert loaded.config(Second).cluster_token == "secret"
     assert "secret" not in loaded.values["clusterToken"].shown
+
+
+def test_a_secret_is_read_from_the_file_that_its_variable_names(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    named = {"COMETMQ_CLUSTER_TOKEN_FILE": str(tmp_path / "token")}
+    loaded = load([First], environment=named)
+    assert loaded.config(First).cluster_token == "secret"
+    assert not loaded.warnings
+    with pytest.raises(CliError, match="COMETMQ_CLUSTER_TOKEN or COMETMQ_CLUSTER_TOKEN_FILE"):
+        load([First], environment={**named, "COMETMQ_CLUSTER_TOKEN": "other"})
+    with pytest.raises(CliError, match="none: No such file or directory"):
+        load([First], environment={"COMETMQ_CLUSTER_TOKEN_FILE": "none"})
+
+
+def test_only_secrets_are_read_from_files_and_only_those_of_the_process(tmp_path: Path) -> None:
+    other = load([First], environment={"COMETMQ_RATIO_FILE": "none"})
+    assert "unknown setting 'COMETMQ_RATIO_FILE'" in other.warnings[0]
+    foreign = {"COMETMQ_INIT_AUTHENTICATION_USER_FILE": "none"}
+    assert not load(namesrv_owners(), environment=foreign, elsewhere=broker_owners()).warnings
 
 
 def test_an_unknown_key_is_a_warning_with_the_nearest_one(tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
-from cometmq.cli.context.chosen import keep_name
-from cometmq.cli.context.contexts import Context, Contexts, save
-from cometmq.cli.credentials import credentials
-from cometmq.cli.errors import CliError
-from cometmq.cli.links import list_addresses, options_for, refusal_of_token, token_metadata
+from cometmq.cli.links import keep_name, links
 from cometmq.cli.options import endpoint_option
+from cometmq.operations.contexts import Context, Contexts, save
+from cometmq.operations.errors import CliError
 from cometmq.tests.cli.test_local_cluster import run
 from cometmq.tests.harness.cluster import Cluster, temporary
 
@@ -56,25 +54,27 @@ def endpoint_of(*arguments: str) -> str:
 
 def test_the_secrets_of_a_context_go_to_its_addresses_only(command: click.Context) -> None:
     assert (
-        token_metadata(FAR) == token_metadata("10.0.0.2:9876") == (("x-cometmq-token", "secret"),)
+        links().token_metadata(FAR)
+        == links().token_metadata("10.0.0.2:9876")
+        == (("x-cometmq-token", "secret"),)
     )
-    found = credentials(FAR)
+    found = links().credentials(FAR)
     assert found is not None
     assert (found.access_key, found.secret_key) == ("admin", "key")
-    assert options_for(FAR).tls
+    assert links().options_for(FAR).tls
     for other in ("127.0.0.1:8081", "10.0.0.9:8081", f"{FAR};10.0.0.9:8081"):
-        assert token_metadata(other) == ()
-        assert credentials(other) is None
-        assert not options_for(other).tls
+        assert links().token_metadata(other) == ()
+        assert links().credentials(other) is None
+        assert not links().options_for(other).tls
 
 
 def test_a_context_covers_the_replicas_that_its_nodes_list_and_no_others(
     command: click.Context,
 ) -> None:
-    list_addresses("127.0.0.1:9876", ["10.0.0.3:10912"])
-    assert token_metadata("10.0.0.3:10912") == ()
-    list_addresses("10.0.0.2:9876", ["10.0.0.4:10912"])
-    assert token_metadata("10.0.0.4:10912") != ()
+    links().list_addresses("127.0.0.1:9876", ["10.0.0.3:10912"])
+    assert links().token_metadata("10.0.0.3:10912") == ()
+    links().list_addresses("10.0.0.2:9876", ["10.0.0.4:10912"])
+    assert links().token_metadata("10.0.0.4:10912") != ()
 
 
 def test_secrets_of_variables_do_not_go_to_addresses_of_a_context(
@@ -83,9 +83,9 @@ def test_secrets_of_variables_do_not_go_to_addresses_of_a_context(
     save(Contexts("local", {"local": Context("127.0.0.1:8081")}))
     for name in ("CLUSTER_TOKEN", "ACCESS_KEY", "SECRET_KEY"):
         monkeypatch.setenv(f"COMETMQ_{name}", "of-another-cluster")
-    assert token_metadata("127.0.0.1:8081") == ()
-    assert credentials("127.0.0.1:8081") is None
-    assert token_metadata("127.0.0.1:8083") != ()
+    assert links().token_metadata("127.0.0.1:8081") == ()
+    assert links().credentials("127.0.0.1:8081") is None
+    assert links().token_metadata("127.0.0.1:8083") != ()
 
 
 def test_the_token_of_a_context_is_not_sent_in_plaintext_to_other_machines(
@@ -93,11 +93,11 @@ def test_the_token_of_a_context_is_not_sent_in_plaintext_to_other_machines(
 ) -> None:
     plain = Context(FAR, token_file=str(place / "token"))
     save(Contexts("plain", {"plain": plain, "trusted": replace(plain, trusted_network=True)}))
-    assert token_metadata(FAR) == ()
-    assert "in plaintext" in refusal_of_token(FAR)
+    assert links().token_metadata(FAR) == ()
+    assert "in plaintext" in links().refusal_of_token(FAR)
     with click.Context(click.Command("test")) as other:
         other.meta["cometmq.context.named"] = "trusted", True
-        assert token_metadata(FAR) != ()
+        assert links().token_metadata(FAR) != ()
 
 
 def test_options_override_variables_which_override_the_directory_and_the_current_context(

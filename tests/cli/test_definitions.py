@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.cli.cluster.definitions import SECTIONS, definitions_of, document_of
-from cometmq.cli.errors import Exit
 from cometmq.cli.yaml import yaml_lines
+from cometmq.operations.errors import Exit
 from cometmq.proto import v1
 from cometmq.tests.cli.two_groups import NAMES, TwoGroups, two_groups
 from cometmq.tests.harness.cluster import START_S, cometmq_command, wait_until

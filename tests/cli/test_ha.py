@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.ha.command import ha
 from cometmq.cli.ha.promote import Watch, promote, rewrite
 from cometmq.cli.ha.replicas import find
 from cometmq.cli.ha.rows import STATUS_S
 from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
+from cometmq.operations.errors import CliError, Exit
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
 
@@ -397,6 +397,19 @@ def test_silent_nodes_delay_status_once_and_not_each(stack: ExitStack) -> None:
     assert f"nameserver {addresses[2]} does not answer" in found["problems"]
     assert [row["role"] for row in found["replicas"]] == ["unreachable", "leader", "unreachable"]
     assert calls < 6, "three silent nodes, called twice in turn, would take nine timeouts"
+
+
+def test_one_nameserver_names_those_that_elect_with_it(stack: ExitStack) -> None:
+    replicas, active = whole(stack)
+    asked = stack.enter_context(NameserverDoor(replicas, active.state, active=False))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = f"127.0.0.1:{server.getsockname()[1]}"
+    asked.peers = [active.address, ended]
+    code, (found,) = invoke("status", "--namesrv", asked.address)
+    assert (found["decided_by"], code) == (active.address, Exit.UNHEALTHY)
+    assert found["problems"] == [f"nameserver {ended} does not answer"]
+    assert invoke("switchover", "--to", "2", "--namesrv", asked.address)[0] == Exit.DONE
+    assert active.asked and not asked.asked
 
 
 def test_status_waits_for_the_only_controller_though_its_routes_are_known(stack: ExitStack) -> None:

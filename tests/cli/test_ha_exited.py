@@ -8,9 +8,9 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.ha.command import ha
 from cometmq.ha.state.replica_meta import Identity, start_replica
+from cometmq.operations.errors import CliError, Exit
 from cometmq.tests.nameserver.fake_broker import FakeBroker, controller, joined, until
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.cli.cluster.layout import DataDirectory
-from cometmq.cli.errors import CliError
+from cometmq.operations.errors import CliError
 
 
 def test_a_second_supervisor_is_refused_with_advice(tmp_path: Path) -> None:

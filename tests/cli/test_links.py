@@ -5,18 +5,11 @@ from pathlib import Path
 import click
 import pytest
 
-from cometmq.cli.errors import CliError
-from cometmq.cli.links import (
-    LinkOptions,
-    channel,
-    list_addresses,
-    options,
-    refusal_of_token,
-    token_metadata,
-    uses_tls,
-)
-from cometmq.cli.local_cluster import found_file
+from cometmq.cli.links import links
 from cometmq.cli.options import endpoint_option
+from cometmq.operations.errors import CliError
+from cometmq.operations.links import LinkOptions
+from cometmq.operations.local_cluster import found_file
 from cometmq.tests.harness.tls_cluster import dev_ca
 
 SHOWN = (("x-cometmq-token", "secret"),)
@@ -36,7 +29,7 @@ def _context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
 
 
 def over_tls() -> LinkOptions:
-    chosen = options()
+    chosen = links().options
     chosen.tls = True
     return chosen
 
@@ -48,16 +41,16 @@ def test_the_token_of_the_environment_goes_to_its_addresses_only(
     monkeypatch.setenv("COMETMQ_ENDPOINT", f"{FAR};10.0.0.2:8081")
     monkeypatch.setenv("COMETMQ_NAMESRV_ADDR", "10.0.0.3:9876")
     for endpoint in (FAR, f"10.0.0.2:8081;{FAR}", "10.0.0.3:9876", "127.0.0.1:1"):
-        assert token_metadata(endpoint) == SHOWN
+        assert links().token_metadata(endpoint) == SHOWN
     for endpoint in ("10.0.0.9:8081", f"{FAR};10.0.0.9:8081", "10.0.0.1:8082"):
-        assert token_metadata(endpoint) == ()
-        assert "--token-file" in refusal_of_token(endpoint)
+        assert links().token_metadata(endpoint) == ()
+        assert "--token-file" in links().refusal_of_token(endpoint)
 
 
 def test_the_token_of_a_file_goes_to_the_addresses_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     over_tls().token_file = tmp_path / "token"
-    assert token_metadata(FAR) == SHOWN
+    assert links().token_metadata(FAR) == SHOWN
 
 
 def test_the_token_goes_to_the_replicas_that_a_node_of_the_context_listed(
@@ -65,10 +58,10 @@ def test_the_token_goes_to_the_replicas_that_a_node_of_the_context_listed(
 ) -> None:
     monkeypatch.setenv("COMETMQ_NAMESRV_ADDR", "10.0.0.3:9876")
     over_tls()
-    list_addresses("10.0.0.9:9876", ["10.0.0.1:10912"])
-    assert token_metadata("10.0.0.1:10912") == ()
-    list_addresses("10.0.0.3:9876", ["10.0.0.1:10912"])
-    assert token_metadata("10.0.0.1:10912") == SHOWN
+    links().list_addresses("10.0.0.9:9876", ["10.0.0.1:10912"])
+    assert links().token_metadata("10.0.0.1:10912") == ()
+    links().list_addresses("10.0.0.3:9876", ["10.0.0.1:10912"])
+    assert links().token_metadata("10.0.0.1:10912") == SHOWN
 
 
 def test_files_of_the_current_directory_are_for_addresses_of_this_machine(tmp_path: Path) -> None:
@@ -83,11 +76,11 @@ def test_the_token_is_sent_in_plaintext_over_a_trusted_network_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COMETMQ_ENDPOINT", FAR)
-    assert token_metadata(FAR) == ()
-    assert "in plaintext" in refusal_of_token(FAR)
-    assert token_metadata("127.0.0.1:8081") == SHOWN
-    options().trusted_network = True
-    assert token_metadata(FAR) == SHOWN
+    assert links().token_metadata(FAR) == ()
+    assert "in plaintext" in links().refusal_of_token(FAR)
+    assert links().token_metadata("127.0.0.1:8081") == SHOWN
+    links().options.trusted_network = True
+    assert links().token_metadata(FAR) == SHOWN
 
 
 def test_the_options_of_a_command_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -96,9 +89,9 @@ def test_the_options_of_a_command_count(monkeypatch: pytest.MonkeyPatch, tmp_pat
     @click.command()
     @endpoint_option
     def command(endpoint: str) -> None:
-        found.append(options())
-        assert uses_tls(endpoint)
-        channel(endpoint).close()
+        found.append(links().options)
+        assert links().uses_tls(endpoint)
+        links().channel(endpoint).close()
 
     dev_ca(tmp_path, "one")
     monkeypatch.setenv("COMETMQ_TLS_CA", str(tmp_path / "ca.pem"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.local_cluster import found_file
+from cometmq.operations.local_cluster import found_file
 from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
 
 AGAIN_S = 60.0

@@ -10,7 +10,7 @@ from cometmq.cli.cluster.banner import banner, durability, endpoints, in_sync
 from cometmq.cli.cluster.layout import DataDirectory
 from cometmq.cli.cluster.plan import Options, Plan, make_plans
 from cometmq.cli.cluster.ports import BROKER_FLAGS
-from cometmq.cli.errors import CliError
+from cometmq.operations.errors import CliError
 
 
 def plans(path: Path, **options: Any) -> dict[str, Plan]:

@@ -12,7 +12,7 @@ import pytest
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.proxy.config import ProxyConfig
 from cometmq.nameserver.config import NameserverConfig
-from cometmq.proto.addresses import is_loopback
+from cometmq.nodes.addresses import is_loopback
 
 #: Spellings of "all addresses" that resolvers accept, and of addresses of other machines.
 EVERYWHERE = ("0.0.0.0", "0", "0x0", "0.0", "00.0.0.0", "::", "[::]", "::0", "::ffff:0.0.0.0")

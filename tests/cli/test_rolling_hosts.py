@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.cli.errors import CliError
 from cometmq.cli.ha.rolling import BROKER_COMMAND, _command
+from cometmq.operations.errors import CliError
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "::1", "broker-a.example", "broker_1", "a"])

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from cometmq.cli.times import (
     duration,
     duration_ms,
-    duration_text,
     durations_ms,
     keep_utc,
     moment,
     time_ms,
     time_text,
 )
+from cometmq.operations.times import duration_text
 
 NOW_MS = 1_795_000_000_123
 # Years in which every zone has whole minutes and dates fit.

@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from cometmq.cli.connection import Connection
+from cometmq.operations.connection import Connection
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v2
 from cometmq.proto.native import is_available
 from cometmq.tests.harness.cluster import Cluster, ClusterError, cometmq_command, wait_until
@@ -189,7 +190,7 @@ def test_the_nameserver_routes_to_both_nodes_as_alternatives(shared_cluster: Clu
     port = shared_cluster.node("namesrv").ports["namesrv"]
 
     def is_routed() -> bool:
-        with Connection(f"127.0.0.1:{port}") as connection:
+        with Connection(f"127.0.0.1:{port}", Links()) as connection:
             call = connection.method(paths.QUERY_ROUTE, v2.QueryRouteResponse)
             route = call(request, metadata=connection.metadata, timeout=10)
         found = [

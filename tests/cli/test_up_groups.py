@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import cometmq
-from cometmq.cli.connection import Connection
+from cometmq.operations.connection import Connection
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v2
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -29,7 +30,7 @@ def documents(cluster: Cluster, *words: str) -> Any:
 def routed(endpoint: str, topic: str) -> list[str]:
     """The broker groups of a topic's route."""
     request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
-    with Connection(endpoint) as connection:
+    with Connection(endpoint, Links()) as connection:
         answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
     return sorted({queue.broker.name for queue in answer.message_queues})
 

@@ -12,8 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cometmq.cli.connection import Connection
-from cometmq.cli.errors import CliError
+from cometmq.operations.connection import Connection
+from cometmq.operations.errors import CliError
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v1
 from cometmq.tests.harness.cluster import SEGMENT_SIZE, STOP_S, Cluster, cometmq_command, wait_until
 
@@ -111,7 +112,7 @@ class TwoGroups:
 def _reaches(endpoint: str, name: str) -> bool:
     """Return whether a group answers, with a call that a group without users always serves."""
     absent = v1.PutUserRequest(name="nobody", is_super=True, must_exist=True, broker=name)
-    with Connection(endpoint) as connection:
+    with Connection(endpoint, Links()) as connection:
         try:
             connection.call(paths.PUT_USER, absent, v1.UserResponse)
         except CliError as error:

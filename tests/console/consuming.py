@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import cometmq
-from cometmq.cli.connection import Connection
+from cometmq.operations.connection import Connection
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v2
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -23,7 +24,7 @@ def receive(cluster: Cluster, topic: str, group: str, count: int) -> list[cometm
 
 def dead_letters(cluster: Cluster, topic: str, group: str, count: int) -> None:
     """Receive as many messages and send each to the dead letters of the group."""
-    with Connection(cluster.endpoints) as connection:
+    with Connection(cluster.endpoints, Links()) as connection:
         for message in receive(cluster, topic, group, count):
             request = v2.ForwardMessageToDeadLetterQueueRequest(
                 group=v2.Resource(name=group),

@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Page
 
 import cometmq
-from cometmq.cli.connection import Connection
+from cometmq.operations.connection import Connection
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.native import is_available
 from cometmq.tests.broker.transacting import half
@@ -48,7 +49,7 @@ def bodies(console: Served, topic: str) -> list[str]:
 
 def group_of(cluster: Cluster, name: str) -> v1.DescribeGroupResponse:
     """Return a group as the Admin service describes it."""
-    with Connection(cluster.endpoints) as connection:
+    with Connection(cluster.endpoints, Links()) as connection:
         request = v1.DescribeGroupRequest(name=name)
         return connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
 
@@ -203,7 +204,7 @@ def test_a_delayed_message_is_recalled_and_transactions_are_decided(
         assert console.act("/topics/new", fields).status == 303
     late = {"body": "late", "keys": "late-1", "delay_s": "3600"}
     assert console.act("/topics/postponed/send", late).status == 200
-    with Connection(shared_cluster.endpoints) as connection:
+    with Connection(shared_cluster.endpoints, Links()) as connection:
         for ident in ("DEAL0", "DEAL1"):
             sent = v2.SendMessageRequest(messages=[half("contracts", ident, immunity_s=3_600)])
             connection.call(paths.SEND_MESSAGE, sent, v2.SendMessageResponse)
@@ -274,7 +275,12 @@ def test_the_stack_of_a_java_consumer_is_shown(
     )
     try:
         page = "/clients?q=stacked-group"
-        wait_until("it is listed", lambda: "grpc JAVA" in told(console.get(page)), RUN_S)
+        wait_until(
+            "it is listed or has ended",
+            lambda: "grpc JAVA" in told(console.get(page)) or consumer.poll() is not None,
+            RUN_S,
+        )
+        assert consumer.poll() is None, consumer.communicate()
         tab.goto(console.url + page)
         tab.click("td.name a")
         tab.click("a:text('Ask for its stack')")

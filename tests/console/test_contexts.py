@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.errors import CliError
 from cometmq.cli.root import cli
 from cometmq.console.targets import TARGETS_MAX
+from cometmq.operations.errors import CliError
 from cometmq.tests.console.browser import SIZES, chromium, opened, violations
 from cometmq.tests.console.served import Served, serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until

@@ -7,7 +7,8 @@ import re
 from urllib.request import urlopen
 
 import cometmq
-from cometmq.cli.connection import Connection
+from cometmq.operations.connection import Connection
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v1
 from cometmq.tests.console.consuming import receive
 from cometmq.tests.console.served import Served, told
@@ -20,7 +21,7 @@ _LAG = re.compile(
 
 def described(cluster: Cluster, group: str) -> v1.DescribeGroupResponse:
     request = v1.DescribeGroupRequest(name=group)
-    with Connection(cluster.endpoints) as connection:
+    with Connection(cluster.endpoints, Links()) as connection:
         return connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
 
 

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cometmq
-from cometmq.cli.connection import Connection
-from cometmq.cli.errors import CliError
+from cometmq.operations.connection import Connection
+from cometmq.operations.errors import CliError
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v1
 from cometmq.tests.console.browser import SIZES, another, chromium, opened
 from cometmq.tests.console.served import serve
@@ -111,7 +112,7 @@ def test_every_open_page_shows_a_failover_without_an_error_and_no_lag_is_negativ
                     producer.send("fed", b"x")
 
     def negative() -> list[int]:
-        with contextlib.suppress(CliError), Connection(second) as connection:
+        with contextlib.suppress(CliError), Connection(second, Links()) as connection:
             request = v1.DescribeGroupRequest(name="readers")
             found = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
             return [lag for lag in lags(found) if lag < 0]

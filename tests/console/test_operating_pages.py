@@ -8,12 +8,13 @@ from pathlib import Path
 
 import cometmq
 from cometmq.broker.trace.records import Consumed, Delivered
-from cometmq.cli.connection import Connection
-from cometmq.cli.message.story import PAST
 from cometmq.console.archives import Archives
 from cometmq.console.forecast import forecast, growth
 from cometmq.console.pages.timers import bounds_of, merged, per_second
 from cometmq.console.story import of_group, replicated, timeline, trace_id, traced
+from cometmq.operations.connection import Connection
+from cometmq.operations.links import Links
+from cometmq.operations.message_states import PAST
 from cometmq.pipeline.archive.manifest import FileEntry, Manifest
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.transacting import half
@@ -88,7 +89,7 @@ def test_transactions_are_listed_with_checks_and_decided(
     fields = {"name": "payments", "kind": "transaction", "queues": "1", "permission": "rw"}
     assert console.act("/topics/new", fields).status == 303
     messages = [half("payments", f"PAY{n}", immunity_s=3_600) for n in range(2)]
-    with Connection(shared_cluster.endpoints) as connection:
+    with Connection(shared_cluster.endpoints, Links()) as connection:
         for message in messages:
             request = v2.SendMessageRequest(messages=[message])
             connection.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import cometmq
-from cometmq.cli.errors import CliError
 from cometmq.cli.root import cli
 from cometmq.console import words
 from cometmq.console.inputs import whole
@@ -17,6 +16,7 @@ from cometmq.console.pages.topics import draft_of, topic_rows
 from cometmq.console.paging import PAGE_ROWS, page_of
 from cometmq.console.security import host_name, is_own_page, is_token
 from cometmq.console.views import Form, link, quoted
+from cometmq.operations.errors import CliError
 from cometmq.proto import v1
 
 FOLDER = Path(cometmq.__file__).parent / "console"

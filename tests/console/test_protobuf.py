@@ -17,9 +17,9 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 import cometmq
-from cometmq.cli.errors import CliError
 from cometmq.console import descriptors
 from cometmq.console.descriptors import BODY_BYTES_MAX, VALUES_MAX, Descriptors, built, read
+from cometmq.operations.errors import CliError
 from cometmq.proto.varint import encode_varint
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown, violations
 from cometmq.tests.console.served import serve, told

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.cli.errors import CliError
-from cometmq.cli.message.pulling import Batch
 from cometmq.console import bodies
 from cometmq.console.browse import SCANNED_MAX as SCANNED
 from cometmq.console.browse import Queue, in_time_order, offset_of, stored_ms
@@ -24,6 +22,8 @@ from cometmq.console.pages.dead_letters import REDRIVEN_MAX, letter_row, places_
 from cometmq.console.pages.groups import clients_of, group_rows
 from cometmq.console.pages.messages import copy_of
 from cometmq.console.search import SEARCHED_BYTES, contains, take
+from cometmq.operations.errors import CliError
+from cometmq.operations.pulling import Batch
 from cometmq.proto import v1, v2
 
 QUEUE = Queue("orders", "broker-a", 3)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.errors import CliError
 from cometmq.console.forecast import oldest
 from cometmq.console.history import ReplicaHistory
 from cometmq.console.pages.high_availability import change_of
+from cometmq.operations.errors import CliError
 from cometmq.proto import v1
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown
 from cometmq.tests.console.served import serve, told

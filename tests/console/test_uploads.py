@@ -17,12 +17,12 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 import cometmq
-from cometmq.cli.errors import CliError
 from cometmq.console.bodies import SHOWN_MAX
 from cometmq.console.body_types import KEPT_MAX, KEPT_S, UPLOAD_BYTES_MAX, BodyTypes
 from cometmq.console.descriptors import Descriptors, built
 from cometmq.console.security import FILE_FORM_FIELDS_MAX, FORM_BYTES_MAX
 from cometmq.console.views import Form, parse_file_form
+from cometmq.operations.errors import CliError
 from cometmq.tests.console.browser import SIZES, chromium, opened, press, shown, violations
 from cometmq.tests.console.served import Answer, Served, serve, told
 from cometmq.tests.console.test_protobuf import FIELD, order_body, order_file

@@ -17,14 +17,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
+from cometmq import __version__
 from cometmq.tests.containers.engine import Engine, NoEngine, engine
 from cometmq.tests.drills import containers
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.official_program import OfficialProgram
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, "proxy")
+CLIENTS = ROOT / "tests" / "interop" / "clients"
+SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, *containers.PROXIES)
 #: Runs `cometmq WORDS` at one node; returns the exit code and the output.
 Door = Callable[..., tuple[int, str]]
 
@@ -40,7 +43,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         pytest.skip(str(reason))
 
 
-def compose_config(token: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def compose_config(secrets: str, folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
     """Run `docker compose config`, which needs no engine."""
     try:
         command = Engine(dict(os.environ)).compose() if shutil.which("docker") else None
@@ -48,33 +51,40 @@ def compose_config(token: str, folder: Path) -> subprocess.CompletedProcess[str]
         command = None
     if command is None:
         pytest.skip("neither `docker compose` nor docker-compose is installed")
-    empty = folder / "empty.env"  # .env may hold a token
+    empty = folder / "empty.env"  # .env may name secrets
     empty.touch()
     return subprocess.run(
-        [*command, "--env-file", str(empty), "config"],
+        [*command, *(f"--file={file}" for file in files), "--env-file", str(empty), "config"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "COMETMQ_CLUSTER_TOKEN": token},
+        env={**os.environ, "COMETMQ_SECRETS": secrets},
     )
 
 
-def test_compose_refuses_the_file_without_a_token(tmp_path: Path) -> None:
+def test_compose_refuses_the_file_without_secrets(tmp_path: Path) -> None:
     done = compose_config("", tmp_path)
     assert done.returncode != 0
-    assert "run scripts/cluster_token first" in done.stderr
+    assert "run scripts/secrets first" in done.stderr
 
 
 def test_compose_accepts_the_file(tmp_path: Path) -> None:
-    done = compose_config("a-token", tmp_path)
+    done = compose_config(str(tmp_path), tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("no-new-privileges:true") == len(SERVICES)
-    assert done.stdout.count("read_only: true") == len(SERVICES)
+    shown = yaml.safe_load(done.stdout)["services"]
     for service in SERVICES:
-        assert f"  {service}:" in done.stdout
-    published = ("published", *(f"127.0.0.1:{port}:{port}" for port in (8081, 9876)))
-    assert sum(map(done.stdout.count, published)) == 2
+        row = shown[service]
+        assert row["image"] == f"cometmq:{__version__}"
+        assert row["read_only"] and row["security_opt"] == ["no-new-privileges:true"]
+        assert row["hostname"] == service
+        assert row["pids_limit"] and row["logging"]["options"]["max-size"]
+        # The token is a file: whoever lists the environment of a container does not see it.
+        assert "COMETMQ_CLUSTER_TOKEN" not in row["environment"]
+    published = {name for name in SERVICES if "ports" in shown[name]}
+    assert published == set(containers.PROXIES)
+    for row in shown.values():
+        assert all("127.0.0.1" in str(port) for port in row.get("ports", []))
     # Routes of classic clients name an address that clients on this machine reach.
     assert "COMETMQ_REMOTING_ADVERTISE: 127.0.0.1:9876" in done.stdout
 
@@ -88,8 +98,9 @@ def drill(docker: Engine, *words: str, seconds: float) -> str:
 @pytest.mark.slow  # two to three minutes; drills of processes kill the same roles
 @pytest.mark.timeout(900)
 def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
-    """Kill a broker and a controller while raw senders and the official client use the proxy."""
-    assert "passed" in drill(docker, "--faults", "kill", "--services", "a0,ns0", seconds=800)
+    """Kill a broker and a controller, restart all, remove and create all again, under load."""
+    words = ("--faults", "kill,restart,down", "--services", "a0,ns0")
+    assert "passed" in drill(docker, *words, seconds=800)
 
 
 @pytest.mark.slow
@@ -109,6 +120,64 @@ def test_a_broker_of_testcontainers(docker: Engine) -> None:
     assert "too large: refused" in printed
     assert "nowhere" in printed
     assert "all of it worked" in printed
+
+
+#: Sends and receives a message as admin, at the name of both proxies.
+CONTAINED = """
+import sys, cometmq
+roots = open("/certificates/ca.pem", "rb").read()
+user = dict(credentials=cometmq.Credentials("admin", sys.argv[1]), tls=True, tls_roots=roots)
+reader = dict(user, group="inside", topics="orders")
+with (cometmq.sync.Producer("cometmq:8081", **user) as producer,
+      cometmq.sync.SimpleConsumer("cometmq:8081", **reader) as consumer):
+    sent = producer.send("orders", b"from a container").message_id
+    received = None
+    while received != sent:
+        for message in consumer.receive(wait=20):
+            consumer.ack(message)
+            received = message.message_id
+print("received")
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_secure_cluster_serves_its_users_over_tls(docker: Engine, tmp_path: Path) -> None:
+    """On this machine by the official client through both proxies, and in another container."""
+    files = ("docker-compose.yml", "docker-compose.secure.yml")
+    with containers.Containers(docker, tmp_path / "secured", *files) as secured:
+        secured.up()
+        first = json.loads((tmp_path / "secured" / "secrets" / "first-user").read_text())
+        a0 = secured.container("a0")
+        keys = {"COMETMQ_ACCESS_KEY": "admin", "COMETMQ_SECRET_KEY": first["password"]}
+        refused = a0.exec_run(["cometmq", "topic", "create", "orders"])
+        assert refused.exit_code != 0 and b"UNAUTHORIZED" in refused.output
+        made = a0.exec_run(["cometmq", "topic", "create", "orders"], environment=keys)
+        assert made.exit_code == 0, made.output
+        shown = json.dumps(a0.attrs)
+        token = (tmp_path / "secured" / "secrets" / "cluster-token").read_text().strip()
+        assert token not in shown and first["password"] not in shown
+
+        authority = tmp_path / "ca.pem"
+        authority.write_bytes(a0.exec_run(["cat", "/certificates/ca.pem"]).output)
+        cases = [
+            [endpoint, "admin", secret, "orders", "readers"]
+            for endpoint in (containers.ENDPOINT, "127.0.0.1:8082")
+            for secret in (first["password"], "wrong")
+        ]
+        printed = docker.beside(
+            *("env", "rocketmq.client.enableSsl=true", f"HOME={tmp_path}"),
+            *("GRPC_VERBOSITY=NONE", f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={authority}"),
+            *(sys.executable, str(CLIENTS / "python_acl.py"), json.dumps(cases)),
+        )
+        good, bad, second_good, second_bad = json.loads(printed.strip().splitlines()[-1])
+        assert (good, second_good) == ("signed", "signed")
+        assert "route" in bad and "route" in second_bad
+
+        network = f"{containers.PROJECT[1]}_default"
+        volume = f"{containers.PROJECT[1]}_certificates:/certificates:ro"
+        words = ("docker", "run", "--rm", f"--network={network}", f"--volume={volume}")
+        image = (f"cometmq:{__version__}", "-c", CONTAINED, first["password"])
+        assert "received" in docker.run(*words, "--entrypoint=python3", *image)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +221,18 @@ def wait_used(composed: containers.Containers, topic: str) -> None:
         return {one["broker"] for one in queues if one["messages"]} == set(containers.GROUPS)
 
     wait_until(f"both groups have messages of {topic}", used, containers.SETTLE_S)
+
+
+@pytest.mark.timeout(900)
+def test_commands_in_every_container_are_about_the_cluster(
+    composed: containers.Containers,
+) -> None:
+    """Without options, also beside a nameserver that does not decide."""
+    for service in SERVICES:
+        code, text = composed.cometmq(service, "ha", "status", "-o", "json")
+        assert (code, [one["health"] for one in json.loads(text)]) == (0, ["healthy"] * 2), service
+        code, text = composed.cometmq(service, "topic", "list", "-o", "json")
+        assert code == 0, (service, text)
 
 
 @pytest.mark.timeout(900)

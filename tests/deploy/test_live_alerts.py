@@ -30,8 +30,8 @@ import grpc
 import pytest
 from msgspec import structs
 
+from cometmq.broker.lifecycle import Bound
 from cometmq.broker.pop.queue import PopQueue
-from cometmq.broker.server import Bound
 from cometmq.front.clock import Clock
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1, v2

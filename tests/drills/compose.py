@@ -48,6 +48,34 @@ def in_turn(containers: Containers, faults: Sequence[str], services: Sequence[st
             print(f"compose: {name} {service}", flush=True)
 
 
+def restart(containers: Containers) -> None:
+    """Restart all containers at once."""
+    containers.compose("restart", "--timeout", "20")
+
+
+def down(containers: Containers) -> None:
+    """Remove the containers and their network, and create them again with the same volumes."""
+    containers.compose("down", "--timeout", "20")
+    containers.up()
+
+
+#: Faults of the whole cluster.
+WHOLE = (("restart", restart), ("down", down))
+
+
+def of_all(containers: Containers, faults: Sequence[str]) -> None:
+    """Apply the faults of the whole cluster, one after another, under load."""
+    for name, act in WHOLE:
+        if name not in faults:
+            continue
+        containers.events.write("stop", "all")
+        act(containers)
+        wait_until(f"whole after {name} of all", containers.whole, SETTLE_S)
+        containers.events.write("start", "all")
+        containers.more_acks(40)
+        print(f"compose: {name} of all", flush=True)
+
+
 def cuts(containers: Containers) -> None:
     """Run drills 8, 9 and 10 on containers: the leader of broker-a and its follower."""
     for one_way in (True, False):
@@ -101,12 +129,13 @@ def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) ->
 
 def main(options: argparse.Namespace) -> int:
     """Run the selected drills; return 1 if a check failed, 2 without a container engine."""
-    names = [name for name, _, _ in FAULTS]
+    names = [*(name for name, _, _ in FAULTS), *(name for name, _ in WHOLE)]
     faults = options.faults.split(",") if options.faults else names
     services = options.services.split(",") if options.services else [*NAMESERVERS, *BROKERS]
 
     def body(containers: Containers) -> None:
         in_turn(containers, faults, services)
+        of_all(containers, faults)
         if not options.services:
             cuts(containers)
             swizzle(containers, max(20.0, 1800 * options.scale), options.seed or 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ("-p", "cometmqdrill")
 NAMESERVERS = ("ns0", "ns1", "ns2")
 GROUPS = {"broker-a": ("a0", "a1"), "broker-b": ("b0", "b1")}
+PROXIES = ("proxy", "proxy1")
 BROKERS = tuple(name for names in GROUPS.values() for name in names)
 SEGMENT = 4 << 20
 UP_S, SETTLE_S, UNLOAD_S = 240.0, 240.0, 120.0
@@ -35,25 +35,24 @@ ENDPOINT = "127.0.0.1:8081"
 
 def build(docker: Engine) -> None:
     """Build the image from this tree."""
-    docker.run("bash", "scripts/wheels", cwd=ROOT)
-    docker.run("bash", "scripts/base_image", cwd=ROOT)
-    docker.run("docker", "build", "-t", "cometmq", ".", cwd=ROOT)
+    docker.run("bash", "scripts/image", cwd=ROOT)
 
 
 class Containers:
     """The composed cluster and its faults."""
 
-    def __init__(self, docker_engine: Engine, folder: Path) -> None:
+    def __init__(self, docker_engine: Engine, folder: Path, *files: str) -> None:
+        """`files`: compose files; without any docker-compose.yml."""
         import docker  # an extra: drills
 
         self.engine, self.folder = docker_engine, folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._compose = [*docker_engine.compose(), *PROJECT]
+        docker_engine.run("bash", "scripts/secrets", str(folder / "secrets"), cwd=ROOT)
+        named = [word for file in files for word in ("-f", file)]
+        self._compose = [*docker_engine.compose(), *PROJECT, *named]
         self._environment = {
             "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT),
-            "COMETMQ_CLUSTER_TOKEN": "the-token-of-the-drills",
-            # An engine that was started without CAP_SYS_RESOURCE cannot raise its own limit.
-            "COMETMQ_NOFILE": str(min(65_536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
+            "COMETMQ_SECRETS": str(folder / "secrets"),
             # docker-compose 1 gives up on an engine that has not answered within 60 s.
             "COMPOSE_HTTP_TIMEOUT": "300",
         }

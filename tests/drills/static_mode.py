@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cometmq.cli.ha.promote import value_of
 
 from .moves import archives, epoch, expect_no_cut, ha, quiet, replay
 from .stage import Stage
+
+TIMES = 10
 
 
 def planned(s: Stage) -> None:
@@ -45,30 +49,75 @@ def failover(s: Stage) -> None:
     s.finish()
 
 
+def ten_failovers(s: Stage) -> None:
+    """Ten times: kill -9 of the master, `ha failover`, and its return as a slave."""
+    s.load()
+    first = epoch(s, s.plant.wait_leader())
+    for number in range(TIMES):
+        s.more_acks(50)
+        leader = s.plant.wait_leader()
+        s.plant.kill(leader)
+        ha(s, "failover")
+        s.plant.wait_leader(but=leader)
+        s.more_acks(50)
+        free = 2 + number  # a returning master gets a broker id of its own
+        s.plant.start_node(leader, conf={"brokerRole": "SLAVE", "brokerId": str(free)})
+        s.plant.wait("both replicas store that both are in sync", lambda: _is_stored(s))
+    last = epoch(s, s.plant.wait_leader())
+    s.check("ten promotions", last >= first + TIMES, f"{first} -> {last}")
+    s.finish()
+
+
+def ten_watched(s: Stage) -> None:
+    """Ten times: kill -9 of the master; `scripts/promote --watch` promotes and writes the files."""
+    s.load()
+    with _watch(s) as watch:
+        for _ in range(TIMES):
+            s.more_acks(50)
+            leader = s.plant.wait_leader()
+            s.plant.kill(leader)
+            s.plant.wait_leader(but=leader)
+            s.more_acks(50)
+            s.plant.start_node(leader)
+            s.plant.wait("both replicas store that both are in sync", lambda: _is_stored(s))
+        s.check("the watch goes on", watch.poll() is None, watch.returncode)
+    s.finish()
+
+
+def _is_stored(s: Stage) -> bool:
+    """Return whether each replica's own state, which the next promotion reads, names both."""
+    found = [s.plant.status(name) for name in s.plant.brokers]
+    return all(status is not None and len(status.state.in_sync) == 2 for status in found)
+
+
+@contextmanager
+def _watch(s: Stage, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `scripts/promote --watch` for a `with` block."""
+    nodes = [s.plant.nodes[name] for name in s.plant.brokers]
+    files = [f"--conf={node.number}={node.folder / 'broker.conf'}" for node in nodes]
+    watch = subprocess.Popen(
+        [*(sys.executable, "-P", "-m", "cometmq.cli.ha.promote", "--watch", *words),
+         *("--after", "0.5", "--every", "0.1", *files),
+         *("--namesrv", s.plant.namesrv_address("ns0"))],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        yield watch
+    finally:
+        if watch.poll() is None:
+            watch.kill()
+            watch.wait()
+
+
 def watched(s: Stage) -> None:
     """`scripts/promote --watch` detects a dead master, promotes, and writes the files."""
     s.load()
     s.more_acks(300)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
-    files = {
-        s.plant.nodes[name].number: s.plant.nodes[name].folder / "broker.conf"
-        for name in s.plant.brokers
-    }
-    words = [word for number, path in files.items() for word in ("--conf", f"{number}={path}")]
-    watch = subprocess.Popen(
-        [*(sys.executable, "-P", "-m", "cometmq.cli.ha.promote", "--watch", "--once"),
-         *("--after", "0.5", "--every", "0.1", *words),
-         *("--namesrv", s.plant.namesrv_address("ns0"))],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
+    with _watch(s, "--once") as watch:
         quiet(s, 2.0)
         s.plant.kill(leader)
         text, _ = watch.communicate(timeout=60.0)
-    finally:
-        if watch.poll() is None:
-            watch.kill()
-            watch.wait()
     s.check("the watch promoted a replica", watch.returncode == 0, text[-800:])
     s.plant.wait_leader(but=leader)
     roles = {

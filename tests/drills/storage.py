@@ -1,4 +1,4 @@
-"""Drills 23-27: large logs, retention, partial replicas, flipped bits, full disks."""
+"""Drills 23-27 and 41: large logs, retention, partial replicas, flipped bits, full disks."""
 
 from __future__ import annotations
 
@@ -171,4 +171,19 @@ def full_disk(s: Stage) -> None:
     s.plant.wait_leader(but=leader)
     s.more_acks(100)
     ask.clear_faults(s.plant.client_address(leader, direct=True))
+    s.finish()
+
+
+def full_group(s: Stage) -> None:
+    """41: the disks of all replicas are full, and have space again."""
+    s.load(Workload(senders=8, readers=1, official=1, pause_s=0.0, size=4000))
+    s.more_acks(100)
+    for name in s.plant.brokers:
+        disk_fault(s, name, "fallocate", errno.ENOSPC)
+    s.wait_refused()
+    s.check("one replica leads, for those who read", len(s.plant.leaders()) == 1)
+    for name in s.plant.brokers:
+        ask.clear_faults(s.plant.client_address(name, direct=True))
+    s.more_acks(100)
+    s.plant.wait_in_sync(2)
     s.finish()

@@ -156,6 +156,8 @@ DRILLS: tuple[Drill, ...] = (
     Drill(39, "wall clock +-1 h on each node", SYNC, "no effect on roles", partitions.clocks),
     Drill(40, "SIGSTOP of everything", BOTH, "exactly one leader afterwards", partitions.suspended,
           covered_by="drill 6"),
+    Drill(41, "disks of all replicas full", SYNC, "one leads, read-only; sends go on with space",
+          storage.full_group, covered_by="tests/broker/test_full_disk_broker.py"),
 )  # fmt: skip
 
 

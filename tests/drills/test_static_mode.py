@@ -23,6 +23,9 @@ from cometmq.tests.drills.verdict import Verdict
         pytest.param(static_mode.failover, "sync", id="failover"),
         pytest.param(static_mode.failover, "async", id="failover-async", marks=pytest.mark.slow),
         pytest.param(static_mode.watched, "sync", id="watched"),
+        # Ten in a row find what one cannot; ha/test_static_promotions.py gates the in-sync sets.
+        pytest.param(static_mode.ten_failovers, "sync", id="ten", marks=pytest.mark.slow),
+        pytest.param(static_mode.ten_watched, "sync", id="ten-watched", marks=pytest.mark.slow),
     ],
 )
 def test_static(body: Callable[[Stage], None], mode: str, tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from cometmq.front.faults import FaultTable
 from cometmq.front.process import loop_factory
 from cometmq.front.reply_future import ReplyFuture
 from cometmq.front.service import HALF_CLOSED, Kind, Method, Outbound, OutboundFull, status_failure
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
 from cometmq.proto.native import is_available
-from cometmq.proto.node_links import NodeLinks
 
 PREFIX = "/test.Conformance/"
 #: The native door is tested where it is installed; scripts/test builds it where there is a

@@ -20,8 +20,8 @@ from cometmq.front.failure import FailureHandler
 from cometmq.front.native.calls import StreamCall
 from cometmq.front.native.replies import Answer, Replies
 from cometmq.front.service import Kind, Method
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto.native import is_available
-from cometmq.proto.node_links import NodeLinks
 
 native_only = pytest.mark.parametrize("door_name", ["native"])
 if not is_available():

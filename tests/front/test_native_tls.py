@@ -17,9 +17,9 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.door import check_certificates, choose_door
 from cometmq.front.errors import CertificateError, DoorMissingError
+from cometmq.nodes.node_links import NodeLinks
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.proto.native import is_available
-from cometmq.proto.node_links import NodeLinks
-from cometmq.proto.tls_config import TlsConfig
 
 ECHO = "/test.Conformance/Echo"
 native = pytest.mark.skipif(

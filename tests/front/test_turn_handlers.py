@@ -19,9 +19,9 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.faults import Fault, FaultAction, FaultKind
 from cometmq.front.service import ClientRun, Method
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto.errors import RpcFailure
 from cometmq.proto.native import is_available
-from cometmq.proto.node_links import NodeLinks
 from cometmq.tests.front.conftest import PREFIX
 
 pytestmark = pytest.mark.parametrize("door_name", ["native"])

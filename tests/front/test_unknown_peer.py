@@ -11,8 +11,8 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.front.grpcio_door import GrpcioDoor
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto.errors import RpcFailure
-from cometmq.proto.node_links import NodeLinks
 
 LOCAL = "127.0.0.1:5000"
 

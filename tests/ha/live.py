@@ -11,7 +11,7 @@ from typing import Any
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
-from cometmq.proto.node_links import NodeLinks
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.tests.ha.real_store import RealLog
 
 SEGMENT = 64 * 1024

@@ -10,8 +10,8 @@ from typing import Any
 
 from cometmq.ha.scrub.peer import Peer, PeerError
 from cometmq.ha.scrub.scrub import Options, Scrub
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v1
-from cometmq.proto.node_links import NodeLinks
 from tests.store.kit import Kit
 
 SMALL = {"max_hash_slot_num": 100, "max_index_num": 400}

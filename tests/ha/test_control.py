@@ -12,8 +12,8 @@ from cometmq.front.config import DoorConfig
 from cometmq.ha.core.group_state import GroupState, Policy
 from cometmq.ha.core.role_machine import Role
 from cometmq.ha.state.state_codec import state_message
+from cometmq.nodes.node_links import TOKEN_KEY
 from cometmq.proto import paths, v1, v2
-from cometmq.proto.node_links import TOKEN_KEY
 from cometmq.tests.front.raw_http2 import RawConnection, message
 from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.group import Replica as Elected

@@ -12,8 +12,8 @@ import pytest
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Ref
 from cometmq.ha.role.disk_full_handover import DiskFullHandover
 from cometmq.ha.scrub.peer import Peer, PeerError
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v1, v2
-from cometmq.proto.node_links import NodeLinks
 
 
 class World:

@@ -12,11 +12,11 @@ import pytest
 import trustme
 
 from cometmq.front.config import DoorConfig
+from cometmq.nodes.node_links import TOKEN_KEY, NodeLinks
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.proto import native, paths, v1
-from cometmq.proto.node_links import TOKEN_KEY, NodeLinks
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, until
-from cometmq.tests.proto.test_node_links import NAME, write
+from cometmq.tests.nodes.test_node_links import NAME, write
 
 
 def has_ipv6() -> bool:

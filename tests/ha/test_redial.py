@@ -14,8 +14,8 @@ from cometmq.client.transport.connection import Connection
 from cometmq.ha.role.controller_link import _Session
 from cometmq.ha.stream import redial
 from cometmq.ha.stream.redial import RedialedChannel
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v1
-from cometmq.proto.node_links import NodeLinks
 
 SILENT = "/test.Silent/Call"
 

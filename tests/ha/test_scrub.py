@@ -14,8 +14,8 @@ from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.scrub.scrub import Scrub
 from cometmq.ha.state import digests
 from cometmq.ha.state.digests import SegmentDigest
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import paths, v1
-from cometmq.proto.node_links import NodeLinks
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.results import GetStatus

@@ -10,18 +10,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.errors import CliError
 from cometmq.cli.ha.promote import Watch, roles_after, value_of
-from cometmq.cli.ha.replicas import Replica
-from cometmq.cli.ha.rows import GroupView, health
-from cometmq.cli.ha.static_groups import (
-    PromotionRequest,
-    StaticFailover,
-    in_sync_ids,
-    newest_state,
-    old_leader,
-)
+from cometmq.cli.ha.replicas import refresh
+from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover, old_leader
 from cometmq.ha.core.role_machine import Role
+from cometmq.operations.errors import CliError
+from cometmq.operations.replication import GroupView, Replica, health, in_sync_ids, newest_state
 from cometmq.tests.ha.live import Live, assert_equal_logs, log_bytes, until
 
 
@@ -116,14 +110,14 @@ class StaticPair:
         """Return the state that `ha status` shows."""
         replicas = self.look()
         for one in replicas:
-            one.refresh()
+            refresh(one)
         return health(GroupView("group", replicas, None))
 
 
 def by_script(pair: StaticPair) -> None:
     replicas = pair.look()
     for one in replicas:
-        one.refresh()
+        refresh(one)
     old = old_leader(replicas, newest_state(replicas))
     run = StaticFailover(replicas, PromotionRequest(), lambda _: None)
     run.failover()

@@ -18,8 +18,8 @@ from cometmq.ha.rejoin.plan import CUT, Plan, write_plan
 from cometmq.ha.role.disk_full_handover import DiskFullHandover
 from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.upkeep import Upkeep
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v1, v2
-from cometmq.proto.node_links import NodeLinks
 from tests.ha.live import SEGMENT, Live, Pair, assert_equal_logs, files_of, until
 from tests.ha.real_store import RealLog
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.connection import Connection
-from cometmq.cli.errors import CliError, Exit
+from cometmq.operations.connection import Connection
+from cometmq.operations.errors import CliError, Exit
+from cometmq.operations.links import Links
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.cli.two_groups import Server
 from cometmq.tests.harness.cluster import Cluster, wait_until
@@ -91,14 +92,14 @@ class Groups:
 def routed(endpoint: str, topic: str) -> list[str]:
     """The broker groups of a topic's route, as a node gives it."""
     request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
-    with Connection(endpoint) as connection:
+    with Connection(endpoint, Links()) as connection:
         answer = connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
     return sorted({queue.broker.name for queue in answer.message_queues})
 
 
 def reaches_both(endpoint: str) -> bool:
     """Return whether a node forwards to the leaders of both groups."""
-    with Connection(endpoint) as connection:
+    with Connection(endpoint, Links()) as connection:
         for name in GROUPS:
             request = v1.ListTopicsRequest(broker=name)
             try:

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 
 from cometmq.auth.model import User
 from cometmq.broker.metadata.tables import Topic
-from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.root import cli
 from cometmq.mirror.cluster import Cluster
 from cometmq.mirror.link import Access
@@ -26,7 +25,8 @@ from cometmq.mirror.run import Choice, Mirror
 from cometmq.mirror.state import StateDirectory
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
-from cometmq.proto.tls_config import TlsConfig
+from cometmq.nodes.tls_config import TlsConfig
+from cometmq.operations.errors import CliError, Exit
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.store.format.record import Record, decode

@@ -17,7 +17,7 @@ from cometmq.nameserver.controller_host import ReplicatedControllerHost
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.register_store import Register, recover
 from cometmq.nameserver.server import NameserverServer
-from cometmq.proto.node_links import NodeLinks
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.nameserver.fake_broker import controller_config, until
 

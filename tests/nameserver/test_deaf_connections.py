@@ -7,7 +7,7 @@ from pathlib import Path
 from cometmq.nameserver.acceptors import PeerAcceptor
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.server import NameserverServer
-from cometmq.proto.node_links import NodeLinks
+from cometmq.nodes.node_links import NodeLinks
 from cometmq.tests.harness.ports import free_ports
 from cometmq.tests.harness.relay import Relay
 from cometmq.tests.nameserver.fake_broker import WAIT_S, controller_config

@@ -20,7 +20,6 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 import cometmq
-from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.pipeline import (
     archive as pipeline_archive,
 )
@@ -31,6 +30,7 @@ from cometmq.cli.pipeline.session import tasks_of
 from cometmq.cli.pipeline.spark_log import STDERR, SparkLog
 from cometmq.cli.root import cli
 from cometmq.client.testing.broker import TestBroker
+from cometmq.operations.errors import CliError, Exit
 from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
 from cometmq.pipeline.jobs.compact import latest_by_key

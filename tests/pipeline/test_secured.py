@@ -14,11 +14,11 @@ import pytest
 
 from cometmq.cli.root import cli
 from cometmq.client.transport.tls import Tls
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.pipeline.archive.gate import get_watermark
 from cometmq.pipeline.archive.planning import snapshot
 from cometmq.pipeline.errors import OptionError, PipelineError
 from cometmq.pipeline.source.options import Access, parse
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.tests.broker.live import running, settings
 from cometmq.tests.harness.cluster import wait_until
 from cometmq.tests.harness.tls_cluster import NODE_NAME, dev_ca

@@ -13,8 +13,8 @@ import pytest
 
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
-from cometmq.proto.node_links import NodeLinks
-from cometmq.proto.tls_config import TlsConfig
+from cometmq.nodes.node_links import NodeLinks
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.remoting.command import Command, reply
 from cometmq.remoting.server import RemotingServer
 from cometmq.tests.harness.tls_cluster import dev_ca

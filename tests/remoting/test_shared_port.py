@@ -18,9 +18,9 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.door import Door, choose_door
 from cometmq.front.service import Kind, Method
 from cometmq.front.shared.handover import Handover
+from cometmq.nodes.node_links import NodeLinks
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.proto.native import is_available
-from cometmq.proto.node_links import NodeLinks
-from cometmq.proto.tls_config import TlsConfig
 from cometmq.remoting.command import Command, reply
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.server import RemotingServer

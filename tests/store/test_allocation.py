@@ -89,6 +89,20 @@ def test_nothing_is_allocated_without_disk_space_or_behind_a_gap(maker: Maker) -
     until(lambda: maker.allocator.prepare([2 * SIZE]))
 
 
+def test_space_is_lacking_from_a_try_that_found_none_to_one_that_did(maker: Maker) -> None:
+    """Under a quota the disk reports free space, and no segment can be had."""
+    assert not maker.allocator.lacks_space
+    maker.error = DiskFullError("quota")
+    maker.allocator.prepare([SIZE])
+    until(lambda: maker.allocator.lacks_space)
+    with pytest.raises(DiskFullError):
+        maker.allocator.take(SIZE)
+    assert maker.allocator.lacks_space
+    maker.error = None
+    maker.allocator.take(SIZE).close()
+    assert not maker.allocator.lacks_space
+
+
 def test_take_waits_for_a_segment_that_is_being_created(
     maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

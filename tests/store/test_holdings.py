@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.errors import Exit
 from cometmq.cli.root import cli
+from cometmq.operations.errors import Exit
 from cometmq.store import holdings
 from cometmq.store.config.delay_levels import DelayOffsets
 from cometmq.store.format.errors import AbsentPartError, CorruptLogError

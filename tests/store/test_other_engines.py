@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.errors import Exit
 from cometmq.cli.root import cli
+from cometmq.operations.errors import Exit
 from cometmq.store.format.errors import UnsupportedLayoutError
 from cometmq.tests.store.kit import Kit, filled
 

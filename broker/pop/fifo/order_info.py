@@ -1,11 +1,10 @@
 """Order info: the delivered batches of FIFO groups in `consumerOrderInfo.json`.
 
 It keeps queues locked across a restart. Format: RocketMQ's (docs/formats/broker-semantics.md,
-section
-1.9; docs/formats/store-format.md, section 12.3), so that either broker continues with the other's
-file. Only a leader writes it, a few seconds after a change and at the stop. Without the file the
-queues unlock early: their messages are delivered again, in order, from the first that is not
-acknowledged.
+section 1.9; docs/formats/store-format.md, section 12.3), so that either broker continues with the
+other's file. Only a leader writes it, a few seconds after a change and at the stop. Without the
+file the queues unlock early: their messages are delivered again, in order, from the first that is
+not acknowledged.
 
 Promises: a batch that the log no longer holds (a crash cut the log's end) is not restored; a batch
 that is idle for a day, or whose group is unknown, is dropped. If the clock was set back since the

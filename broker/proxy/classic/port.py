@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....front.config import DoorConfig
     from ....front.shared.handover import Handover
-    from ....proto.node_links import NodeLinks
+    from ....nodes.node_links import NodeLinks
     from ....remoting.command import Command
     from ....remoting.connection import Handler
     from ...routing.cluster_view import GroupView, MemberView

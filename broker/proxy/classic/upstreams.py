@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ....front.clock import Clock
     from ....front.config import DoorConfig
-    from ....proto.node_links import NodeLinks
+    from ....nodes.node_links import NodeLinks
     from ....remoting.command import Command
 
 #: A request then still has time for another replica.

@@ -14,7 +14,7 @@ from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.broker.metadata.tables import TEMPLATE_TOPIC, Topic
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
-from cometmq.proto.tls_config import TlsConfig
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.remoting.codes import Reply, Request
 from cometmq.tests.broker.live import (
     Live,

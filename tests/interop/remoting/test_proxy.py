@@ -16,7 +16,7 @@ import pytest
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.broker.metadata.tables import Topic
-from cometmq.proto.tls_config import TlsConfig
+from cometmq.nodes.tls_config import TlsConfig
 from cometmq.tests.broker.live import create_group, create_topic, running
 from cometmq.tests.broker.proxy_classic_wire import classic_nameserver, classic_proxy, hidden
 from cometmq.tests.harness.cluster import Cluster

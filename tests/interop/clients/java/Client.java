@@ -58,6 +58,7 @@ public class Client {
             load(Integer.parseInt(arguments[2].substring(5)));
             System.exit(0);
         }
+        configuration = configured(arguments[0], 30); // a request takes longer only if the broker hangs
         while (arguments[2].equals("consume")) {
             receive("normal", "group", (consumer, message) -> {
                 consumer.ack(message);
@@ -65,7 +66,6 @@ public class Client {
             });
         }
         int count = Integer.parseInt(arguments[2]);
-        configuration = configured(arguments[0], 30); // a request takes longer only if the broker hangs
         producer = PROVIDER.newProducerBuilder()
             .setClientConfiguration(configuration)
             .setTopics(topic("normal"), topic("fifo"), topic("delay"), topic("transaction"))

@@ -1,4 +1,4 @@
-"""The error that a command raises: a sentence for stderr and an exit code."""
+"""Errors of operations: a sentence for the operator, and the exit code of a command."""
 
 from enum import IntEnum
 
@@ -15,7 +15,7 @@ class Exit(IntEnum):
 
 
 class CliError(Exception):
-    """A command failed; the text is a sentence for the user."""
+    """An operation failed; the text is a sentence for the operator."""
 
     def __init__(self, sentence: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(sentence)

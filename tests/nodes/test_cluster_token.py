@@ -5,7 +5,7 @@ import pytest
 from cometmq.broker.proxy.config import ProxyConfig
 from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
-from cometmq.proto.cluster_token import check_cluster_token
+from cometmq.nodes.cluster_token import check_cluster_token
 
 _WEAK = {
     "a": "1 characters",

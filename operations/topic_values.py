@@ -1,11 +1,9 @@
-"""Option values: topic types, permissions."""
-
-import click
+"""Topic types and permissions, by the names that operators use."""
 
 from ..proto import v2
 
 MIXED = -1
-#: `--type` of a topic.
+#: Types of a topic, as in `--type`.
 TOPIC_TYPES = {
     "normal": int(v2.NORMAL),
     "fifo": int(v2.FIFO),
@@ -17,8 +15,7 @@ TOPIC_TYPES = {
 }
 TOPIC_TYPE_NAMES = {number: name for name, number in TOPIC_TYPES.items()}
 
-#: `--perm` of a topic.
-PERMISSION_METAVAR = "none|read|write|rw"
+#: Permissions of a topic, as in `--perm`.
 PERMISSIONS = {"none": 0, "write": 2, "read": 4, "rw": 6}
 _PERMISSION_NAMES = {0: "none", 2: "write", 4: "read", 6: "read, write"}
 
@@ -26,13 +23,3 @@ _PERMISSION_NAMES = {0: "none", 2: "write", 4: "read", 6: "read, write"}
 def permission_name(perm: int) -> str:
     """Return the name of a permission."""
     return _PERMISSION_NAMES[perm & 6]
-
-
-def permission(text: str) -> int:
-    """Parse `--perm`: `none`, `read`, `write`, `rw`, or RocketMQ's number."""
-    word = text.lower()
-    if word in PERMISSIONS:
-        return PERMISSIONS[word]
-    if word in {str(number) for number in PERMISSIONS.values()}:
-        return int(word)
-    raise click.BadParameter(f"'{text}' is not one of {', '.join(PERMISSIONS)}, 0, 2, 4, 6.")

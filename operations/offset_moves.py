@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import click
-
-from ...proto import paths, v1
-from ..cluster.broker_groups import BrokerGroups, Outcome, answers, planned
-from ..errors import CliError
+from ..proto import paths, v1
+from .broker_groups import BrokerGroups, Outcome, answers
+from .errors import CliError
 
 #: Of a queue: its broker group and its id.
 Queue = tuple[str, int]
+#: Gets a sentence about each broker group and queue without a move.
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,20 @@ class Move:
     change: v1.OffsetChange
 
 
-def shifted(groups: BrokerGroups, request: v1.ResetOffsetsRequest, shift: int) -> list[Move]:
+def shifted(
+    groups: BrokerGroups, request: v1.ResetOffsetsRequest, shift: int, tell: Tell
+) -> list[Move]:
     """Return the moves by `shift` messages. Raises CliError."""
 
     def target(_queue: Queue, change: v1.OffsetChange) -> int | None:
         return change.before + shift if change.before >= 0 else None
 
-    return _moves(groups, request, target, "the group has no offset there yet")
+    return _moves(groups, request, target, "the group has no offset there yet", tell)
 
 
-def like(groups: BrokerGroups, request: v1.ResetOffsetsRequest, other: str) -> list[Move]:
+def like(
+    groups: BrokerGroups, request: v1.ResetOffsetsRequest, other: str, tell: Tell
+) -> list[Move]:
     """Return the moves to the offsets of another group. Raises CliError."""
     asked = v1.DescribeGroupRequest(name=other, topic=request.topic)
     outcomes = groups.each(paths.DESCRIBE_GROUP, asked, v1.DescribeGroupResponse)
@@ -49,7 +53,11 @@ def like(groups: BrokerGroups, request: v1.ResetOffsetsRequest, other: str) -> l
     if not offsets:
         raise CliError(f"Group {other} has no offsets on topic {request.topic}.")
     return _moves(
-        groups, request, lambda queue, _: offsets.get(queue), f"group {other} has no offset there"
+        groups,
+        request,
+        lambda queue, _: offsets.get(queue),
+        f"group {other} has no offset there",
+        tell,
     )
 
 
@@ -58,23 +66,26 @@ def _moves(
     request: v1.ResetOffsetsRequest,
     target: Callable[[Queue, v1.OffsetChange], int | None],
     missing: str,
+    tell: Tell,
 ) -> list[Move]:
-    """Return the moves of the queues with a target; tell on stderr which have none."""
+    """Return the moves of the queues with a target; tell which have none, and which broker groups
+    do not answer."""
     asked = v1.ResetOffsetsRequest()
     asked.CopyFrom(request)
     asked.edge, asked.dry_run = v1.ResetOffsetsRequest.LATEST, True
     moves = []
     looked = groups.each(paths.RESET_OFFSETS, asked, v1.ResetOffsetsResponse)
-    for name, plan in planned(looked):
+    plans = answers(looked)
+    for outcome in looked:
+        if outcome.error is not None:
+            tell(f"{outcome.broker}: {outcome.error}")
+    for name, plan in plans:
         for change in plan.changes:
             if change.topic != request.topic:
                 continue
             after = target((name, change.queue_id), change)
             if after is None:
-                click.echo(
-                    f"cometmq: {change.broker} queue {change.queue_id} is left: {missing}.",
-                    err=True,
-                )
+                tell(f"{change.broker} queue {change.queue_id} is left: {missing}.")
                 continue
             change.after = min(max(after, change.min_offset), change.max_offset)
             moves.append(Move(name, change))
@@ -105,13 +116,13 @@ def carry_out(groups: BrokerGroups, request: v1.ResetOffsetsRequest, moves: Sequ
 def _set(
     groups: BrokerGroups, request: v1.ResetOffsetsRequest, move: Move
 ) -> Outcome[v1.ResetOffsetsResponse]:
-    one = v1.ResetOffsetsRequest(
+    wanted = v1.ResetOffsetsRequest(
         group=request.group,
         topic=request.topic,
         queue_id=move.change.queue_id,
         offset=move.change.after,
     )
-    (outcome,) = groups.each(paths.RESET_OFFSETS, one, v1.ResetOffsetsResponse, [move.broker])
+    (outcome,) = groups.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse, [move.broker])
     return outcome
 
 

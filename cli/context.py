@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from .. import local_cluster
-from ..errors import CliError, Exit
-from ..links import explicit, options, target
-from ..options import link_options, output_option
-from ..output import show_rows
-from .contexts import Context, checked_name, file, load, save
+from ..operations import local_cluster
+from ..operations.contexts import Context, checked_name, file, load, save
+from ..operations.errors import CliError, Exit
+from ..operations.links import target
+from .links import links
+from .options import link_options, output_option
+from .output import show_rows
 
 
 @click.group()
@@ -69,9 +70,9 @@ def add(
         raise CliError(f"There is a context '{name}'; --replace replaces it.", Exit.USAGE)
     for addresses in filter(None, (endpoints, nameservers)):
         target(addresses)
-    links = _links()
+    given = _links()
     if data is not None:
-        if endpoints or nameservers or access_key or links:
+        if endpoints or nameservers or access_key or given:
             raise CliError("--data excludes addresses, user, token and TLS.", Exit.USAGE)
         local_cluster.check_directory(data)
         made = Context(data=str(data.resolve()))
@@ -80,7 +81,7 @@ def add(
     else:
         secret_key = _secret_key() if access_key else ""
         made = Context(endpoints, nameservers, "", access_key=access_key, secret_key=secret_key)
-        made = Context(**{**made.document(), **links})
+        made = Context(**{**made.document(), **given})
     contexts.entries[name] = made
     if is_current:
         contexts.current = name
@@ -90,22 +91,22 @@ def add(
 
 def _links() -> dict[str, str | bool]:
     """Return the options of `link_options` on the command line. Raises CliError."""
-    found: dict[str, str | bool] = {}
-    for name in {one.name for one in fields(Context)} & explicit():
-        value = getattr(options(), name)
+    given: dict[str, str | bool] = {}
+    for name in {option.name for option in fields(Context)} & links().explicit:
+        value = getattr(links().options, name)
         if isinstance(value, Path):
             if not value.is_file():
                 raise CliError(f"Cannot read {value}: no such file.", Exit.USAGE)
             value = str(value.resolve())
-        found[name] = value
-    if ("tls_certificate" in found) != ("tls_key" in found):
+        given[name] = value
+    if ("tls_certificate" in given) != ("tls_key" in given):
         raise CliError("Give both --tls-certificate and --tls-key, or neither.", Exit.USAGE)
-    return found
+    return given
 
 
 def _secret_key() -> str:
-    found = os.environ.get("COMETMQ_SECRET_KEY", "")
-    return found or str(click.prompt("Secret key", hide_input=True))
+    key = os.environ.get("COMETMQ_SECRET_KEY", "")
+    return key or str(click.prompt("Secret key", hide_input=True))
 
 
 @context.command()
@@ -160,13 +161,13 @@ def list_contexts(*, output: str) -> None:
         {
             "name": name,
             "current": name == contexts.current,
-            "endpoints": one.endpoints,
-            "nameservers": one.nameservers,
-            "data": one.data,
-            "token_file": one.token_file,
-            "user": one.access_key,
-            "tls": one.tls or bool(one.tls_ca),
+            "endpoints": entry.endpoints,
+            "nameservers": entry.nameservers,
+            "data": entry.data,
+            "token_file": entry.token_file,
+            "user": entry.access_key,
+            "tls": entry.tls or bool(entry.tls_ca),
         }
-        for name, one in sorted(contexts.entries.items())
+        for name, entry in sorted(contexts.entries.items())
     ]
     show_rows(rows, output, empty="There are no contexts. Add one: cometmq context add.")

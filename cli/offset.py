@@ -6,11 +6,12 @@ from functools import partial
 
 import click
 
-from ...proto import paths, v1
-from ..cluster.broker_groups import (
+from ..operations import offset_moves as moves
+from ..operations.broker_groups import BrokerGroups, answers
+from ..operations.errors import CliError, Exit
+from ..proto import paths, v1
+from .cluster.broker_groups import (
     Again,
-    BrokerGroups,
-    answers,
     broker_groups,
     broker_option,
     check_answered,
@@ -18,13 +19,11 @@ from ..cluster.broker_groups import (
     planned,
     show_done,
 )
-from ..confirm import go_on, plan_options
-from ..errors import CliError, Exit
-from ..group import queue_row
-from ..options import endpoint_option, output_option
-from ..output import show_rows
-from ..times import present_ms, time_ms
-from . import moves
+from .confirm import go_on, plan_options
+from .group import queue_row
+from .options import endpoint_option, output_option
+from .output import note, show_rows
+from .times import present_ms, time_ms
 
 _EDGES = {
     "now": v1.ResetOffsetsRequest.LATEST,
@@ -135,7 +134,9 @@ def reset(
             other = "retry topics" if skip_retries else "lite topics"
             raise CliError(f"--shift and --like do not reset {other}.", Exit.USAGE)
         targets = (
-            partial(moves.like, other=like) if like else partial(moves.shifted, shift=shift or 0)
+            partial(moves.like, other=like, tell=note)
+            if like
+            else partial(moves.shifted, shift=shift or 0, tell=note)
         )
         _move(request, endpoint, output, targets, dry_run=dry_run, yes=yes)
         return

@@ -9,12 +9,13 @@ import json
 import os
 import re
 import stat
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .. import private_file
-from ..errors import CliError, Exit
+from . import local_cluster, private_file
+from .credentials import read_file
+from .errors import CliError, Exit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -98,7 +99,7 @@ def load() -> Contexts:
                 text = f"Other users can read {path}, which holds secrets: chmod 600 {path}"
                 raise CliError(text, Exit.USAGE)
             document = json.load(opened)
-        names = {one.name for one in fields(Context)}
+        names = {known.name for known in fields(Context)}
         return Contexts(
             str(document["current"]),
             {
@@ -114,10 +115,31 @@ def load() -> Contexts:
         raise CliError(f"{path} is damaged. Correct or delete it.", Exit.USAGE) from None
 
 
+def with_files(context: Context) -> Context:
+    """Return a context with the addresses, token and user that its data directory holds now.
+
+    Those of a stopped cluster are absent. Raises CliError.
+    """
+    if not context.data:
+        return context
+    data = Path(context.data)
+    file = local_cluster.existing(data, local_cluster.ADDRESSES_FILE)
+    user = local_cluster.existing(data, local_cluster.CREDENTIALS_FILE)
+    keys = read_file(user) if user else None
+    return replace(
+        context,
+        endpoints=local_cluster.address("endpoints", file),
+        nameservers=local_cluster.address("nameservers", file),
+        token_file=str(local_cluster.existing(data, local_cluster.TOKEN_FILE) or ""),
+        access_key=keys.access_key if keys else "",
+        secret_key=keys.secret_key if keys else "",
+    )
+
+
 def _context(values: dict[str, Any]) -> Context:
     """Return a context of the file. Raises TypeError for a value of another type."""
-    for one in fields(Context):
-        if type(values.get(one.name, one.default)) is not type(one.default):
+    for known in fields(Context):
+        if type(values.get(known.name, known.default)) is not type(known.default):
             raise TypeError
     return Context(**values)
 
@@ -127,7 +149,9 @@ def save(contexts: Contexts) -> None:
     path = file()
     document = {
         "current": contexts.current,
-        "contexts": {name: one.document() for name, one in sorted(contexts.entries.items())},
+        "contexts": {
+            name: context.document() for name, context in sorted(contexts.entries.items())
+        },
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from cometmq.proto.certificates import CertificateFiles
-from cometmq.proto.node_links import TOKEN_KEY, NodeLinks
-from cometmq.proto.tls_config import TlsConfig
+from cometmq.nodes.certificates import CertificateFiles
+from cometmq.nodes.node_links import TOKEN_KEY, NodeLinks
+from cometmq.nodes.tls_config import TlsConfig
 
 NEAR = ("127.0.0.1:9876", "127.8.0.1:1", "[::1]:9876", "localhost:9876", "0.0.0.0:9876")
 FAR = ("10.0.0.1:9876", "[2001:db8::1]:9876", "ns0:9876", "127.0.0.1.example:9876", "12.70.0.1:1")

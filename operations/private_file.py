@@ -29,8 +29,8 @@ def restrict(directories: Iterable[Path], umask: int) -> None:
     for path in directories:
         if not path.is_dir():
             continue
-        found = path.stat()
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & umask and found.st_uid == os.geteuid():
+        before = path.stat()
+        mode = stat.S_IMODE(before.st_mode)
+        if mode & umask and before.st_uid == os.geteuid():
             path.chmod(mode & ~umask)
             logger.warning("directory.restricted path=%s from=%o to=%o", path, mode, mode & ~umask)

@@ -1,4 +1,4 @@
-"""Sending from the command line: many calls in flight, every outcome counted.
+"""Sends for an operator: many calls in flight, every outcome counted.
 
 Message ids have the format of 5.x clients (docs/formats/grpc-api.md, section 6.2): "01", six bytes
 that identify the sender, the process id, seconds since 2021 and a counter. Nothing is retried; a
@@ -21,9 +21,9 @@ from typing import Any
 
 import grpc
 
-from ...proto import paths, v1, v2
-from ..connection import Connection, failure, refusal
-from ..errors import CliError, Exit
+from ..proto import paths, v1, v2
+from .connection import Connection, refusal
+from .errors import CliError, Exit
 
 # Concurrent sends: enough to keep a broker busy, few enough to meet every deadline.
 _IN_FLIGHT = 64
@@ -144,12 +144,6 @@ def _interruption() -> Iterator[_Interruption]:
         signal.signal(signal.SIGINT, before)
 
 
-def send_all(endpoint: str, draft: Draft, count: int, *, locate: bool) -> Result:
-    """Send `count` messages over a new connection, as `send_over` does. Raises CliError."""
-    with Connection(endpoint) as connection:
-        return send_over(connection, draft, count, locate=locate)
-
-
 def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool) -> Result:
     """Send `count` messages, until Ctrl-C; with `locate` receipts name the queue.
 
@@ -160,7 +154,8 @@ def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool)
     started = time.monotonic()
     with _interruption() as interruption:
         _send(
-            *(connection, draft),
+            connection,
+            draft,
             kind=kind,
             count=count,
             result=result,
@@ -208,15 +203,15 @@ def _send(
         future = method.future(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
         in_flight.append((message_id, future))
         while len(in_flight) >= most:
-            _settle(*in_flight.popleft(), connection.endpoint, result, interruption)
+            _settle(*in_flight.popleft(), connection, result, interruption)
     while in_flight:
-        _settle(*in_flight.popleft(), connection.endpoint, result, interruption)
+        _settle(*in_flight.popleft(), connection, result, interruption)
 
 
 def _settle(
     message_id: str,
     future: grpc.Future,
-    endpoint: str,
+    connection: Connection,
     result: Result,
     interruption: _Interruption,
 ) -> None:
@@ -230,7 +225,7 @@ def _settle(
                 result.unknown += 1
                 return
         except grpc.RpcError as error:
-            result.failed(failure(error, endpoint))
+            result.failed(connection.failure(error))
             return
     entry = answer.entries[0] if answer.entries else None
     status = entry.status if entry is not None else answer.status

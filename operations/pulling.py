@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...proto import paths, v2
-from ..connection import Connection, failure, refusal
+from ..proto import paths, v2
+from .connection import Connection, refusal
 
 # PullMessage requires a group name; brokers create none for RocketMQ's group of tools.
 _GROUP = "TOOLS_CONSUMER"
@@ -77,5 +77,5 @@ def pull(
         for answer in method(request, timeout=timeout_s, metadata=connection.metadata):
             batch.add(answer)
     except grpc.RpcError as error:
-        raise failure(error, connection.endpoint) from None
+        raise connection.failure(error) from None
     return batch

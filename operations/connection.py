@@ -1,4 +1,4 @@
-"""gRPC connections of the command line: typed calls, failures as sentences with exit codes.
+"""gRPC connections of an operator's program: typed calls, failures as sentences with exit codes.
 
 A command connects to any node of the cluster (`--endpoint`); nodes forward requests that they do
 not own. Channels (`links.py`) ignore HTTP proxies of the environment and do not retry. gRPC is
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from .. import __version__
 from ..proto import v2
 from ..proto.errors import code_name
-from .credentials import Credentials, credentials
+from .credentials import Credentials
 from .errors import CliError, Exit, NotServedError
-from .links import channel, cluster_token, refusal_of_token, token_metadata, uses_tls
+from .links import Links
 
 if TYPE_CHECKING:
     import grpc
@@ -53,9 +53,16 @@ R = TypeVar("R")
 
 
 class Caller:
-    """The identity of this command: client id, cluster token, and the user that signs its calls."""
+    """The identity of this program: client id, cluster token, and the user that signs its calls."""
 
-    def __init__(self, endpoint: str, user: Credentials | None, *, has_token: bool = True) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        links: Links,
+        user: Credentials | None = None,
+        *,
+        has_token: bool = True,
+    ) -> None:
         """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
         self._fixed: Metadata = (
@@ -63,9 +70,9 @@ class Caller:
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", __version__),
             ("x-mq-protocol", "v2"),
-            *(token_metadata(endpoint) if has_token else ()),
+            *(links.token_metadata(endpoint) if has_token else ()),
         )
-        self._credentials = user or credentials(endpoint)
+        self._credentials = user or links.credentials(endpoint)
         self._second = ""
         self._signed = self._fixed
 
@@ -96,13 +103,13 @@ def refusal(code: int, message: str) -> CliError:
     return CliError(f"{message or 'refused'} ({code_name(code)}){hint}", exit_code)
 
 
-def failure(error: grpc.RpcError, endpoint: str) -> CliError:
+def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
     """Convert a failed call to a CliError."""
     import grpc
 
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
-        with_tls = " with TLS" if uses_tls(endpoint) else ""
+        with_tls = " with TLS" if links.uses_tls(endpoint) else ""
         return CliError(
             f"Cannot connect to {endpoint}{with_tls}. Start a cluster with `cometmq up`, or name a"
             " running node with --endpoint."
@@ -114,8 +121,8 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
             f"{endpoint} does not support this call. Is it a broker's client port?"
         )
     text = f"{endpoint} refused the call: {error.details()} ({code.name})."
-    if code is grpc.StatusCode.PERMISSION_DENIED and cluster_token(endpoint):
-        withheld = refusal_of_token(endpoint)
+    if code is grpc.StatusCode.PERMISSION_DENIED and links.cluster_token(endpoint):
+        withheld = links.refusal_of_token(endpoint)
         text += f" Note: {withheld}." if withheld else ""
     return CliError(text)
 
@@ -123,15 +130,18 @@ def failure(error: grpc.RpcError, endpoint: str) -> CliError:
 class Connection:
     """A blocking connection to one endpoint; a context manager."""
 
-    def __init__(self, endpoint: str, user: Credentials | None = None, *, at: str = "") -> None:
-        """`user` signs the calls; None: the user of the environment or the data directory.
+    def __init__(
+        self, endpoint: str, links: Links, user: Credentials | None = None, *, at: str = ""
+    ) -> None:
+        """`user` signs the calls; None: the user of `links`.
 
         `at` is an address from a route of the endpoint. It is called with the endpoint's TLS and
         user, as clients do, and without the cluster token: it may belong to another cluster.
         """
         self.endpoint = at or endpoint
-        self._caller = Caller(endpoint, user, has_token=not at)
-        self.channel = channel(endpoint, at)
+        self.links = links
+        self._caller = Caller(endpoint, links, user, has_token=not at)
+        self.channel = links.channel(endpoint, at)
 
     def __enter__(self) -> Connection:
         return self
@@ -143,6 +153,10 @@ class Connection:
     def metadata(self) -> Metadata:
         """The metadata of the next call."""
         return self._caller.metadata()
+
+    def failure(self, error: grpc.RpcError) -> CliError:
+        """Convert a failed call to a CliError."""
+        return failure(error, self.endpoint, self.links)
 
     def method(self, path: str, answer: type[R]) -> Callable[..., Any]:
         """Return the gRPC callable of one unary method."""
@@ -164,10 +178,10 @@ class Connection:
             response_deserializer=answer.FromString,  # type: ignore[attr-defined]
         )
         try:
-            for each in method(request, timeout=timeout_s, metadata=self.metadata):
-                yield checked(each)
+            for response in method(request, timeout=timeout_s, metadata=self.metadata):
+                yield checked(response)
         except grpc.RpcError as error:
-            raise failure(error, self.endpoint) from None
+            raise self.failure(error) from None
 
     def pages(
         self,
@@ -182,10 +196,10 @@ class Connection:
         while True:
             page: Any = self.call(path, request, answer, timeout_s)
             yield page
-            found = getattr(page, items)
-            if not (page.more and found):
+            entries = getattr(page, items)
+            if not (page.more and entries):
                 return
-            request.after = found[-1].name
+            request.after = entries[-1].name
 
     def start(
         self, path: str, request: object, answer: type[R], timeout_s: float = TIMEOUT_S
@@ -204,7 +218,7 @@ class Connection:
             try:
                 response: R = pending.result()
             except grpc.RpcError as error:
-                raise failure(error, self.endpoint) from None
+                raise self.failure(error) from None
             return checked(response)
 
         return result

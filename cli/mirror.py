@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from ..errors import CliError, Exit
-from ..options import output_option
-from ..output import print_table, show_document
-from ..times import time_text
+from ..operations.errors import CliError, Exit
+from .options import output_option
+from .output import print_table, show_document
+from .times import time_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 _STATE = click.Path(path_type=Path, file_okay=False)
@@ -105,9 +105,9 @@ def run(
     """
     import asyncio
 
-    from ...mirror.cluster import Cluster
-    from ...mirror.run import Choice, Mirror
-    from ...mirror.state import StateDirectory, StateError
+    from ..mirror.cluster import Cluster
+    from ..mirror.run import Choice, Mirror
+    from ..mirror.state import StateDirectory, StateError
 
     source, target = (
         Cluster(sides[side].split(";"), _access(side, sides)) for side in ("source", "target")
@@ -132,7 +132,7 @@ def _wall_ms() -> int:
 
 
 def _access(side: str, sides: dict[str, Any]) -> Any:
-    from ...mirror.link import Access
+    from ..mirror.link import Access
 
     access_key, secret_key = (
         sides[f"{side}_{name}"] or "" for name in ("access_key", "secret_key")
@@ -223,7 +223,7 @@ def status(*, state: Path, output: str) -> int:
     \b
     cometmq mirror status --state mirror
     """
-    from ...mirror.state import StateDirectory, StateError
+    from ..mirror.state import StateDirectory, StateError
 
     try:
         found = StateDirectory(state).status()

@@ -1,1 +1,0 @@
-"""Contexts: named clusters that commands can address from any directory."""

@@ -1,1 +1,0 @@
-"""`cometmq mirror`: topics and groups of another cluster, copied while it runs."""

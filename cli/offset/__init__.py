@@ -1,1 +1,0 @@
-"""`cometmq offset`: show and reset consumer offsets."""
