@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ...auth.secret_file import read_secret_file
-from ..errors import CliError, Exit
+from ...operations.errors import CliError, Exit
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_INPUT = "-"

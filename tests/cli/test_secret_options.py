@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.access.secret_options import secret_options
-from cometmq.cli.errors import CliError
+from cometmq.operations.errors import CliError
 
 
 @click.command()
