@@ -21,6 +21,8 @@ _RESOURCE_NAME = re.compile(r"[%|a-zA-Z0-9_.+-]{1,255}")
 SECRET_LENGTH_MAX = 128
 #: Policies of one user: a user is one record of the metadata log.
 POLICIES_MAX = 256
+#: Time for which two secret keys of a user may be valid: a month.
+OVERLAP_MAX_MS = 31 * 86_400_000
 SOURCES_MAX = 64
 
 Source = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -174,6 +176,9 @@ class User(Struct, frozen=True):
     is_super: bool = False
     enabled: bool = True
     policies: tuple[Policy, ...] = ()
+    #: Of the secret key before, sealed, which is accepted until this time as well.
+    former: bytes = b""
+    former_until_ms: int = 0
 
 
 def check_user_name(name: str) -> None:

@@ -9,10 +9,10 @@ _BYTES_MAX = 4_096
 _BYTES_MIN = 16
 
 
-def read_secret_file(path: Path) -> bytes:
+def read_secret_file(path: Path, bytes_min: int = _BYTES_MIN) -> bytes:
     """Return the content without surrounding white space, at most 4,096 bytes.
 
-    Raises ValueError if other users can read the file or it holds fewer than 16 bytes, OSError.
+    Raises ValueError if other users can read the file or it holds fewer than `bytes_min`, OSError.
     """
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
@@ -21,8 +21,8 @@ def read_secret_file(path: Path) -> bytes:
         raise ValueError(
             f"{path} is readable by other users (mode {mode & 0o777:04o}): run chmod 600 {path}."
         )
-    if len(content) < _BYTES_MIN:
-        raise ValueError(f"{path} is too short: put at least {_BYTES_MIN} bytes in it.")
+    if len(content) < bytes_min:
+        raise ValueError(f"{path} is too short: put at least {bytes_min} bytes in it.")
     return content
 
 

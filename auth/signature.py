@@ -26,6 +26,14 @@ ALGORITHM = "MQv2-HMAC-SHA1"
 AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
 _COMPACT = re.compile(r"\d{8}T\d{6}Z")
+#: The time zones of the world: whole hours, and those with a part of one.
+_ZONES_MS = tuple(
+    int(hours * 3_600_000)
+    for hours in (
+        *range(-12, 15),
+        *(-9.5, -3.5, -2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 8.75, 9.5, 10.5, 12.75, 13.75),
+    )
+)
 
 
 def unauthorized(sentence: str) -> WireError:
@@ -91,3 +99,16 @@ def signed_ms(date_time: str) -> int | None:
         return None if moment.tzinfo is None else int(moment.timestamp() * 1_000)
     except (ValueError, OverflowError):
         return None
+
+
+def made_ms(date_time: str, now_ms: int, *, local: bool) -> int | None:
+    """Return when a signature with this `x-mq-date-time` was made, as far as that is known at
+    `now_ms`; None as for `signed_ms`.
+
+    `local`: the compact form has no time zone, so it is the time in the zone in which it is nearest
+    to `now_ms`.
+    """
+    read_ms = signed_ms(date_time)
+    if read_ms is None or not local or not _COMPACT.fullmatch(date_time):
+        return read_ms
+    return min((read_ms - zone for zone in _ZONES_MS), key=lambda made: abs(made - now_ms))

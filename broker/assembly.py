@@ -313,6 +313,7 @@ def _users(core: Core, keys: KeySource) -> UserAdmin:
         changes=core.changes,
         keys=keys,
         first_user=core.runtime.config.first_user(),
+        machine_ms=core.runtime.clock.machine_ms,
     )
 
 

@@ -193,19 +193,27 @@ class ClientPort:
         if not writers:
             return None
         authentication = config.authentication_enabled
-        return AuditLog(writers, self._clock.wall_ms, authentication=authentication)
+        return AuditLog(
+            writers,
+            self._clock,
+            authentication=authentication,
+            reads=config.audit_reads,
+            dropped=broker.runtime.counters.audit_dropped,
+        )
 
     async def _guard(self, audit: AuditLog | None) -> Guard:
-        """Load the key and return the check of every call. Raises ValueError, OSError."""
+        """Derive the keys and return the check of every call. Raises ValueError, OSError."""
         broker = self._broker
-        await asyncio.to_thread(lambda: broker.keys.key)
+        sealed = [user.secret for user in broker.metadata.users.values()]
+        await asyncio.to_thread(lambda: broker.keys.key.prepare(sealed))
         return Guard(
             metadata=broker.metadata,
             keys=broker.keys,
-            wall_ms=self._clock.wall_ms,
+            wall_ms=self._clock.machine_ms,
             cluster=self._config.broker_cluster_name,
             authorize=self._config.authorization_enabled,
             clock_skew_ms=self._config.authentication_clock_skew,
+            local_times=self._config.authentication_local_times,
             refused=broker.runtime.counters.refused_calls,
             audit=audit,
             clients=broker.clients,

@@ -260,16 +260,26 @@ class BrokerConfig:
         "generated in config/auth.key (for a group with one replica).",
     )
     authentication_clock_skew: int = _setting(
-        0,
-        "Maximum difference between x-mq-date-time and this node's clock; 0: not checked, as in "
-        "RocketMQ. Java, Python, Go and C# clients sign their local time: they need the time zone "
-        "UTC.",
+        300_000,
+        "Maximum difference between the time that a gRPC client signs (x-mq-date-time) and this "
+        "node's clock; 0: not checked, as in RocketMQ.",
         unit="ms",
+    )
+    authentication_local_times: bool = _setting(
+        True,
+        "Java, Python, Go and C# clients sign their local time without its zone: accept it in any "
+        "time zone. A signature that was captured is accepted again when it fits another zone, "
+        "for at most 26 hours. false: they need the time zone UTC.",
     )
     audit_log_file: str = _setting(
         "",
-        "File for a line of JSON about each administrative call: time, user, address, call, "
-        "target, outcome. Rotated at 16 MiB, 6 files. Empty: no file.",
+        "File for a line of JSON about each administrative call and each denial: time, user, "
+        "address, call, target, outcome. Rotated at 16 MiB, 6 files. Empty: no file.",
+    )
+    audit_reads: bool = _setting(
+        False,
+        "Lines in the audit log also for what tools read: messages by id, key or position, the "
+        "log, settings, users, clients.",
     )
     audit_topic_enable: bool = _setting(
         False,

@@ -8,6 +8,8 @@ that `SYNC_MASTER` never silently means "asynchronous" (docs/formats/ha.md, sect
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..nodes.cluster_token import check_cluster_token
+
 BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 
 #: Headroom of a frame over its chunk: headers, a piece of offsets, protobuf encoding.
@@ -127,6 +129,7 @@ class HaConfig:
             raise ValueError(
                 f"brokerRole={self.broker_role} is not one of ASYNC_MASTER, SYNC_MASTER, SLAVE"
             )
+        check_cluster_token(self.cluster_token)
         if not 0 <= self.ha_listen_port <= 65535:
             raise ValueError(f"haListenPort={self.ha_listen_port} is not a port (0..65535)")
         self._check_sync()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..nodes.addresses import check_host
+from ..nodes.cluster_token import check_cluster_token
 
 _MAX_PORT = 65_535
 
@@ -113,6 +114,7 @@ class NameserverConfig:
     def __post_init__(self) -> None:
         """Raise ValueError for invalid settings."""
         check_host("bindAddress", self.bind_address)
+        check_cluster_token(self.cluster_token)
         if not 0 <= self.listen_port <= _MAX_PORT:
             raise ValueError(
                 f"listenPort is {self.listen_port}, but must be between 0 and {_MAX_PORT}."

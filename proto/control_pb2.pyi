@@ -265,12 +265,18 @@ class UserConfig(_message.Message):
     IS_SUPER_FIELD_NUMBER: _builtins.int
     DISABLED_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
+    FORMER_SECRET_FIELD_NUMBER: _builtins.int
+    FORMER_UNTIL_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     secret: _builtins.bytes
     """encrypted (auth/secrets.py); empty in answers"""
     is_super: _builtins.bool
     """every action is allowed"""
     disabled: _builtins.bool
+    former_secret: _builtins.bytes
+    """encrypted, as `secret`; empty in answers"""
+    former_until_ms: _builtins.int
+    """until when the former secret key is accepted, too"""
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___AclPolicy]: ...
     def __init__(
@@ -281,10 +287,12 @@ class UserConfig(_message.Message):
         is_super: _builtins.bool = ...,
         disabled: _builtins.bool = ...,
         policies: _abc.Iterable[Global___AclPolicy] | None = ...,
+        former_secret: _builtins.bytes = ...,
+        former_until_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disabled", b"disabled", "is_super", b"is_super", "name", b"name", "policies", b"policies", "secret", b"secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disabled", b"disabled", "former_secret", b"former_secret", "former_until_ms", b"former_until_ms", "is_super", b"is_super", "name", b"name", "policies", b"policies", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3533,6 +3541,7 @@ class PutUserRequest(_message.Message):
     MUST_EXIST_FIELD_NUMBER: _builtins.int
     MUST_BE_NEW_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    OVERLAP_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     secret: _builtins.str
     """the secret key; empty: unchanged. A new user needs one."""
@@ -3544,6 +3553,8 @@ class PutUserRequest(_message.Message):
     must_be_new: _builtins.bool
     """create only"""
     broker: _builtins.str
+    overlap_ms: _builtins.int
+    """with `secret`: the former one is accepted for this time, too"""
     def __init__(
         self,
         *,
@@ -3554,10 +3565,11 @@ class PutUserRequest(_message.Message):
         must_exist: _builtins.bool = ...,
         must_be_new: _builtins.bool = ...,
         broker: _builtins.str = ...,
+        overlap_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_is_super", b"_is_super", "enabled", b"enabled", "is_super", b"is_super"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_is_super", b"_is_super", "broker", b"broker", "enabled", b"enabled", "is_super", b"is_super", "must_be_new", b"must_be_new", "must_exist", b"must_exist", "name", b"name", "secret", b"secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_is_super", b"_is_super", "broker", b"broker", "enabled", b"enabled", "is_super", b"is_super", "must_be_new", b"must_be_new", "must_exist", b"must_exist", "name", b"name", "overlap_ms", b"overlap_ms", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__enabled: _TypeAlias = _typing.Literal["enabled"]  # noqa: Y015
     _WhichOneofArgType__enabled: _TypeAlias = _typing.Literal["_enabled", b"_enabled"]  # noqa: Y015

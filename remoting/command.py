@@ -6,7 +6,7 @@ Pure. `codec.py` converts commands from and to bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from .header_fields import read
@@ -20,7 +20,8 @@ PASSED_ON = 4
 #: subscriptions to servers below 4.1.0.
 SERVER_VERSION = 513
 
-#: Fields with which a client signs its request: for servers only.
+#: Fields with which a client signs its request: for the servers that check them only. The
+#: signature covers values, not their names, the code or a time: who has it signs other requests.
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 CREDENTIALS = frozenset((ACCESS_KEY, SIGNATURE, "SecurityToken"))
@@ -83,6 +84,14 @@ class Command:
     def is_oneway(self) -> bool:
         """Whether the request gets no response, not even an error."""
         return bool(self.flag & ONEWAY)
+
+
+def without_credentials(command: Command) -> Command:
+    """Return a command for a receiver that must not have the sender's credentials."""
+    if command.fields.keys().isdisjoint(CREDENTIALS):
+        return command
+    fields = {name: command.fields[name] for name in command.fields.keys() - CREDENTIALS}
+    return replace(command, fields=fields)
 
 
 def reply(

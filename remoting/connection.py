@@ -39,6 +39,9 @@ CALLS_MAX = 1_000
 _UNREAD_BYTES_PAUSE = 1 << 20
 #: One turn of the event loop: a read has thousands of small requests.
 _TURN_NS = 20_000_000
+#: Lines about connections that were closed, in each minute: strangers choose their number.
+_LINES_MAX = 20
+_LINES_NS = 60_000_000_000
 _LONG_TURN = "a long turn"
 _IN_PROGRESS = "requests in progress"
 _OPAQUE_MAX = 0x7FFFFFFF
@@ -116,6 +119,19 @@ class Shared:
         #: Bytes of unfinished frames of all connections.
         self.unfinished = 0
         self.draining = False
+        self._lines = 0
+        self._lines_since_ns = 0
+
+    def log_closed(self, event: str, peer: str, reason: object) -> None:
+        """Log why a connection was closed, or count the line for a later one."""
+        now_ns = self.steady_ns()
+        if now_ns - self._lines_since_ns >= _LINES_NS:
+            if self._lines > _LINES_MAX:
+                logger.info("remoting.not_logged lines=%d", self._lines - _LINES_MAX)
+            self._lines, self._lines_since_ns = 0, now_ns
+        self._lines += 1
+        if self._lines <= _LINES_MAX:
+            logger.info("remoting.%s peer=%s reason=%s", event, peer, reason)
 
 
 class Connection(asyncio.Protocol):
@@ -182,7 +198,7 @@ class Connection(asyncio.Protocol):
                     return
         except FrameError as error:
             shared.statistics.malformed += 1
-            logger.info("remoting.malformed peer=%s reason=%s", self.peer, error)
+            shared.log_closed("malformed", self.peer, error)
             self._transport.close()
             return
         self.resume(_LONG_TURN)
@@ -269,7 +285,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """End the connection now."""
-        logger.info("remoting.aborted peer=%s reason=%s", self.peer, reason)
+        self._shared.log_closed("aborted", self.peer, reason)
         self._transport.abort()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ enforced, is closed. Their number counts against the connections of the port.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from ..front.shared.handover import Handover
     from ..nodes.node_links import NodeLinks
     from .connection import Shared
-
-logger = logging.getLogger(__name__)
 
 _TLS = b"\x16"
 
@@ -118,7 +115,7 @@ async def _connect(
         shared.statistics.timed_out += 1
     except (OSError, ssl.SSLError) as error:
         shared.statistics.malformed += 1
-        logger.info("remoting.no_handshake reason=%s", error)
+        shared.log_closed("no_handshake", peer, error)
     finally:
         if not taken:
             accepted.close()

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+#: A file of all settings with their comments; more is no change of settings.
+_BYTES_MAX = 64 << 10
+
 _ESCAPE = re.compile(r"\\(.)")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
 
@@ -22,15 +25,19 @@ def loads(body: bytes, entries_max: int) -> dict[str, str]:
     """Return the values of a text, by key. Raises ValueError.
 
     Lines without a key, comments and blank lines are skipped; a line that ends with a backslash
-    goes on in the next one.
+    goes on in the next one. A key that is repeated counts each time.
     """
+    if len(body) > _BYTES_MAX:
+        raise ValueError(f"more than {_BYTES_MAX} bytes of settings in one request")
     found: dict[str, str] = {}
+    entries = 0
     text = body.decode().replace("\r\n", "\n").replace("\\\n", "")
     for line in map(str.strip, text.split("\n")):
         if not line or line[0] in "#!":
             continue
         key, _, value = line.partition("=")
-        if len(found) >= entries_max:
+        entries += 1
+        if entries > entries_max:
             raise ValueError(f"more than {entries_max} settings in one request")
         if key.strip():
             found[key.strip()] = _plain(value.strip())

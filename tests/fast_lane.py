@@ -19,7 +19,10 @@ FOLDERS = (
 )
 
 LEFT_OUT = {
-    "auth": "comparison decision every_path own_clients owners signature through_nodes tls users",
+    "auth": """
+        comparison decision every_path forwarded_credentials own_clients owners signature
+        through_nodes tls users
+    """,
     "broker": """
         absent_things ack admin_forwarded admin_groups admin_offsets admin_topics
         apache_directory both_protocols bounded_admin bounded_requests broadcast classic
@@ -29,7 +32,7 @@ LEFT_OUT = {
         gaps incarnations lite lite_core lite_ends lite_random lite_replicas lite_subscribe
         message_queries meta_log meta_machine metrics_token observed offset_recent
         pop_attempts pop_handover pop_model pop_restart proxy proxy_classic proxy_upstreams
-        pull quotas read_log recall receive registration replicas retention_broker
+        pull quotas read_log recall receive registration request_costs replicas retention_broker
         revive_codec reviver role role_state send_native send_typed server spans sql
         stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks

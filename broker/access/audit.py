@@ -1,11 +1,14 @@
-"""Audit log: one line of JSON for each administrative call: when, who, from where, what, outcome.
+"""Audit log: a line of JSON for each administrative call and each denial: when, who, from where,
+what, outcome.
 
     {"time": "2026-11-23T06:04:28.000Z", "user": "admin", "from": "127.0.0.1:5", "call":
     "DeleteTopic", "target": "orders", "code": 20000, "message": "OK"}
 
-The node that serves a call writes its line, and a node that refuses a call writes one as well. The
-user is empty while authentication is off. `AuditFile` writes to a file (mode 0600, at most 6 files
-of 16 MiB), `audit_topic.py` to a system topic. A line that cannot be written fails no call.
+The node that serves a call writes its line, and a node that refuses a call writes one as well, at
+most 100 for administrative calls and 10 for others a second. With `reads` what tools read has lines
+as well, which are written when the reading begins. The user is empty while authentication is off.
+`AuditFile` writes to a file (mode 0600, at most 6 files of 16 MiB), `audit_topic.py` to a system
+topic. A line that cannot be written fails no call.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...auth.quota import TokenBucket
 from ...auth.signature import AUTHORIZATION, parse_authorization
 from ...proto import paths, v2
 from ...proto.errors import WireError
 from .rights import CHANGES
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...front.service import Method
 
@@ -42,6 +48,22 @@ AUDITED = CHANGES | {
     paths.CHANGE_REPLICATION,
     paths.CHANGE_CONFIG,
 }
+#: What tools read: messages of any topic, settings, users, clients.
+READS = frozenset(
+    (
+        paths.QUERY_MESSAGES,
+        paths.READ_LOG,
+        paths.READ_OFFSETS,
+        paths.LIST_TIMERS,
+        paths.LIST_TRANSACTIONS,
+        paths.GET_CONFIG,
+        paths.LIST_USERS,
+        paths.LIST_CLIENTS,
+        paths.GET_CLIENT_STACK,
+    )
+)
+#: Denials a second: strangers choose their number.
+_DENIED_CHANGES, _DENIED_OTHERS = 100, 10
 _FILE_BYTES, _FILES = 16 << 20, 5
 _TEXT_MAX = 255
 _TARGETS = ("name", "user", "group", "topic", "subject")
@@ -109,25 +131,43 @@ class AuditLog:
     def __init__(
         self,
         writers: Sequence[Callable[[Entry, str], None]],
-        wall_ms: Callable[[], int],
+        clock: Clock,
         *,
         authentication: bool,
+        reads: bool,
+        dropped: Counter[str],
     ) -> None:
-        """Each of `writers` gets the entry and its line."""
+        """Each of `writers` gets the entry and its line. `reads`: with lines for what tools read.
+        `dropped` counts denials above the rate."""
         self._writers = writers
-        self._wall_ms = wall_ms
+        self._clock = clock
         self._authentication = authentication
+        self.reads = reads
+        self._audited = AUDITED | READS if reads else AUDITED
+        self._dropped = dropped
+        now_ns = clock.steady_ns()
+        self._changes = TokenBucket(_DENIED_CHANGES, now_ns)
+        self._others = TokenBucket(_DENIED_OTHERS, now_ns)
 
     def watching(self, method: Method) -> Method:
         """Return the method with a line for each call, if it is administrative."""
-        if method.path not in AUDITED:
+        if method.path not in self._audited:
             return method
         return replace(method, handler=partial(self._serve, method))
 
     def refused(self, path: str, request: Any, ctx: RequestContext, error: WireError) -> None:
         """Write the line of a call that was refused before it was served."""
-        if path in AUDITED:
+        if self.admits_denial(administrative=path in AUDITED):
             self._write(path, request, ctx, error.code, error.message)
+
+    def admits_denial(self, *, administrative: bool) -> bool:
+        """Return whether the line of a denial may be written now; count it if not."""
+        bucket = self._changes if administrative else self._others
+        if not bucket.admits(self._clock.steady_ns()):
+            self._dropped["rate"] += 1
+            return False
+        bucket.take(1)
+        return True
 
     def _serve(self, method: Method, request: Any, ctx: RequestContext) -> Any:
         try:
@@ -137,6 +177,9 @@ class AuditLog:
             raise
         if isinstance(answer, Awaitable):
             return self._outcome(method.path, request, ctx, answer)
+        if hasattr(answer, "__aiter__"):
+            self._write(method.path, request, ctx, v2.OK, "begun")
+            return answer
         self._write(method.path, request, ctx, answer.code, answer.message)
         return answer
 
@@ -160,7 +203,7 @@ class AuditLog:
 
     def note(self, call: AuditedCall, code: int, message: str) -> None:
         """Write the line of a call with its outcome."""
-        now = datetime.fromtimestamp(self._wall_ms() / 1_000, UTC)
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1_000, UTC)
         entry: Entry = {
             "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "user": call.user[:_TEXT_MAX] if self._authentication else "",
@@ -177,7 +220,7 @@ class AuditLog:
     def _write(self, path: str, request: Any, ctx: RequestContext, code: int, message: str) -> None:
         if not getattr(request, "dry_run", False):
             name = path.rpartition("/")[2]
-            call = AuditedCall(self._user(ctx), ctx.peer, name, _target(request))
+            call = AuditedCall(self._user(ctx), ctx.peer, name, target_of(request))
             self.note(call, code, message)
 
     def _user(self, ctx: RequestContext) -> str:
@@ -191,7 +234,11 @@ class AuditLog:
             return ""
 
 
-def _target(request: Any) -> str:
+def target_of(request: Any) -> str:
     """Return the name of the topic, group or user that a request changes."""
+    messages = getattr(request, "messages", None)
+    if messages and not isinstance(messages, int):  # a send; a quota has their number
+        request = messages[0]
     values = (getattr(request, name, "") for name in _TARGETS)
-    return next((str(value)[:_TEXT_MAX] for value in values if value), "")
+    texts = (str(getattr(value, "name", value)) for value in values)
+    return next((text[:_TEXT_MAX] for text in texts if text), "")

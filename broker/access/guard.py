@@ -23,8 +23,9 @@ from ...auth.signature import (
     AUTHORIZATION,
     DATE_TIME,
     is_signed,
+    made_ms,
     parse_authorization,
-    signed_ms,
+    sign,
     unauthorized,
 )
 from ...front.service import Kind
@@ -56,12 +57,14 @@ _RECENT_MAX = 1_024
 # Longer ones are computed each time: a client must not choose the size of the tables.
 _HEADERS_KEPT_MAX = 512
 _NAME_KEPT_MAX = 255
+_DATE_TIME_SHOWN = 64
 
 #: A request without needs is refused: it must not be allowed because it was not understood.
 NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_NO_SECRET = bytes(32)
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
 _NOT_SUPER = "only users of type Super have it."
@@ -69,10 +72,11 @@ _ONE_ACTION = {int(action): action for action in Action}
 
 
 class _Known(Struct):
-    """A user whose secret is decrypted, and its decisions so far."""
+    """A user whose secrets are decrypted, and its decisions so far."""
 
     user: User
-    secret: bytes
+    #: The present one, and the former one while it is accepted.
+    secrets: tuple[bytes, ...]
     is_super: bool
     depends_on_source: bool
     #: By need (and source address): "" if allowed, else the reason.
@@ -97,25 +101,33 @@ class Guard:
         cluster: str,
         authorize: bool,
         clock_skew_ms: int,
+        local_times: bool = True,
         refused: Counter[str],
         audit: AuditLog | None = None,
         clients: ClientRegistry | None = None,
         steady_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
-        checked, except for the methods that need a user of type Super. `refused` counts refusals by
-        reason. A call with the id of a client in `clients` that is another user's is refused."""
+        checked, except for the methods that need a user of type Super. A signature is accepted for
+        `clock_skew_ms` before and after its time (0: always), in any time zone with `local_times`;
+        `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of
+        a client in `clients` that is another user's is refused."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
         self._cluster = cluster
         self._authorize = authorize
         self._clock_skew_ms = clock_skew_ms
+        self._local_times = local_times
+        #: When signatures with a date and time were made: clients sign once a second.
+        self._made_ms: dict[str, int] = {}
         self._refused = refused
         self._audit = audit
         self._clients = clients
         self._steady_ns = steady_ns
         self._users_version = -1
+        #: When the first of the known former secrets is accepted no longer; 0: there is none.
+        self._expires_ms = 0
         #: By identity of a call's metadata: the native door reuses them for equal headers.
         self._recent: dict[int, tuple[object, _Known]] = {}
         self._known: dict[str, _Known] = {}
@@ -130,6 +142,8 @@ class Guard:
     def check(self, path: str, request: Any, ctx: RequestContext) -> None:
         """Authenticate a call and check the rights that it needs. Raises WireError."""
         # One call for each send: everything is looked up here, and computed elsewhere.
+        if self._expires_ms:
+            self._refresh()
         metadata = ctx.metadata
         recent = self._recent.get(id(metadata))
         if (
@@ -142,7 +156,8 @@ class Guard:
             return
         else:
             known = self._identify(ctx)
-        if self._clock_skew_ms and not ctx.forwarded:
+        # Nodes open the streams of their clients again, after a failover, with old signatures.
+        if self._clock_skew_ms and not (ctx.forwarded and path == paths.TELEMETRY):
             self._check_clock(ctx)
         if self._clients is not None:
             self._check_owner(known, ctx)
@@ -169,8 +184,7 @@ class Guard:
     def allows(self, user: str, needs: Needs, peer: str) -> bool:
         """Return whether a client of `user` at the address `peer` may get now what has these
         needs; False if there is no such user any more, or it is disabled."""
-        if self._tables.users_version != self._users_version:
-            self._forget()
+        self._refresh()
         try:
             known = self._known.get(user) or self._open(user)
             _check_enabled(known)
@@ -202,12 +216,11 @@ class Guard:
         the request, which may be large, and is called only for a signed one. From now on `ctx`
         belongs to the user.
         """
-        if self._tables.users_version != self._users_version:
-            self._forget()
+        self._refresh()
         try:
             known = self._known.get(name) or self._open(name)
             self.computed += 1
-            if not is_signed(known.secret):
+            if not any(map(is_signed, known.secrets)):
                 raise unauthorized(_WRONG_SIGNATURE)
             _check_enabled(known)
         except WireError:
@@ -227,8 +240,7 @@ class Guard:
 
     def _identify(self, ctx: RequestContext) -> _Known:
         """Return the user that signed the call. Raises WireError."""
-        if self._tables.users_version != self._users_version:
-            self._forget()
+        self._refresh()
         header = date_time = ""
         for name, value in ctx.metadata:
             if name == AUTHORIZATION:
@@ -247,9 +259,16 @@ class Guard:
         self._recent[id(ctx.metadata)] = ctx.metadata, known
         return known
 
+    def _refresh(self) -> None:
+        """Forget what is known if a user has changed or a former secret is accepted no longer."""
+        expired = self._expires_ms and self._wall_ms() >= self._expires_ms
+        if expired or self._tables.users_version != self._users_version:
+            self._forget()
+
     def _forget(self) -> None:
-        """Drop everything that depends on users: one of them has changed."""
+        """Drop everything that depends on users."""
         self._users_version = self._tables.users_version
+        self._expires_ms = 0
         self._known.clear()
         self._signatures.clear()
         self._recent.clear()
@@ -263,7 +282,7 @@ class Guard:
         credential = parse_authorization(header)
         known = self._known.get(credential.user) or self._open(credential.user)
         self.computed += 1
-        if not is_signed(credential, known.secret, date_time):
+        if not any(is_signed(credential, secret, date_time) for secret in known.secrets):
             raise unauthorized(_WRONG_SIGNATURE)
         _check_enabled(known)
         if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
@@ -275,25 +294,44 @@ class Guard:
     def _open(self, name: str) -> _Known:
         user = self._tables.users.get(name)
         if user is None:
+            # Takes as long as a wrong signature of a user.
+            sign(_NO_SECRET, _NO_SECRET.hex())
             raise unauthorized(_WRONG_SIGNATURE)
+        former = user.former if self._wall_ms() < user.former_until_ms else b""
         try:
-            secret = self._keys.key.open(name, user.secret)
+            found = (user.secret, former) if former else (user.secret,)
+            secrets = tuple(self._keys.key.open(name, sealed) for sealed in found)
         except SealError as error:
             logger.error("auth.secret_unreadable user=%s error=%s", name, error)
-            raise unauthorized(str(error)) from None
+            # The reason would tell a stranger that the user exists.
+            raise unauthorized(_WRONG_SIGNATURE) from None
         by_source = any(policy.sources for policy in user.policies)
-        known = self._known[name] = _Known(user, secret, user.is_super, by_source)
+        known = self._known[name] = _Known(user, secrets, user.is_super, by_source)
+        if former:
+            until_ms = user.former_until_ms
+            self._expires_ms = min(self._expires_ms or until_ms, until_ms)
         return known
 
     def _check_clock(self, ctx: RequestContext) -> None:
-        date_time = next((value for name, value in ctx.metadata if name == DATE_TIME), "")
-        at_ms = signed_ms(date_time)
-        if at_ms is None or abs(self._wall_ms() - at_ms) > self._clock_skew_ms:
+        """Raise WireError if the signature is not of the present."""
+        now_ms, date_time = self._wall_ms(), ""
+        for name, value in ctx.metadata:
+            if name == DATE_TIME:
+                date_time = value
+        known_ms = self._made_ms.get(date_time)
+        if known_ms is not None and abs(now_ms - known_ms) <= self._clock_skew_ms:
+            return
+        at_ms = made_ms(date_time, now_ms, local=self._local_times)
+        if at_ms is None or abs(now_ms - at_ms) > self._clock_skew_ms:
             self._refused["clock"] += 1
+            zone = ", or its time zone." if self._local_times else ", and its time zone to UTC."
             raise unauthorized(
-                f"x-mq-date-time {date_time!r} differs from the server's clock by more than "
-                f"{self._clock_skew_ms} ms: set the client's clock, and its time zone to UTC."
+                f"x-mq-date-time {date_time[:_DATE_TIME_SHOWN]!r} differs from the server's clock "
+                f"by more than {self._clock_skew_ms} ms: set the client's clock{zone}"
             )
+        if len(self._made_ms) >= _RECENT_MAX:
+            self._made_ms.clear()
+        self._made_ms[date_time] = at_ms
 
     def _check_owner(self, known: _Known, ctx: RequestContext) -> None:
         """Raise WireError if the client id belongs to another user, while that client is alive."""
@@ -362,19 +400,23 @@ class Guard:
 
         The access point calls it for every call before anything else, and again while it holds one.
         """
-        check, audit = self.check, self._audit
+        check = self.check if self._audit is None else self.check_first
 
         def checked(path: str, request: Any, ctx: RequestContext) -> str | None:
             if request is not None:  # a stream: its messages are checked
-                try:
-                    check(path, request, ctx)
-                except WireError as error:
-                    if audit is not None:
-                        audit.refused(path, request, ctx, error)
-                    raise
+                check(path, request, ctx)
             return locate(path, request, ctx)
 
         return checked
+
+    def check_first(self, path: str, request: Any, ctx: RequestContext) -> None:
+        """Check a call, and write the line of a denial. Raises WireError."""
+        try:
+            self.check(path, request, ctx)
+        except WireError as error:
+            if self._audit is not None:
+                self._audit.refused(path, request, ctx, error)
+            raise
 
     def recheck_streams(self) -> Iterator[None]:
         """End the streams whose users have lost the rights on what they name, one a step."""
@@ -426,7 +468,7 @@ class _CheckedSession:
     def receive(self, message: Any) -> Future[Any] | None:
         """Check and process one message. Raises WireError, which ends the stream."""
         if self._session is None:
-            self._guard.check(self._method.path, message, self._ctx)
+            self._guard.check_first(self._method.path, message, self._ctx)
             self._session = self._method.handler(self._ctx, self._outbound)
             self._user = self._guard.user_of(self._ctx)
             self._guard.opened(self)

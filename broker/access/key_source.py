@@ -1,6 +1,7 @@
 """Key source: the key that encrypts users' secrets, from a file, the cluster token or a new file.
 
-The key is derived on first use (about 50 ms), so a broker without users never pays for it.
+The key is read on first use, and derived for each salt (about 50 ms), so a broker without users
+never pays for it.
 """
 
 from __future__ import annotations

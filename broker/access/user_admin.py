@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ...auth.decision import decide
 from ...auth.model import (
+    OVERLAP_MAX_MS,
     POLICIES_MAX,
     SOURCES_MAX,
     Action,
@@ -30,7 +31,7 @@ from ...proto.errors import WireError
 from ..metadata.codec import policy_message, policy_of, user_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
@@ -57,8 +58,11 @@ class UserAdmin:
         changes: MetadataChanges,
         keys: KeySource,
         first_user: tuple[str, str] | None,
+        machine_ms: Callable[[], int],
     ) -> None:
-        """`first_user` is the name and secret key of `initAuthenticationUser`."""
+        """`first_user` is the name and secret key of `initAuthenticationUser`; `machine_ms`
+        returns the time, which tests do not move."""
+        self._machine_ms = machine_ms
         self._metadata = metadata
         self._meta_log = meta_log
         self._changes = changes
@@ -72,7 +76,8 @@ class UserAdmin:
         if self._first_user is None or self._first_user[0] in self._metadata.users:
             return
         name, secret = self._first_user
-        self._meta_log.write_user(User(name, self._keys.key.seal(name, secret), is_super=True))
+        sealed = self._keys.key.seal(name, secret, self._sealed())
+        self._meta_log.write_user(User(name, sealed, is_super=True))
 
     def follow(self) -> None:
         """Do nothing: the leader writes."""
@@ -94,7 +99,7 @@ class UserAdmin:
         user = known or User(request.name, b"")
         if request.secret:
             _checked(check_secret, request.secret)
-            user = replace(user, secret=self._seal(request.name, request.secret))
+            user = self._rotated(user, request)
         if request.HasField("is_super"):
             user = replace(user, is_super=request.is_super)
         if request.HasField("enabled"):
@@ -195,9 +200,27 @@ class UserAdmin:
             raise _unknown(name)
         return user
 
+    def _rotated(self, user: User, request: v1.PutUserRequest) -> User:
+        """Return the user with another secret key, and the former one while both are valid."""
+        overlap_ms = request.overlap_ms
+        if not 0 <= overlap_ms <= OVERLAP_MAX_MS:
+            raise WireError(v2.BAD_REQUEST, f"an overlap has 0 to {OVERLAP_MAX_MS} ms")
+        if overlap_ms and not user.secret:
+            raise WireError(v2.BAD_REQUEST, "a new user has no former secret key")
+        return replace(
+            user,
+            secret=self._seal(request.name, request.secret),
+            former=user.secret if overlap_ms else b"",
+            former_until_ms=self._machine_ms() + overlap_ms if overlap_ms else 0,
+        )
+
+    def _sealed(self) -> Iterator[bytes]:
+        """Return the sealed secrets of all users."""
+        return (user.secret for user in self._metadata.users.values())
+
     def _seal(self, name: str, secret: str) -> bytes:
         try:
-            return self._keys.key.seal(name, secret)
+            return self._keys.key.seal(name, secret, self._sealed())
         except (ValueError, OSError) as error:
             raise WireError(
                 v2.INTERNAL_SERVER_ERROR, f"the secret key cannot be encrypted: {error}"

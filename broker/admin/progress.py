@@ -99,11 +99,11 @@ class ConsumerProgress:
             and (groups is None or known.name in groups)
             and (parent := bound_topic(known))
         ]
-        for queue in self._store.lmqs() if wildcard else ():
+        for queue in self._store.queue_table.lmqs() if wildcard else ():
             lite = parse_queue(queue)
             for group, parent, since in wildcard:
                 if lite is not None and lite[0] == parent and (queue, group) not in self._offsets:
-                    start = self._store.offset_by_position(queue, 0, since)
+                    start = self._store.reader.offset_by_position(queue, 0, since)
                     yield group, self.queue_row(queue, group, 0, start)
 
     async def group_queues(

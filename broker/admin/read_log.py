@@ -3,8 +3,9 @@ offsets, for readers that decode or copy them.
 
 Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable
 limit (`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has
-deleted is ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. At most one answer
-of `max_bytes` is prepared ahead of the client, and other calls run between two answers.
+deleted is ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. The records of the
+metadata log, which have the sealed secrets of users, have zeros in place of their bodies. At most
+one answer of `max_bytes` is prepared ahead of the client, and other calls run between two answers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from zlib import crc32
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ...store.format.errors import OffsetOutOfRangeError
+from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
+from ...store.format.record import decode, without_body
 from ...store.format.record_layout import (
     BLANK,
     BLANK_BYTES,
@@ -24,6 +26,7 @@ from ...store.format.record_layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
+from ..metadata.log import META_TOPIC
 from ..slices import Slices
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ _FRAME_BYTES_MAX: Final = 4 << 20
 _QUEUES_MAX: Final = 50_000
 #: Offsets in one answer of ReadOffsets: about 300 KB, and 10 ms to encode.
 _OFFSETS_MAX: Final = 4_000
+_META: Final = META_TOPIC.encode()
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
@@ -184,7 +188,12 @@ class LogReads:
                     data, whole = store.record_at(offset), length
         except OffsetOutOfRangeError as error:
             raise _taken(offset, error.first) from None
-        return data[:whole] if whole < len(data) else data, offset + whole
+        data = data[:whole] if whole < len(data) else data
+        try:
+            return _without_secrets(data), offset + whole
+        except RecordFormatError as error:
+            text = f"the log is damaged between {offset} and {offset + whole}: {error}"
+            raise WireError(v2.INTERNAL_SERVER_ERROR, text) from None
 
     def _answer(self, offset: int, frames: bytes, following: int) -> v1.LogFrames:
         return v1.LogFrames(
@@ -213,6 +222,26 @@ class LogReads:
             max_offset=store.max_offset(topic, queue_id),
             offset=offset,
         )
+
+
+def _without_secrets(frames: bytes) -> bytes:
+    """Return whole records without the contents of those of the metadata log.
+
+    Raises RecordFormatError for one that cannot be read.
+    """
+    if _META not in frames:
+        return frames
+    parts: list[bytes] = []
+    start = at = 0
+    while at < len(frames):
+        size, _ = BLANK.unpack_from(frames, at)
+        if frames.find(_META, at, at + size) >= 0:
+            record = frames[at : at + size]
+            if decode(record, check_crc=False).topic == META_TOPIC:
+                parts += frames[start:at], without_body(record)
+                start = at + size
+        at += size
+    return b"".join((*parts, frames[start:]))
 
 
 def _whole_end(data: bytes, stop: int) -> int:

@@ -20,7 +20,7 @@ from ...auth.signature import sign_command
 from ...front.context import RequestContext
 from ...proto.errors import WireError
 from ...remoting.codes import Reply
-from ...remoting.command import ACCESS_KEY, SIGNATURE
+from ...remoting.command import ACCESS_KEY, SIGNATURE, without_credentials
 from ...remoting.connection import RemotingError
 from ..access.guard import NAMES_NOTHING
 from ..access.rights import SUPER
@@ -58,6 +58,8 @@ class ClassicAccess:
 
         def handle(command: Command, peer: Connection) -> Any:
             self._check(command, peer)
+            if not self._passes_on(command):  # the leader checks the signature again
+                command.fields = without_credentials(command).fields
             return handler(command, peer)
 
         return handle

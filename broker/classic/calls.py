@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...auth.model import GROUP, TOPIC, Action
 from ...remoting.bare_json import QueueKey, dumps
 from ...remoting.codes import Reply, Request
-from ...remoting.command import CREDENTIALS, Command
+from ...remoting.command import Command, without_credentials
 from ...remoting.connection import Connection, Handler, PeerGoneError, RemotingError
 from ...remoting.headers import ConsumerOfGroup
 from ...store.format.message_id import OffsetId
@@ -118,18 +118,16 @@ class ClientCalls:
 async def call(peer: Connection, command: Command, limit_s: float | None = None) -> Command:
     """Send a request to a client and return its response. Raises RemotingError.
 
-    A request of another client loses its credentials: its signature covers only values, so the
-    receiver could sign other requests with it.
+    Neither side gets credentials of the other.
     """
-    fields = {name: command.fields[name] for name in command.fields.keys() - CREDENTIALS}
-    command = replace(command, fields=fields)
     limit_s = CALL_S if limit_s is None else limit_s
     try:
-        answer = await asyncio.wait_for(peer.call(command), limit_s)
+        answer = await asyncio.wait_for(peer.call(without_credentials(command)), limit_s)
     except TimeoutError:
         raise RemotingError(
             Reply.CONSUME_MSG_TIMEOUT, f"the client did not answer within {limit_s:g} s"
         ) from None
     except PeerGoneError:
         raise RemotingError(Reply.SYSTEM_ERROR, "the client has left") from None
-    return Command(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
+    fields = dict(without_credentials(answer).fields)
+    return Command(answer.code, fields, answer.body, remark=answer.remark)

@@ -123,20 +123,30 @@ def retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
 
 
 def user_message(user: User, *, with_secret: bool) -> v1.UserConfig:
-    """Encode a user; answers to clients are without the secret."""
+    """Encode a user; answers to clients are without the secrets."""
     return v1.UserConfig(
         name=user.name,
         secret=user.secret if with_secret else b"",
         is_super=user.is_super,
         disabled=not user.enabled,
         policies=map(policy_message, user.policies),
+        former_secret=user.former if with_secret else b"",
+        former_until_ms=user.former_until_ms,
     )
 
 
 def user_of(message: v1.UserConfig) -> User:
     """Decode a user."""
     policies = tuple(map(policy_of, message.policies))
-    return User(message.name, message.secret, message.is_super, not message.disabled, policies)
+    return User(
+        message.name,
+        message.secret,
+        message.is_super,
+        not message.disabled,
+        policies,
+        message.former_secret,
+        message.former_until_ms,
+    )
 
 
 def policy_message(policy: Policy) -> v1.AclPolicy:

@@ -240,7 +240,7 @@ class Metrics:
             ),
             self._counter(
                 "cometmq_audit_dropped",
-                "Entries missing in the audit topic: above the rate, or refused by the log.",
+                "Lines missing in the audit log or topic: above the rate, or refused by the log.",
                 [((why,), number) for why, number in sorted(counters.audit_dropped.items())],
                 ("reason",),
             ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...nodes.addresses import check_host, host_port
+from ...nodes.cluster_token import check_cluster_token
 from ..config import split_addresses
 
 _MAX_PORT = 65_535
@@ -80,6 +81,7 @@ class ProxyConfig:
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid value."""
         check_host("bindAddress", self.bind_address)
+        check_cluster_token(self.cluster_token)
         for key, port in (
             ("grpcServerPort", self.grpc_server_port),
             ("metricsPromExporterPort", self.metrics_prom_exporter_port),

@@ -15,6 +15,7 @@ from ..certificates.dev_ca import dev_ca
 from ..links import connect
 from ..options import endpoint_option, output_option
 from ..output import show_document
+from .secret_options import secret_options
 from .user import put
 
 _TRIES, _PAUSE_S = 20, 0.2
@@ -30,7 +31,7 @@ auth.add_command(dev_ca)
 
 @auth.command()
 @click.option("--name", default="admin", show_default=True, help="Name of the user.")
-@click.option("--secret", default="", help="Secret key [default: generated and printed].")
+@secret_options
 @click.option(
     "--write",
     "file",

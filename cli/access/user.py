@@ -18,6 +18,8 @@ from ..cluster.broker_groups import (
 )
 from ..options import endpoint_option, output_option
 from ..output import show_fields, show_rows
+from ..times import duration, time_text
+from .secret_options import secret_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SECRET_BYTES = 24
@@ -35,7 +37,7 @@ def user() -> None:
 
 @user.command()
 @click.argument("name")
-@click.option("--secret", default="", help="Secret key [default: generated and printed].")
+@secret_options
 @click.option("--super", "is_super", is_flag=True, help="Allow every action.")
 @broker_option
 @endpoint_option
@@ -52,17 +54,24 @@ def create(*, name: str, secret: str, is_super: bool, endpoint: str, output: str
 
 @user.command()
 @click.argument("name")
-@click.option("--secret", default="", help="New secret key [default: generated and printed].")
+@secret_options
+@click.option(
+    "--overlap",
+    type=duration("s", most="31d"),
+    default="0s",
+    help="Accept the former secret key for this time as well, for example 2h or 7d [default: no].",
+)
 @broker_option
 @endpoint_option
 @output_option
-def rotate(*, name: str, secret: str, endpoint: str, output: str) -> None:
-    """Give user NAME another secret key; the former one is invalid at once.
+def rotate(*, name: str, secret: str, overlap: int, endpoint: str, output: str) -> None:
+    """Give user NAME another secret key; the former one is invalid at once, or after --overlap.
 
     \b
-    cometmq user rotate orders-service
+    cometmq user rotate orders-service --overlap 24h
     """
-    put(v1.PutUserRequest(name=name, secret=secret, must_exist=True), endpoint, output)
+    request = v1.PutUserRequest(name=name, secret=secret, must_exist=True, overlap_ms=overlap)
+    put(request, endpoint, output)
 
 
 @user.command()
@@ -201,4 +210,6 @@ def _show(outcomes: Sequence[Outcome[v1.UserResponse]], output: str, verb: str) 
 def _sentence(answer: v1.UserResponse, verb: str) -> str:
     kind = "Super" if answer.user.is_super else "Normal"
     state = ", disabled" if answer.user.disabled else ""
-    return f"{verb} user {answer.user.name} ({kind}{state})."
+    until_ms = answer.user.former_until_ms
+    former = f" The former secret key is accepted until {time_text(until_ms)}." if until_ms else ""
+    return f"{verb} user {answer.user.name} ({kind}{state}).{former}"

@@ -262,6 +262,18 @@ def encode_record(record: Record) -> bytes:
     return head + data[AT[BODY_CRC] : at] + b"\x00" + data[at:]
 
 
+def without_body(data: bytes) -> bytes:
+    """Return a whole record with zeros in place of its body, and the checksums of that.
+
+    The body may be damaged. Raises RecordFormatError.
+    """
+    record = decode(data, check_crc=False)
+    blank = encode_record(replace(record, body=bytes(len(record.body))))
+    if property_crc_ok(data):
+        return blank[: -CRC_DIGITS - 1] + _digits(blank) + b"\x02"
+    return blank
+
+
 def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
     """Decode the record at the start of `data`, which may be longer.
 

@@ -6,13 +6,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from cometmq.auth.signature import authorization
+from cometmq.broker.access.audit import target_of
 from cometmq.broker.access.audit_topic import AUDIT_TOPIC, AuditTopic
 from cometmq.proto import paths, v1, v2
+from cometmq.remoting.codes import Reply, Request
+from cometmq.remoting.command import Command
+from cometmq.tests.broker.classic_wire import message, port_of
 from cometmq.tests.broker.live import Live, create_topic, running, settings
-from cometmq.tests.harness.wire import Wire
+from cometmq.tests.broker.test_classic_access import signed as classic_signed
+from cometmq.tests.fuzz.costly import REQUESTS
+from cometmq.tests.harness.wire import Wire, normal_message
+from cometmq.tests.remoting.client import RemotingClient
 
 TIME = "20261123T060428Z"
+PULL = {
+    **{"queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4", "subVersion": "0"},
+    **{"commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*"},
+}
 
 
 def signed(live: Live, user: str, secret: str) -> Wire:
@@ -104,6 +117,7 @@ async def test_the_audit_topic_holds_each_line_for_tools_with_cluster_rights(
                 ("admin", "PutUser", "worker", v2.OK),
                 ("admin", "PutPolicy", "worker", v2.OK),
                 ("worker", "CreateTopic", "more", v2.UNAUTHORIZED),
+                ("worker", "QueryMessages", AUDIT_TOPIC, v2.UNAUTHORIZED),
             ]
             assert bodies(await entries(wire, "orders")) == found[:1]
 
@@ -121,6 +135,80 @@ async def test_a_flood_of_refused_calls_adds_a_bounded_number_of_entries(tmp_pat
         async with signed(live, "admin", "admin-secret") as wire:
             assert (await create_topic(wire, "orders")).code == v2.OK
             assert bodies(await entries(wire))[-1]["target"] == "orders"
+
+
+async def test_denials_of_all_calls_have_lines_in_both_protocols(tmp_path: Path) -> None:
+    file = tmp_path / "log" / "audit.log"
+    chosen = secured(tmp_path, audit_log_file=str(file), remoting_listen_port=-1)
+    async with running(chosen) as live:
+        async with signed(live, "admin", "admin-secret") as wire:
+            user = v1.PutUserRequest(name="worker", secret="worker-secret")
+            await wire.call(paths.PUT_USER, user, v1.UserResponse)
+        async with signed(live, "worker", "worker-secret") as wire:
+            assert (await wire.send([normal_message("orders", "ID", b"x")])).status.code
+            settings = v2.Settings(publishing=v2.Publishing(topics=[v2.Resource(name="orders")]))
+            stream = wire.channel.stream_stream(paths.TELEMETRY)(metadata=wire.metadata)
+            await stream.write(v2.TelemetryCommand(settings=settings).SerializeToString())
+            await stream.read()
+            stream.cancel()
+        async with RemotingClient(port_of(live)) as client:
+            for command in (
+                message(b="orders"),
+                Command(Request.PULL_MESSAGE, {**PULL, "topic": "orders", "consumerGroup": "g"}),
+                Command(Request.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g", "clientId": "c"}),
+            ):
+                answer = await client.post(classic_signed(command, "worker", "worker-secret"))
+                assert answer.code == Reply.NO_PERMISSION
+            direct = Command(
+                Request.CONSUME_MESSAGE_DIRECTLY,
+                {"consumerGroup": "g", "clientId": "c", "msgId": "m"},
+            )
+            await client.post(classic_signed(direct, "admin", "admin-secret"))
+            await client.post(message())  # not signed
+    rows = [(row["user"], row["call"], row["target"], row["code"]) for row in lines(file)][1:]
+    assert rows == [
+        ("worker", "SendMessage", "orders", v2.UNAUTHORIZED),
+        ("worker", "Telemetry", "", v2.UNAUTHORIZED),
+        ("worker", "SEND_MESSAGE_V2", "orders", Reply.NO_PERMISSION),
+        ("worker", "PULL_MESSAGE", "orders", Reply.NO_PERMISSION),
+        ("worker", "CONSUME_MESSAGE_DIRECTLY", "g", Reply.NO_PERMISSION),
+        ("admin", "CONSUME_MESSAGE_DIRECTLY", "g", Reply.SYSTEM_ERROR),
+        ("", "SEND_MESSAGE_V2", "orders", Reply.NO_PERMISSION),
+    ]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_what_tools_read_has_lines_if_that_is_chosen(tmp_path: Path, reads: bool) -> None:
+    file = tmp_path / "log" / "audit.log"
+    chosen = secured(tmp_path, audit_log_file=str(file), remoting_listen_port=-1, audit_reads=reads)
+    async with running(chosen) as live:
+        async with signed(live, "admin", "admin-secret") as wire:
+            await wire.call(paths.LIST_USERS, v1.ListUsersRequest(), v1.ListUsersResponse)
+            call = wire.channel.unary_stream(paths.READ_LOG)
+            asked = v1.ReadLogRequest().SerializeToString()
+            assert [each async for each in call(asked, metadata=wire.metadata, timeout=20)]
+        async with RemotingClient(port_of(live)) as client:
+            view = Command(Request.VIEW_MESSAGE_BY_ID, {"offset": "0"})
+            await client.post(classic_signed(view, "admin", "admin-secret"))
+    rows = [(row["user"], row["call"], row["target"]) for row in lines(file)]
+    expected = [("ListUsers", ""), ("ReadLog", ""), ("VIEW_MESSAGE_BY_ID", "0")]
+    assert rows == [("admin", *each) for each in expected if reads]
+
+
+@pytest.mark.parametrize("path", sorted(REQUESTS))
+def test_each_request_has_a_target_that_is_text(path: str) -> None:
+    request = REQUESTS[path]()
+    assert target_of(request) == ""
+    for field in request.DESCRIPTOR.fields:
+        if field.type == field.TYPE_STRING and not field.is_repeated:
+            setattr(request, field.name, "orders")
+        elif field.name in ("topic", "group"):
+            getattr(request, field.name).name = "orders"
+        elif field.name == "messages" and field.is_repeated:
+            request.messages.add()
+        elif field.name == "messages":
+            request.messages = 5
+    assert target_of(request) in ("", "orders")
 
 
 def test_a_follower_appends_nothing() -> None:

@@ -76,7 +76,7 @@ async def test_every_path_of_a_broker_is_refused(tmp_path: Path, door: str) -> N
         authorization_enabled=True,
         init_authentication_user=FIRST,
     )
-    ha = replace(chosen.ha, cluster_token="the-token")
+    ha = replace(chosen.ha, cluster_token="the-token-of-the-tests")
     server = BrokerServer(chosen.broker, chosen.store, ha, DoorConfig(front_door=door))
     bound = await server.start()
     try:
@@ -99,7 +99,9 @@ async def test_every_path_of_a_broker_is_refused(tmp_path: Path, door: str) -> N
 
 async def test_every_path_of_a_proxy_is_refused(tmp_path: Path) -> None:
     """The proxy is a node of the cluster, but a stranger's request stays one of a stranger."""
-    config = NameserverConfig(bind_address="127.0.0.1", listen_port=0, cluster_token="the-token")
+    config = NameserverConfig(
+        bind_address="127.0.0.1", listen_port=0, cluster_token="the-token-of-the-tests"
+    )
     namesrv = NameserverServer(config)
     address = await namesrv.start()
     chosen = settings(
@@ -109,7 +111,7 @@ async def test_every_path_of_a_proxy_is_refused(tmp_path: Path) -> None:
         init_authentication_user=FIRST,
         namesrv_addr=address,
     )
-    ha = replace(chosen.ha, cluster_token="the-token")
+    ha = replace(chosen.ha, cluster_token="the-token-of-the-tests")
     broker = BrokerServer(chosen.broker, chosen.store, ha, DoorConfig(front_door="grpcio"))
     await broker.start()
     proxy_config = ProxyConfig(
@@ -117,7 +119,7 @@ async def test_every_path_of_a_proxy_is_refused(tmp_path: Path) -> None:
         grpc_server_port=0,
         metrics_prom_exporter_port=0,
         namesrv_addr=address,
-        cluster_token="the-token",
+        cluster_token="the-token-of-the-tests",
         authentication_enabled=True,
     )
     proxy = ProxyServer(proxy_config, DoorConfig(front_door="grpcio"))
@@ -169,7 +171,7 @@ async def test_every_path_of_a_nameserver_is_refused(tmp_path: Path) -> None:
     config = NameserverConfig(
         bind_address="127.0.0.1",
         listen_port=0,
-        cluster_token="the-token",
+        cluster_token="the-token-of-the-tests",
         controller=True,
         authentication_enabled=True,
         namesrv_data_dir=str(tmp_path),

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, parse_source
+from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
+from cometmq.broker.config import BrokerConfig
 from cometmq.broker.metadata.tables import Metadata
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
@@ -28,7 +30,7 @@ KEYS = KeySource("", "token", Path("unused"))
 class World:
     """A guard with users."""
 
-    def __init__(self, *, authorize: bool = True, clock_skew_ms: int = 0) -> None:
+    def __init__(self, *, authorize: bool = True, **clock: Any) -> None:
         self.now_ms = TIME_MS
         self.refused: Counter[str] = Counter()
         self.metadata = Metadata(True, 10, 10, Clock().steady_ns)
@@ -38,7 +40,7 @@ class World:
             wall_ms=lambda: self.now_ms,
             cluster="DefaultCluster",
             authorize=authorize,
-            clock_skew_ms=clock_skew_ms,
+            **{"clock_skew_ms": 0, **clock},
             refused=self.refused,
         )
 
@@ -177,8 +179,77 @@ def test_an_old_signature_is_refused_with_a_limit_but_not_in_an_open_stream() ->
     world.now_ms += 60_001
     assert "differs from the server's clock" in world.send(signed("orders"))
     assert "differs" in world.send(signed("orders", time="no time"))
-    assert world.send(signed("orders", forwarded=True)) == "", "the first node has checked it"
+    assert "differs" in world.send(signed("orders", forwarded=True)), "a proxy checks no clock"
+    reopened = v2.TelemetryCommand()
+    assert world.call(signed("orders", forwarded=True), paths.TELEMETRY, reopened) == ""
     world.guard.check_message(paths.TELEMETRY, v2.TelemetryCommand(), signed("orders"))
+
+
+def test_a_local_time_is_of_the_present_in_one_of_the_time_zones() -> None:
+    world = World(clock_skew_ms=60_000)
+    world.user("orders", ("Topic:*", "Pub", True))
+    same = signed("orders")
+    for hours in (0, 8, -5, 5.5, 5.75, 14):  # the clocks of Beijing, Lima, Delhi, ...
+        world.now_ms = TIME_MS - int(hours * 3_600_000)
+        assert world.send(signed("orders")) == ""
+    assert world.send(same) == ""
+    world.now_ms = TIME_MS + 27 * 3_600_000
+    assert "differs" in world.send(signed("orders")), "no zone is so far behind"
+    assert "differs" in world.send(same), "also where it was accepted before"
+    exact = signed("orders", time="2026-11-23T06:04:28.123+00:00")
+    world.now_ms = TIME_MS + 3_600_000
+    assert "differs" in world.send(exact), "it names its zone"
+
+
+def test_two_secret_keys_are_valid_while_they_overlap_and_no_longer() -> None:
+    world = World()
+    sealed = [KEYS.key.seal("u", secret) for secret in ("present-key", "former-key")]
+    everything = Policy(ResourcePattern.parse("Topic:*"), parse_actions("Pub"), True)
+    until_ms = world.now_ms + 60_000
+    world.metadata.put_user(
+        User("u", sealed[0], policies=(everything,), former=sealed[1], former_until_ms=until_ms)
+    )
+    former = signed("u", "former-key")
+
+    def classic(secret: str) -> bool:
+        try:
+            world.guard.check_signed(
+                "u", lambda key: key == secret.encode(), lambda: (), RequestContext()
+            )
+        except WireError:
+            return False
+        return True
+
+    assert world.send(former) == world.send(signed("u", "present-key")) == ""
+    assert classic("former-key") and classic("present-key")
+    assert world.send(signed("u", "another-key")) == "check signature failed."
+    world.now_ms = until_ms
+    assert world.send(former) == "check signature failed.", "also one that was checked before"
+    assert not classic("former-key")
+    assert world.send(signed("u", "present-key")) == "" and classic("present-key")
+
+
+def test_strangers_do_not_learn_which_users_exist() -> None:
+    world = World()
+    world.user("known")
+    world.user("disabled", enabled=False)
+    world.metadata.put_user(User("sealed-elsewhere", SecretKey(b"other").seal("x", SECRET)))
+    names = ("known", "disabled", "sealed-elsewhere", "unknown")
+    assert {world.send(signed(name, "a wrong secret")) for name in names} == {
+        "check signature failed."
+    }
+
+
+def test_with_utc_required_a_local_time_is_refused() -> None:
+    world = World(clock_skew_ms=60_000, local_times=False)
+    world.user("orders", ("Topic:*", "Pub", True))
+    assert world.send(signed("orders")) == ""
+    world.now_ms += 3_600_000
+    assert "time zone to UTC" in world.send(signed("orders"))
+
+
+def test_the_default_limits_the_age_of_signatures_to_five_minutes() -> None:
+    assert BrokerConfig().authentication_clock_skew == 300_000
 
 
 def test_a_need_of_alternatives_is_met_by_one() -> None:

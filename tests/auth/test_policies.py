@@ -67,3 +67,30 @@ def test_a_sealed_secret_opens_only_with_its_key_and_for_its_user() -> None:
         SecretKey(b"other").open("u", sealed)
     with pytest.raises(SealError, match="unknown format"):
         key.open("u", b"")
+    with pytest.raises(SealError, match="unknown format"):
+        key.open("u", b"\x03" + sealed[1:])
+
+
+def test_each_log_has_a_salt_of_its_own_which_its_next_secrets_use() -> None:
+    sealed = SecretKey(b"material").seal("u", "secret-key")
+    other = SecretKey(b"material").seal("u", "secret-key")
+    salt = slice(1, 17)
+    assert sealed[salt] != other[salt]
+    restarted = SecretKey(b"material")
+    restarted.prepare([sealed])
+    assert restarted.seal("v", "secret-key", [sealed])[salt] == sealed[salt]
+    with pytest.raises(SealError, match="another key"):
+        restarted.open("u", other[:1] + sealed[salt] + other[17:])
+
+
+def test_a_secret_without_a_salt_from_an_older_version_opens() -> None:
+    # Made by the former version with the material "material".
+    sealed = bytes.fromhex(
+        "01688d37a16bc9f0c604c215bcbe40ed4147e74c6f1220b3ef6af3e89350ea975ffa65c5d0d6c3e90b7414"
+    )
+    key = SecretKey(b"material")
+    key.prepare([sealed])
+    assert key.open("u", sealed) == b"secret-key"
+    assert key.seal("u", "secret-key", [sealed])[:1] == b"\x02"
+    with pytest.raises(SealError, match="another key"):
+        SecretKey(b"other").open("u", sealed)

@@ -27,7 +27,7 @@ OPTIONS = {
     "authorization_enabled": True,
     "init_authentication_user": '{"username":"admin","password":"admin-secret"}',
 }
-TOKEN = "the-token"
+TOKEN = "the-token-of-the-tests"
 
 
 def signed(wire: Wire, user: str, secret: str) -> Wire:

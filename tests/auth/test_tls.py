@@ -75,7 +75,9 @@ async def call(
     [
         # Each node has another token: only certificates can admit them.
         pytest.param({}, id="native", marks=native),
-        pytest.param({"frontDoor": "grpcio", "clusterToken": "secret"}, id="grpcio"),
+        pytest.param(
+            {"frontDoor": "grpcio", "clusterToken": "the-token-of-the-tests"}, id="grpcio"
+        ),
     ],
 )
 async def test_a_cluster_with_tls_alone_replicates_and_fails_over(
@@ -84,7 +86,7 @@ async def test_a_cluster_with_tls_alone_replicates_and_fails_over(
     cluster = TlsCluster(tmp_path, {"tlsMode": "enforcing", **settings})
     if not settings:
         for name in cluster.names:
-            cluster.set(name, clusterToken=f"token-of-{name}")
+            cluster.set(name, clusterToken=f"the-token-of-the-node-{name}")
     with cluster:
         cluster.run("topic", "create", TOPIC, "--queues", "4")
         leader = cluster.leader()
@@ -105,7 +107,7 @@ async def test_a_cluster_with_tls_alone_replicates_and_fails_over(
 
 @pytest.fixture(scope="module")
 def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
-    settings = {"tlsMode": "enforcing", "clusterToken": "secret"}
+    settings = {"tlsMode": "enforcing", "clusterToken": "the-token-of-the-tests"}
     with TlsCluster(tmp_path_factory.mktemp("enforcing"), settings, 1) as cluster:
         cluster.run("topic", "create", TOPIC, "--queues", "1")
         yield cluster
@@ -127,7 +129,7 @@ async def test_enforcing_refuses_plaintext_and_other_authorities(
     address, path = port(enforcing)
     own = enforcing.certificates
     assert await call(address, path, credentials(own, CALLER)) is grpc.StatusCode.OK
-    token = (TOKEN_KEY, "secret")
+    token = (TOKEN_KEY, "the-token-of-the-tests")
     assert await call(address, path, None, token) is grpc.StatusCode.UNAVAILABLE
     dev_ca(tmp_path, "stranger")
     stranger = credentials(tmp_path, "stranger", own / "ca.pem")
@@ -138,7 +140,7 @@ async def test_enforcing_refuses_plaintext_and_other_authorities(
 
 @native
 async def test_the_replication_port_requires_a_certificate(enforcing: TlsCluster) -> None:
-    link, token = credentials(enforcing.certificates), (TOKEN_KEY, "secret")
+    link, token = credentials(enforcing.certificates), (TOKEN_KEY, "the-token-of-the-tests")
     status = await call(enforcing.ha("b0"), paths.REPLICA_STATUS, link, token)
     assert status is grpc.StatusCode.UNAVAILABLE
 
@@ -150,7 +152,7 @@ async def test_a_certificate_without_the_name_of_nodes_does_not_make_a_node(
     own = enforcing.certificates
     dev_ca(own, "client", "--node-name", "client.example")
     link, denied = credentials(own, "client"), grpc.StatusCode.PERMISSION_DENIED
-    token, node = (TOKEN_KEY, "secret"), credentials(own, CALLER)
+    token, node = (TOKEN_KEY, "the-token-of-the-tests"), credentials(own, CALLER)
     for address, path in (
         (enforcing.ha("b0"), paths.REPLICA_STATUS),
         (enforcing.namesrv, paths.GET_CLUSTER),
@@ -228,7 +230,7 @@ async def _certificate(address: str) -> str:
 
 @native
 async def test_certificates_are_renewed_under_load_without_an_error(tmp_path: Path) -> None:
-    settings = {"tlsMode": "enforcing", "clusterToken": "secret"}
+    settings = {"tlsMode": "enforcing", "clusterToken": "the-token-of-the-tests"}
     with TlsCluster(tmp_path, settings) as cluster:
         cluster.run("topic", "create", TOPIC, "--queues", "4")
         (follower,) = {"b0", "b1"} - {cluster.leader()}
@@ -267,7 +269,7 @@ async def test_certificates_are_renewed_under_load_without_an_error(tmp_path: Pa
 
 @native
 async def test_a_cluster_changes_from_plaintext_to_tls_node_by_node(tmp_path: Path) -> None:
-    settings = {"tlsMode": "permissive", "clusterToken": "secret"}
+    settings = {"tlsMode": "permissive", "clusterToken": "the-token-of-the-tests"}
     with TlsCluster(tmp_path, settings) as cluster:
         cluster.run("topic", "create", TOPIC, "--queues", "4")
         number = 0
@@ -279,7 +281,7 @@ async def test_a_cluster_changes_from_plaintext_to_tls_node_by_node(tmp_path: Pa
                     async with cluster.wire(broker) as wire:
                         number += 1
                         await send(wire, number)
-        token = (TOKEN_KEY, "secret")
+        token = (TOKEN_KEY, "the-token-of-the-tests")
         status = await call(cluster.ha("b0"), paths.REPLICA_STATUS, None, token)
         assert status is grpc.StatusCode.UNAVAILABLE
         async with cluster.wire("b0") as wire:

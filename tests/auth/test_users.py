@@ -148,3 +148,24 @@ async def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> Non
         answer = await put(wire, "u")
         assert answer.code == v2.INTERNAL_SERVER_ERROR
         assert "chmod 600" in answer.message
+
+
+async def test_a_rotation_with_an_overlap_keeps_the_former_secret_key_for_that_time(
+    tmp_path: Path,
+) -> None:
+    chosen = settings(tmp_path)
+    async with running(chosen) as live, live.client() as wire:
+        await put(wire, "orders")
+        rotated = await put(wire, "orders", secret="another-secret", overlap_ms=3_600_000)
+        assert rotated.user.former_until_ms > live.node.runtime.clock.machine_ms()
+        assert (rotated.user.secret, rotated.user.former_secret) == (b"", b"")
+        refused = await put(wire, "orders", secret="another-secret", overlap_ms=1 << 40)
+        assert refused.code == v2.BAD_REQUEST
+        new = await put(wire, "new", secret="another-secret", overlap_ms=1)
+        assert new.code == v2.BAD_REQUEST
+    async with running(chosen) as live, live.client() as wire:
+        user = live.node.metadata.users["orders"]
+        assert live.node.keys.key.open("orders", user.former) == SECRET.encode()
+        await put(wire, "orders", secret="third-secret")
+        user = live.node.metadata.users["orders"]
+        assert (user.former, user.former_until_ms) == (b"", 0), "at once, without an overlap"

@@ -47,7 +47,7 @@ def world() -> tuple[Guard, Quotas, Metadata]:
         wall_ms=lambda: _SIGNED_MS,
         cluster="DefaultCluster",
         authorize=True,
-        clock_skew_ms=0,
+        clock_skew_ms=300_000,
         refused=Counter(),
     )
     quotas = Quotas(metadata=metadata, steady_ns=time.monotonic_ns, refused=Counter())

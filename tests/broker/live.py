@@ -52,6 +52,7 @@ def settings(directory: Path, **broker: Any) -> Settings:
         "test_hooks": True,
         # A machine that is busy with other tests may stall longer than the default wait of a send.
         "wait_time_mills_in_send_queue": 10_000,
+        "authentication_clock_skew": 0,  # tests sign a fixed time
         **broker,
     }
     return Settings(

@@ -70,7 +70,7 @@ def test_contradicting_settings_are_refused(
 
 def test_the_list_of_settings_hides_secrets_and_names_origins() -> None:
     found = entries(
-        (BrokerConfig(broker_name="b1"), HaConfig(cluster_token="s3cret")),
+        (BrokerConfig(broker_name="b1"), HaConfig(cluster_token="s3cret-of-the-tests")),
         {"brokerName": "file broker.conf"},
     )
     assert found["brokerName"] == ("b1", "file broker.conf")

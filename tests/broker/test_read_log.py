@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
+from cometmq.auth.model import User
+from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.pipeline.source.channel import Channel
 from cometmq.pipeline.source.options import parse
-from cometmq.proto import paths, v1
+from cometmq.proto import paths, v1, v2
 from cometmq.proto.native import is_available
-from cometmq.tests.broker.live import Live, create_topic, settings
+from cometmq.store.format.record import decode, property_crc_ok
+from cometmq.tests.broker.live import Live, create_topic, running, settings
 from cometmq.tests.broker.test_replicas import pair
 from cometmq.tests.harness.wire import normal_message
 
@@ -67,3 +72,45 @@ async def test_responses_have_the_requested_size_at_every_door(tmp_path: Path, d
     assert [one[-1].next_offset for one in ended] == [third, tiny[2].next_offset]
     texts = {b"".join(one.frames for one in answers) for answers in (whole, small, tiny)}
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("sealed_records", [False, True])
+async def test_the_sealed_secrets_of_users_leave_by_no_read(
+    tmp_path: Path, sealed_records: bool
+) -> None:
+    chosen = settings(tmp_path)
+    store = replace(chosen.store, enabled_append_prop_crc=sealed_records)
+    async with running(replace(chosen, store=store)) as live, live.client() as wire:
+        sealed = live.node.keys.key.seal("alice", "secret-of-alice")
+        live.node.meta_log.write_user(User("alice", sealed))
+        await fill(live, 3)
+        body = META_TOPIC.encode() + b" in a body"
+        await wire.send([normal_message("t", "named", body)])
+        log = live.node.store.read_log(0, live.node.store.log_end)
+        assert sealed in log, "they are in the log"
+        for max_bytes in (0, 700):
+            answers = await asyncio.to_thread(read, live.bound.client, max_bytes=max_bytes)
+            assert [crc32(one.frames) for one in answers] == [one.crc32 for one in answers]
+            frames = b"".join(one.frames for one in answers)
+            assert len(frames) == len(log)
+            assert (sealed in frames, b"alice" in frames, body in frames) == (False, False, True)
+            at = 0
+            while at < len(frames):
+                record = decode(frames[at:])
+                whole = frames[at : at + record.size]
+                assert property_crc_ok(whole) == sealed_records
+                assert any(record.body) == (record.topic != META_TOPIC)
+                if record.topic != META_TOPIC:
+                    assert whole == log[at : at + record.size]
+                at += record.size
+        pulled = v2.PullMessageRequest(
+            group=v2.Resource(name="g"),
+            message_queue=v2.MessageQueue(topic=v2.Resource(name=META_TOPIC)),
+            batch_size=32,
+        )
+        call = wire.channel.unary_stream(paths.PULL_MESSAGE)
+        found = [
+            v2.PullMessageResponse.FromString(raw)
+            async for raw in call(pulled.SerializeToString(), metadata=wire.metadata, timeout=20)
+        ]
+        assert not any(answer.HasField("message") for answer in found)

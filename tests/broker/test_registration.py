@@ -80,7 +80,7 @@ async def test_a_restarted_nameserver_gets_the_whole_table(tmp_path: Path) -> No
 
 async def test_a_wrong_token_is_refused_and_the_broker_keeps_serving(tmp_path: Path) -> None:
     port = free_port()
-    server = await start_nameserver(port, token="secret")
+    server = await start_nameserver(port, token="the-token-of-the-tests")
     chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")
     async with running(chosen) as live, live.client() as wire:
         assert (await create_topic(wire, "t", queues=1)).code == v2.OK

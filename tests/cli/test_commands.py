@@ -124,7 +124,7 @@ def test_an_unhealthy_node_is_exit_code_3(closed_port: str) -> None:
 def test_config_show_prints_the_origins_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(
-        "flushDiskType=SYNC_FLUSH\nlistenPort=1\nflushDiskTypo=x\nclusterToken=s3cret\n"
+        "flushDiskType=SYNC_FLUSH\nlistenPort=1\nflushDiskTypo=x\nclusterToken=s3cret-of-the-tests\n"
     )
     done = cometmq("config", "show", "-c", str(file), "--origin", "-o", "json")
     assert done.returncode == 0

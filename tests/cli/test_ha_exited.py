@@ -23,7 +23,9 @@ def invoke(conf: Path) -> Any:
 def broker(root: Path, namesrv: str) -> tuple[Path, str]:
     """A store that ran once as broker 0; returns its configuration and its replica uuid."""
     conf = root / "broker.conf"
-    conf.write_text(f"namesrvAddr={namesrv}\nstorePathRootDir={root}/store\nclusterToken=secret\n")
+    conf.write_text(
+        f"namesrvAddr={namesrv}\nstorePathRootDir={root}/store\nclusterToken=the-token-of-the-tests\n"
+    )
     (root / "store").mkdir()
     (root / "store" / "lock").write_bytes(b"lock")
     meta = start_replica(root / "store" / "ha", Identity("c", "g", 0))

@@ -21,7 +21,7 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1000),  # minimum time per attempt
 )
 #: Of clusters on several hosts; others need none.
-TOKEN = "drill-token"
+TOKEN = "the-token-of-the-drills"
 _METADATA = (
     ("x-mq-client-id", "drill@1"),
     ("x-mq-language", "PYTHON"),

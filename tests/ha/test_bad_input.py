@@ -26,7 +26,7 @@ def counts(live: Live) -> dict[str, int]:
 
 async def test_an_unauthenticated_caller_is_refused_and_counted(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        leader = await pair.leader(cluster_token="the-token-of-the-tests")
         async with grpc.aio.insecure_channel(leader.address) as channel:
             call = channel.stream_stream(paths.HA_REPLICATE)()
             assert await call.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -159,7 +159,7 @@ async def test_a_replica_reseeds_on_request(tmp_path: Path) -> None:
 
 async def test_an_unauthenticated_caller_may_not_control(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        leader = await pair.leader(cluster_token="the-token-of-the-tests")
         for path in (paths.REPLICA_STATUS, paths.FENCE, paths.GET_DIGESTS):
             async with grpc.aio.insecure_channel(leader.address) as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -169,7 +169,7 @@ async def test_an_unauthenticated_caller_may_not_control(tmp_path: Path) -> None
         async with grpc.aio.insecure_channel(leader.address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(paths.FENCE)(
-                    b"\xff\xff", metadata=((TOKEN_KEY, "secret"),)
+                    b"\xff\xff", metadata=((TOKEN_KEY, "the-token-of-the-tests"),)
                 )
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -177,17 +177,17 @@ async def test_an_unauthenticated_caller_may_not_control(tmp_path: Path) -> None
 async def test_unfinished_requests_end(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         door = DoorConfig(front_request_timeout=500)
-        leader = await pair.leader(cluster_token="secret", door=door)
+        leader = await pair.leader(cluster_token="the-token-of-the-tests", door=door)
         for path in (paths.REPLICA_STATUS, paths.GET_DIGESTS):
             raw = await RawConnection.open(int(leader.address.rpartition(":")[2]))
             raw.start(1, path, x_cometmq_token="wrong")
             raw.data(1, message(b"", length=100), end=False)
             assert (await raw.until_end(1))[-1].ends
-            raw.start(3, path, x_cometmq_token="secret")
+            raw.start(3, path, x_cometmq_token="the-token-of-the-tests")
             raw.data(3, message(b"", length=100), end=False)
             assert (await raw.until_end(3))[-1].ends
             raw.abort()
-        token = "secret"
+        token = "the-token-of-the-tests"
         answer = await call(
             leader, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus, token
         )

@@ -47,7 +47,7 @@ async def test_a_wildcard_serves_both_protocols_of_the_internet(
     bind: str, reached: list[str], tmp_path: Path
 ) -> None:
     files = write(trustme.CA(), tmp_path)
-    links = NodeLinks("secret", TlsConfig(tls_mode="permissive", **files))
+    links = NodeLinks("the-token-of-the-tests", TlsConfig(tls_mode="permissive", **files))
     tls = caller(files)
     name = [("grpc.ssl_target_name_override", NAME)]
     live = await Live(tmp_path / "store", bind=bind, links=links).start()
@@ -60,7 +60,7 @@ async def test_a_wildcard_serves_both_protocols_of_the_internet(
             ):
                 async with channel, asyncio.timeout(60):
                     answer = await channel.unary_unary(paths.REPLICA_STATUS)(
-                        b"", metadata=((TOKEN_KEY, "secret"),)
+                        b"", metadata=((TOKEN_KEY, "the-token-of-the-tests"),)
                     )
                 assert v1.ReplicaStatus.FromString(answer).role == "leader"
     finally:
@@ -80,7 +80,9 @@ async def test_a_follower_copies_through_either_door(tmp_path: Path, door: str) 
 
 @pytest.mark.parametrize("door", ["grpcio", "auto"])
 async def test_the_port_has_no_public_service(tmp_path: Path, door: str) -> None:
-    live = await Live(tmp_path, cluster_token="secret", door=DoorConfig(front_door=door)).start()
+    live = await Live(
+        tmp_path, cluster_token="the-token-of-the-tests", door=DoorConfig(front_door=door)
+    ).start()
     try:
         async with grpc.aio.insecure_channel(live.address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:

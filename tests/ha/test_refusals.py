@@ -3,6 +3,7 @@ changed."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,6 +18,8 @@ from cometmq.tests.ha.live import (
     files_of,
     until,
 )
+
+TOKEN = "the-token-of-the-tests"
 
 
 async def test_a_longer_follower_is_refused_and_keeps_its_files(tmp_path: Path) -> None:
@@ -81,16 +84,17 @@ async def test_a_refused_follower_recovers_with_the_right_leader(tmp_path: Path)
     [
         ("WRONG_GROUP", {"group": "another"}),
         ("SEGMENT_SIZE", {"segment": 2 * SEGMENT}),
-        ("TOKEN", {"cluster_token": "wrong"}),
+        ("TOKEN", {"cluster_token": "another-token-of-tests"}),
     ],
 )
 async def test_a_refusal_is_reported_as_a_state_with_a_sentence(
     tmp_path: Path, code: str, settings: dict[str, object]
 ) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        leader = await pair.leader(cluster_token=TOKEN)
         leader.append(b"x")
-        follower = await pair.follower(leader, **{"cluster_token": "secret", **settings})  # type: ignore[arg-type]
+        both: Any = {"cluster_token": TOKEN, **settings}
+        follower = await pair.follower(leader, **both)
         await until(lambda: follower.replication.refused is not None)
         assert (follower.replication.refused or "").startswith(code + ": ")
         assert follower.replication.diverged is None
@@ -119,7 +123,7 @@ async def test_a_follower_of_a_follower_is_refused(tmp_path: Path) -> None:
 
 async def test_a_caller_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
-        leader = await pair.leader(cluster_token="secret")
+        leader = await pair.leader(cluster_token=TOKEN)
         for metadata in ((), (("x-cometmq-token", "wrong"),)):
             async with grpc.aio.insecure_channel(leader.address) as channel:
                 call = channel.stream_stream(paths.HA_REPLICATE)(metadata=metadata)

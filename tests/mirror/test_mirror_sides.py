@@ -35,7 +35,7 @@ from cometmq.tests.harness.cluster import cometmq_command
 from cometmq.tests.remoting.client import RemotingClient
 
 WAIT_S = 60.0
-USER, SECRET, TOKEN = "mover", "secret-key", "cluster-token"
+USER, SECRET, TOKEN = "mover", "secret-key", "the-cluster-token-of-tests"
 
 
 def send_command(topic: str, queue_id: int, body: bytes) -> Command:

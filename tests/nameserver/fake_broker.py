@@ -14,7 +14,7 @@ from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1
 from cometmq.proto.channels import cancel_requests
 
-TOKEN = (("x-cometmq-token", "secret"),)
+TOKEN = (("x-cometmq-token", "the-token-of-the-tests"),)
 WAIT_S = 20.0
 
 
@@ -23,7 +23,7 @@ def controller_config(directory: Path, **more: Any) -> NameserverConfig:
     settings: dict[str, Any] = {
         "bind_address": "127.0.0.1",
         "listen_port": 0,
-        "cluster_token": "secret",
+        "cluster_token": "the-token-of-the-tests",
         "namesrv_data_dir": str(directory),
         "controller": True,
         "controller_lease_ms": 600,

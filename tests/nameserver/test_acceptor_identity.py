@@ -58,7 +58,10 @@ async def nameserver(
 
 @asynccontextmanager
 async def reached(*addresses: str) -> AsyncIterator[list[PeerAcceptor]]:
-    peers = [PeerAcceptor(address, NodeLinks("secret"), TIMEOUT_S) for address in addresses]
+    peers = [
+        PeerAcceptor(address, NodeLinks("the-token-of-the-tests"), TIMEOUT_S)
+        for address in addresses
+    ]
     try:
         yield peers
     finally:

@@ -129,7 +129,7 @@ async def test_producers_are_directed_to_other_groups() -> None:
 
 
 async def test_settings_are_listed_without_secrets() -> None:
-    async with serving(cluster_token="a-secret-token") as (client, _):
+    async with serving(cluster_token="the-secret-of-tests") as (client, _):
         answer = await client.call(Admin.GET_NAMESRV_CONFIG)
         lines = answer.body.decode().splitlines()
         assert "bindAddress=127.0.0.1" in lines

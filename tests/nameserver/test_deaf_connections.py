@@ -24,7 +24,7 @@ async def test_a_connection_without_answers_is_closed_early(
     server = NameserverServer(config)
     await server.start()
     relay = Relay(port)
-    peer = PeerAcceptor(await relay.start(), NodeLinks("secret"), timeout_s=0.5)
+    peer = PeerAcceptor(await relay.start(), NodeLinks("the-token-of-the-tests"), timeout_s=0.5)
     try:
         await peer.names()
         relay.make_deaf()

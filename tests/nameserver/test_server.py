@@ -72,7 +72,7 @@ class Caller:
 
 
 @asynccontextmanager
-async def nameserver(token: str = "secret", **more: Any) -> AsyncIterator[Caller]:
+async def nameserver(token: str = "the-token-of-the-tests", **more: Any) -> AsyncIterator[Caller]:
     config = NameserverConfig(bind_address="127.0.0.1", listen_port=0, cluster_token=token, **more)
     server = NameserverServer(config)
     address = await server.start()
@@ -151,13 +151,15 @@ async def test_a_request_is_not_parsed_before_its_token_is_checked(
         call = caller.channel.unary_unary(path)
         error = await refused(call(garbage, metadata=(("x-cometmq-token", "wrong"),)))
         assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        error = await refused(call(garbage, metadata=(("x-cometmq-token", "secret"),)))
+        error = await refused(
+            call(garbage, metadata=(("x-cometmq-token", "the-token-of-the-tests"),))
+        )
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_requests_are_limited_by_method(tmp_path: Path) -> None:
     async with nameserver(**controllers(tmp_path)) as caller:
-        token = (("x-cometmq-token", "secret"),)
+        token = (("x-cometmq-token", "the-token-of-the-tests"),)
         limits = {
             paths.QUERY_ROUTE: 64 << 10,
             paths.GET_CLUSTER: 256 << 10,

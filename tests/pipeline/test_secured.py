@@ -49,7 +49,7 @@ async def test_jobs_source_and_sink_call_brokers_with_tls_and_signatures(
         authorization_enabled=True,
         init_authentication_user='{"username":"admin","password":"admin-secret"}',
     )
-    chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="secret"))
+    chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="the-token-of-the-tests"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMETMQ_TLS_CA", ca)
     monkeypatch.setenv("COMETMQ_ACCESS_KEY", KEYS["accessKey"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....auth.model import Action, action_names, parse_actions
+from ....auth.model import POLICIES_MAX, SOURCES_MAX, Action, action_names, parse_actions
 from ....front.context import RequestContext
 from ....proto import v1
 from ....proto.errors import WireError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ...metadata.tables import Metadata
 
 _DEFAULT = "Default"
+#: Each has one name, and `All`.
+_ACTIONS_MAX = len(Action) + 1
 
 
 class ToolAccess:
@@ -89,12 +91,15 @@ class ToolAccess:
     async def put_acl(self, command: Command) -> Command:
         """Answer AUTH_CREATE_ACL and AUTH_UPDATE_ACL."""
         name = _subject(read(AclSubject, command.fields).subject)
-        policies = [
-            _policy(entry, resource)
+        named = [
+            (entry, resource)
             for policy in items_of(json_object(command.body), "policies")
             for entry in _entries(policy)
             for resource in _resources(entry)
         ]
+        if len(named) > POLICIES_MAX:  # in all, before one is made
+            raise malformed(f"it has {len(named)} policies: a user has at most {POLICIES_MAX}")
+        policies = [_policy(entry, resource) for entry, resource in named]
         for each in policies:  # all are valid before the first is written
             _check(each)
         for each in policies:
@@ -177,7 +182,7 @@ def _resources(entry: Any) -> list[str]:
 
 def _policy(entry: Any, resource: str) -> v1.AclPolicy:
     """Return the policy of an entry. Raises RemotingError."""
-    actions = ",".join(map(str, items_of(entry, "actions")))
+    actions = ",".join(map(str, items_of(entry, "actions", _ACTIONS_MAX)))
     try:
         parsed = parse_actions(actions)
     except ValueError as error:
@@ -185,7 +190,7 @@ def _policy(entry: Any, resource: str) -> v1.AclPolicy:
     decision = value_of(entry, "decision", str, "").lower()
     if decision not in ("allow", "deny"):
         raise malformed("decision is not Allow or Deny")
-    sources = [str(each) for each in items_of(entry, "sourceIps")]
+    sources = [str(each) for each in items_of(entry, "sourceIps", SOURCES_MAX)]
     return v1.AclPolicy(
         resource=resource, actions=parsed, allow=decision == "allow", sources=sources
     )

@@ -1,4 +1,5 @@
-"""Lines of the audit log for administrative requests on the remoting port."""
+"""Lines of the audit log for requests on the remoting port: administrative ones, denials of all,
+and what tools read, if that is chosen."""
 
 from __future__ import annotations
 
@@ -42,17 +43,51 @@ CHANGES = {
     Admin.AUTH_UPDATE_ACL: "subject",
     Admin.AUTH_DELETE_ACL: "subject",
 }
+#: What tools read, in the same form.
+READS = {
+    Request.QUERY_MESSAGE: "topic",
+    Request.VIEW_MESSAGE_BY_ID: "offset",
+    Request.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
+    Admin.QUERY_CONSUME_QUEUE: "topic",
+    Admin.GET_BROKER_CONFIG: "",
+    Admin.AUTH_GET_USER: "username",
+    Admin.AUTH_LIST_USER: "filter",
+    Admin.AUTH_GET_ACL: "subject",
+    Admin.AUTH_LIST_ACL: "subjectFilter",
+}
+_NAMES = {int(code): code.name for kind in (Request, Admin) for code in kind}
+#: The field with the name in a request that is denied, in this order; sends have letters.
+_TARGETS = ("topic", "b", "consumerGroup", "group", "offset")
 
 
 def audited(handlers: Mapping[int, Handler], audit: AuditLog | None) -> dict[int, Handler]:
     """Return the table with a line for each request that changes something, also if the handler
-    refuses it."""
+    refuses it, and for each denial."""
     if audit is None:
         return dict(handlers)
-    changes: dict[int, Handler] = {
-        code: _with_line(handlers[code], audit, code.name, field) for code, field in CHANGES.items()
+    chosen = {**CHANGES, **READS} if audit.reads else CHANGES
+    lines: dict[int, Handler] = {
+        code: _with_line(handlers[code], audit, code.name, field) for code, field in chosen.items()
     }
-    return {**handlers, **changes}
+    others = handlers.keys() - lines.keys()
+    return {**lines, **{code: _with_denials(handlers[code], audit, code) for code in others}}
+
+
+def _with_denials(handler: Handler, audit: AuditLog, code: int) -> Handler:
+    def handle(command: Command, peer: Connection) -> Any:
+        fields = command.fields
+        try:
+            return handler(command, peer)
+        except RemotingError as error:
+            if error.code == Reply.NO_PERMISSION and audit.admits_denial(administrative=False):
+                target = next((fields[name] for name in _TARGETS if fields.get(name)), "")
+                call = AuditedCall(
+                    fields.get(ACCESS_KEY, ""), peer.peer, _NAMES.get(code, str(code)), target
+                )
+                audit.note(call, error.code, error.remark)
+            raise
+
+    return handle
 
 
 def _with_line(handler: Handler, audit: AuditLog, name: str, field: str) -> Handler:
@@ -62,7 +97,9 @@ def _with_line(handler: Handler, audit: AuditLog, name: str, field: str) -> Hand
         try:
             answer = handler(command, peer)
         except (RemotingError, WireError) as error:
-            _failed(note, error)
+            is_denial = error.code == Reply.NO_PERMISSION
+            if not is_denial or audit.admits_denial(administrative=True):
+                _failed(note, error)
             raise
         if isinstance(answer, Command):
             _answered(note, answer)

@@ -134,7 +134,7 @@ async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: 
         bind_address="127.0.0.1",
         listen_port=0,
         remoting_listen_port=-1,
-        cluster_token="token",
+        cluster_token="the-token-of-the-tests",
         authentication_enabled=True,
     )
     nameserver = NameserverServer(config, tls=tls)
@@ -151,7 +151,7 @@ async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: 
         authentication_enabled=True,
         authorization_enabled=True,
     )
-    chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="token"))
+    chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="the-token-of-the-tests"))
     try:
         async with running(chosen, tls=tls) as live:
             for kind in TOPICS["More"]:

@@ -112,7 +112,10 @@ async def test_java_clients_use_signatures_and_tls_through_a_proxy(
         tls_mode="enforcing",
         **{name: str(folder / file) for name, file in files.items()},  # type: ignore[arg-type]
     )
-    secured: dict[str, Any] = {"cluster_token": "token", "authentication_enabled": True}
+    secured: dict[str, Any] = {
+        "cluster_token": "the-token-of-the-tests",
+        "authentication_enabled": True,
+    }
     async with classic_nameserver(tls, **secured) as names:
         chosen = hidden(
             tmp_path / "a",
@@ -121,7 +124,7 @@ async def test_java_clients_use_signatures_and_tls_through_a_proxy(
             authorization_enabled=True,
             **CHECKS,
         )
-        chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="token"))
+        chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="the-token-of-the-tests"))
         async with (
             running(chosen, tls=tls) as live,
             classic_proxy(names, tls=tls, **secured) as (_, port),
