@@ -160,7 +160,9 @@ class Replication:
                 self._link.log_grew()
             if now_ns - meta_ns >= meta_every_ns:
                 meta_ns = now_ns
-                self._send_meta()
+                self._send_meta(OFFSETS, STATE, LOCKS)
+            else:  # a follower that was just in sync may have to show it in the next promotion
+                self._send_meta(STATE)
             if now_ns - positions_ns >= _POSITIONS_EVERY_NS:
                 positions_ns = now_ns
                 self._save_positions()
@@ -173,14 +175,14 @@ class Replication:
         confirm = self.confirm if leader is None else leader.core.replicated
         self.replica.positions.save(confirm, self.roles.local_ok)
 
-    def _send_meta(self) -> None:
+    def _send_meta(self, *kinds: str) -> None:
         leader = self.roles.leader
         if leader is None:
             return
         if leader is not self._meta_leader:
             # Followers had another leader meanwhile, or are new.
             self._meta_leader, self._meta_sent = leader, {}
-        for kind in (OFFSETS, STATE, LOCKS):
+        for kind in kinds:
             self._send_kind(leader.send_meta, kind, self.roles.state_beside(kind))
 
     def _send_kind(

@@ -38,6 +38,7 @@ class Replica:
     known_leader: bool = False  # according to the routes
     known_end: int = 0
     known_confirm: int = 0
+    known_epoch: int = 0
     status: v1.ReplicaStatus | None = None
     error: str = ""
     heartbeat_age_ms: int | None = None  # according to the controller; -1: never

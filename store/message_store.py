@@ -389,8 +389,9 @@ class MessageStore:
 
     @property
     def no_room(self) -> bool:
-        """Whether the next message finds no disk space, as of the last look at the disk."""
-        return self.gate.paused or not self.retention.has_room
+        """Whether the next message finds no disk space, as of the last look at the disk, or of the
+        last try to create a segment."""
+        return self.gate.paused or self.log.lacks_space or not self.retention.has_room
 
     def stats(self) -> StoreStats:
         """Return counters, positions and disk state of this moment."""

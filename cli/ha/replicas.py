@@ -179,6 +179,7 @@ def members(address: str, answer: v1.GetClusterResponse, group: str) -> Iterator
                 known_leader=member.role == v1.LEADER,
                 known_end=int(member.log_end),
                 known_confirm=int(member.confirm),
+                known_epoch=int(member.epoch),
             )
 
 

@@ -35,7 +35,7 @@ class PromotionRequest:
 
 def next_epoch(replicas: Sequence[Replica], state: v1.GroupState) -> int:
     """Return an epoch above all that were promised or written."""
-    seen = [int(state.epoch)]
+    seen = [int(state.epoch), *(one.known_epoch for one in replicas)]
     for one in replicas:
         if one.status is not None:
             beat = one.status.beat
@@ -44,12 +44,26 @@ def next_epoch(replicas: Sequence[Replica], state: v1.GroupState) -> int:
 
 
 def old_leader(replicas: Sequence[Replica], state: v1.GroupState) -> Replica | None:
-    """Return the leader according to the state, or else to the replicas and routes."""
+    """Return the leader according to the routes if these know a newer epoch than the state, to the
+    state, or else to the replicas and routes.
+
+    The state is the newest of the replicas that answer: one that was down during the last promotion
+    has a former state, which may name itself.
+    """
+    last = _last_known(replicas)
+    if last is not None and last.known_epoch > state.epoch:
+        return last
     if state.version and state.HasField("leader"):
         for one in replicas:
             if one.broker_id == state.leader.broker_id:
                 return one
     return next((one for one in replicas if one.leads), None)
+
+
+def _last_known(replicas: Sequence[Replica]) -> Replica | None:
+    """Return the leader of the newest epoch according to the routes, where the dead stay listed."""
+    led = [one for one in replicas if one.known_leader]
+    return max(led, key=lambda one: one.known_epoch, default=None)
 
 
 def require_in_sync(
@@ -120,6 +134,14 @@ def choose(
         )
         raise CliError(f"{asked}: not in sync, suspect, or unreachable.")
     best = max(able, key=_order)
+    assert best.status is not None
+    last = _last_known(replicas)
+    if last is not None and last is not best and not request.accept_loss:
+        if best.status.beat.last_epoch < last.known_epoch:
+            raise CliError(
+                f"{best.name} has nothing of epoch {last.known_epoch}, which {last.name} led: "
+                "confirmed messages could be lost. Start that one, or use --accept-loss."
+            )
     known = 0 if old is None or old is best else _confirm(old)
     if _end(best) < known and not request.accept_loss:
         raise CliError(
@@ -164,7 +186,7 @@ def next_state(
     new.accept_loss = request.accept_loss
     new.leader.CopyFrom(_ref(chosen))
     del new.in_sync[:], new.eligible[:], new.members[:]
-    new.policy.CopyFrom(state.policy if state.version else beat.policy)
+    new.policy.CopyFrom(_policy(replicas, state, chosen))
     for one in replicas:
         if one.uuid:
             member = new.members.add(broker_id=one.broker_id, replica_uuid=one.uuid)
@@ -173,6 +195,22 @@ def next_state(
         if one is chosen or (equal and (one.broker_id in members or not state.version)):
             new.in_sync.append(_ref(one))
     return new
+
+
+def _policy(replicas: Sequence[Replica], state: v1.GroupState, chosen: Replica) -> v1.GroupPolicy:
+    """Return the policy of the state or, before the first promotion, that of the old leader.
+
+    Without its answer an OK waits for the in-sync replicas, because it may have meant that: the
+    configuration of a slave does not say.
+    """
+    if state.version:
+        return state.policy
+    policy = v1.GroupPolicy()
+    led = next((one.status for one in replicas if one.known_leader and one.status), None)
+    assert chosen.status is not None
+    policy.CopyFrom((led or chosen.status).beat.policy)
+    policy.sync = policy.sync or led is None
+    return policy
 
 
 def _ref(one: Replica) -> v1.ReplicaRef:

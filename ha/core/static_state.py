@@ -11,7 +11,7 @@ epoch compares first.
 
 from collections.abc import Iterable
 
-from .group_state import GroupState, Member, Ref, ordered_refs
+from .group_state import GroupState, Member, Policy, Ref, ordered_refs
 
 
 def is_newer(state: GroupState, than: GroupState) -> bool:
@@ -20,10 +20,15 @@ def is_newer(state: GroupState, than: GroupState) -> bool:
 
 
 def live_state(
-    known: GroupState, epoch: int, me: Ref, own: Member, followers: Iterable[tuple[Ref, str]]
+    known: GroupState,
+    epoch: int,
+    me: Ref,
+    own: Member,
+    followers: Iterable[tuple[Ref, str]],
+    policy: Policy,
 ) -> GroupState:
-    """Return the state with this leader and the in-sync `followers` (reference and replica uuid);
-    `known` if it says that already.
+    """Return the state with this leader, its policy and the in-sync `followers` (reference and
+    replica uuid); `known` if it says that already.
 
     A replica that returns with another broker id (its roles were rewritten) keeps one entry.
     """
@@ -44,6 +49,7 @@ def live_state(
         version=known.version,
         epoch=epoch,
         leader=me,
+        policy=policy,
         in_sync=ordered_refs([me, *in_sync]),
         eligible=(),
         members=tuple(sorted(members, key=lambda member: member.broker_id)),

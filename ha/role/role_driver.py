@@ -67,6 +67,8 @@ class RoleDriver:
         self.counts = replica.counts
         self.proposals: Proposals | None = None  #: of the last time as leader
         self._addresses = NO_ADDRESSES  #: of this replica
+        #: The state of a static group, and its bytes for the followers.
+        self._encoded: tuple[GroupState, bytes] | None = None
         self._started = False
         self._effects: deque[core.Effect] = deque()
         self._running = False
@@ -461,9 +463,13 @@ class RoleDriver:
 
     @property
     def policy(self) -> Policy:
-        """The meaning of an OK, from the group's state or, without one, the configuration."""
+        """The meaning of an OK, from the group's state or, without one, the configuration.
+
+        That of a static master decides, because it may have been changed. The configuration of a
+        slave that was promoted says nothing about the group.
+        """
         config, state = self.replica.config, self.machine.state
-        if not self.is_static and state is not None:
+        if state is not None and not (self.is_static and config.is_leader):
             return state.policy
         return Policy(config.is_sync, self.replica.sync_flush, config.min_in_sync_replicas)
 
@@ -520,7 +526,12 @@ class RoleDriver:
             addresses = next(stored, NO_ADDRESSES)
         own = Member(replica.ref.broker_id, uuid, addresses)
         state = live_state(
-            known, self.machine.epoch, replica.ref, own, leader.core.in_sync_followers()
+            known,
+            self.machine.epoch,
+            replica.ref,
+            own,
+            leader.core.in_sync_followers(),
+            self.policy,
         )
         if state is known:
             return
@@ -536,7 +547,11 @@ class RoleDriver:
     def live_set(self) -> bytes | None:
         """Return the encoded state of a static group for its followers; None without one."""
         state = self.machine.state
-        return frames.state_bytes(state) if self.is_static and state is not None else None
+        if not self.is_static or state is None:
+            return None
+        if self._encoded is None or self._encoded[0] is not state:
+            self._encoded = state, frames.state_bytes(state)
+        return self._encoded[1]
 
     def live_set_arrived(self, payload: bytes) -> None:
         """Adopt the state that the leader of a static group sent."""

@@ -235,6 +235,11 @@ class CommitLog:
         start = self.end if tail is None else tail.end
         return self._allocator.is_ready(start) or self._maker.has_space(start)
 
+    @property
+    def lacks_space(self) -> bool:
+        """Whether the last try to create a segment found no space."""
+        return self._allocator.lacks_space
+
     def discard_prepared(self) -> None:
         """Remove prepared segments, so that a stopped store ends with its records."""
         self._allocator.discard()

@@ -175,6 +175,7 @@ class NameserverDoor(Door):
         for one in self.replicas:
             member = route.members.add(alive=True, log_end=one.end, confirm=one.end)
             member.replica.group, member.replica.broker_id = GROUP, one.broker_id
+            member.epoch = one.epoch
             member.addresses.ha = one.address
             member.role = v1.LEADER if one.role == "leader" else v1.FOLLOWER
         return found

@@ -72,6 +72,25 @@ def test_the_most_advanced_in_sync_replica_is_promoted(stack: ExitStack) -> None
     assert [ref.broker_id for ref in ahead.promoted.state.in_sync] == [2]  # 1 is behind
 
 
+def test_a_replica_that_missed_the_last_epoch_is_not_promoted(stack: ExitStack) -> None:
+    """It was down during the last promotion: its state is a former one, and names itself."""
+    former, newer = state_of(0, 0, 1, epoch=4), state_of(1, 1, version=4, epoch=5)
+    returned = ReplicaDoor(0, end=900, epoch=4, state=former)
+    leader = ReplicaDoor(1, role="leader", end=1000, epoch=5, state=newer)
+    namesrv = static(stack, returned, leader)
+    leader.stop()
+    code, sentence = invoke("failover", "--namesrv", namesrv)
+    assert (code, returned.promoted) == (Exit.FAILED, None)
+    assert "has nothing of epoch 5, which broker 1" in sentence
+    with socket.create_server(("127.0.0.1", leader.port)):  # it may be alive
+        code, sentence = invoke("failover", "--namesrv", namesrv, "--accept-loss")
+        assert (code, returned.promoted) == (Exit.FAILED, None)
+        assert "may still accept writes" in sentence
+    code, found = invoke("failover", "--namesrv", namesrv, "--accept-loss")
+    assert (code, found["leader"]) == (0, 0)
+    assert found["epoch"] > 5, "no two leaders have one epoch"
+
+
 def test_an_unreachable_leader_that_may_be_alive_is_not_replaced(stack: ExitStack) -> None:
     state = state_of(0, 0, 1)
     old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)

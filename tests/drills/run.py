@@ -1,6 +1,6 @@
 """`scripts/drill`: runs drills and writes the results as table, JSON, JUnit XML and timelines.
 
-scripts/drill --list                      the forty drills of the table
+scripts/drill --list                      the drills of the table
 scripts/drill --only 5 [--mode async]     one of them; several: --only 5,6,9
 scripts/drill --all --report docs/drills.md
 scripts/drill --seed 7 --faults kill,pause,cut --mode sync --seconds 20 --out verdict.json

@@ -180,8 +180,12 @@ def full_group(s: Stage) -> None:
     s.more_acks(100)
     for name in s.plant.brokers:
         disk_fault(s, name, "fallocate", errno.ENOSPC)
-    s.wait_refused()
+    s.plant.wait("no write is acknowledged", lambda: s.acks_within(1.0) == 0)
+    epochs = s.plant.status(s.plant.wait_leader()).beat.last_epoch
+    s.acks_within(2.0)
     s.check("one replica leads, for those who read", len(s.plant.leaders()) == 1)
+    last = s.plant.status(s.plant.wait_leader()).beat.last_epoch
+    s.check("it stays the leader", last == epochs, f"{epochs} -> {last}")
     for name in s.plant.brokers:
         ask.clear_faults(s.plant.client_address(name, direct=True))
     s.more_acks(100)

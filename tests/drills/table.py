@@ -1,4 +1,4 @@
-"""Table of the forty failure drills: actions, initial setup, and expected result.
+"""Table of the failure drills: actions, initial setup, and expected result.
 
 Source: docs/formats/ha.md, section 6.12. A mode is `sync`, `async`, or `sync 2` (two in-sync
 replicas are required). The default length is short; `--scale 1` is the full length of 20, 23, 34,

@@ -142,6 +142,8 @@ async def test_a_static_group_survives_ten_promotions(tmp_path: Path, promote: A
         assert not await asyncio.to_thread(pair.watch.step, 0.0)
         await pair.stop(lost)
         await asyncio.to_thread(promote, pair)
+        # A slave's file does not say so, but an OK means what it meant.
+        assert pair.lives[pair.leader()].replication.policy.sync
         await pair.load()
         returned = await pair.start(lost)
         await pair.whole()
