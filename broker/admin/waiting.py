@@ -34,8 +34,9 @@ class WaitingMessages:
 
     async def count(self, topics: Collection[str]) -> int:
         """Return how many messages wait for these topics."""
-        await self._timers.settle()
         slices = Slices(self._clock)
+        await self._timers.settle()
+        await self._transactions.settle(slices)
         found = 0
         for topic in topics:
             found += self._timers.waiting(topic)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from ..sending.durability import DurabilityGate
     from ..sending.internal_appender import InternalAppender
+    from ..slices import Slices
 
 _PUT_OK = PutStatus.PUT_OK
 _OUTCOMES = {v2.COMMIT: Outcome.COMMITTED, v2.ROLLBACK: Outcome.ROLLED_BACK}
@@ -297,6 +298,13 @@ class Transactions:
         if half is None or not half.certain:
             return self._end_later(end)
         return self._end(end, half)
+
+    async def settle(self, slices: Slices) -> None:
+        """Take in what has arrived; after a start, what was there: the table is then complete."""
+        if self.recovery is not None:
+            await self.recovery.finished.wait()
+        while self.reader.read_some():
+            await slices.pause()
 
     async def _end_later(self, end: End) -> Any:
         """Wait for the recovery: until then it is unknown whether the half message is open."""

@@ -134,16 +134,16 @@ def choose(
         )
         raise CliError(f"{asked}: not in sync, suspect, or unreachable.")
     best = max(able, key=_order)
-    assert best.status is not None
-    last = _last_known(replicas)
-    if last is not None and last is not best and not request.accept_loss:
-        if best.status.beat.last_epoch < last.known_epoch:
-            raise CliError(
-                f"{best.name} has nothing of epoch {last.known_epoch}, which {last.name} led: "
-                "confirmed messages could be lost. Start that one, or use --accept-loss."
-            )
+    if request.accept_loss:
+        return best
+    last = _last_known(replicas) or best
+    if last is not best and _order(best)[0] < last.known_epoch:
+        raise CliError(
+            f"{best.name} has nothing of epoch {last.known_epoch}, which {last.name} led: "
+            "confirmed messages could be lost. Start that one, or use --accept-loss."
+        )
     known = 0 if old is None or old is best else _confirm(old)
-    if _end(best) < known and not request.accept_loss:
+    if _end(best) < known:
         raise CliError(
             f"{best.name} ends at {_end(best)}, but the old leader had confirmed {known}: "
             "messages would be lost. Start the old leader, or use --accept-loss."

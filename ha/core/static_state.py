@@ -25,6 +25,7 @@ def live_state(
     me: Ref,
     own: Member,
     followers: Iterable[tuple[Ref, str]],
+    *,
     policy: Policy,
 ) -> GroupState:
     """Return the state with this leader, its policy and the in-sync `followers` (reference and

@@ -531,7 +531,7 @@ class RoleDriver:
             replica.ref,
             own,
             leader.core.in_sync_followers(),
-            self.policy,
+            policy=self.policy,
         )
         if state is known:
             return

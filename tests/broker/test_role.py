@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ async def test_timer_files_that_cannot_be_recovered_are_fatal(
         timers, said = live.node.timers, list[str]()
         monkeypatch.setattr(live.server.instance.role, "_fatal", said.append)
 
-        def fail(_timers: TimerStore, _now_ms: int) -> None:
+        def fail(*_: Any) -> None:
             raise OSError("no such device")
 
         with monkeypatch.context() as broken:
@@ -141,10 +142,10 @@ async def test_timers_start_once_when_a_leader_is_reelected_at_once(
         begun: list[TimerStore] = []
         recover = TimerStore.recover
 
-        def count(files: TimerStore, now_ms: int) -> TimerRecovery:
+        def count(files: TimerStore, *more: Any) -> TimerRecovery:
             begun.append(files)
             assert timers._timers is None, "the files are in use"
-            return recover(files, now_ms)
+            return recover(files, *more)
 
         monkeypatch.setattr(TimerStore, "recover", count)
         for epoch in (2, 3):
@@ -164,11 +165,11 @@ async def test_a_new_leader_accepts_messages_while_its_timer_files_are_recovered
         recover, readable = TimerStore.recover, threading.Event()
         begun = 0
 
-        def wait(files: TimerStore, now_ms: int) -> TimerRecovery:
+        def wait(files: TimerStore, *more: Any) -> TimerRecovery:
             nonlocal begun
             begun += 1
             readable.wait()
-            return recover(files, now_ms)
+            return recover(files, *more)
 
         monkeypatch.setattr(TimerStore, "recover", wait)
         role.follow("a test")
