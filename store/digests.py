@@ -95,10 +95,15 @@ class StoreDigests:
                 self._ends = log_end, ends
                 self._changed = True
 
-    def queues_match(self, log_end: int, ends: int) -> bool:
-        """Return whether the queues end where they ended at the last clean stop, or whether that is
-        unknown."""
-        return self._ends is None or self._ends[0] != log_end or self._ends[1] == ends
+    def queues_match(self, log_end: int, ends: int, *, is_own: bool) -> bool:
+        """Return whether the queues end where they ended at the last clean stop.
+
+        Of a store that this program stopped (`is_own`) the ends must be known: the file may be
+        missing, or a former one. Apache's broker notes none.
+        """
+        if self._ends is None or self._ends[0] != log_end:
+            return not is_own
+        return self._ends[1] == ends
 
     def note_names(self, queues: Iterable[Queue]) -> None:
         """Note which queues exist."""

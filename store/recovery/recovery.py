@@ -324,10 +324,11 @@ class Recovery:
         known_end = min(known_end, log.end)
         if self._clean:
             begin = min(known_end, complete_end)
-            if not self._digests.queues_match(log.end, sum_of_ends(self._queues.ends())):
+            ends, is_own = sum_of_ends(self._queues.ends()), self._holdings.log_end > 0
+            if not self._digests.queues_match(log.end, ends, is_own=is_own):
                 logger.warning(
                     "queues.ends_differ log_end=%d: queues do not end where they did at the last "
-                    "stop; missing units are rebuilt from the log.",
+                    "stop, or that is unknown; missing units are rebuilt from the log.",
                     log.end,
                 )
                 begin = log.start
