@@ -254,6 +254,15 @@ async def test_nothing_is_lost_silently_without_a_thing(
     assert await faults_of(stores, tmp_path, state, remove, groups) == []
 
 
+@pytest.mark.parametrize("change", [remove, empty])
+async def test_a_queue_is_not_lost_together_with_the_digest_that_would_show_it(
+    stores: Stores, tmp_path: Path, change: Callable[[Path, Path], None]
+) -> None:
+    queues = [name for name in stores.things("clean") if name.startswith("consumequeue/orders/")]
+    pairs = [("config/storeDigests.json", name) for name in queues]
+    assert pairs and await faults_of(stores, tmp_path, "clean", change, pairs) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["clean", "killed"])
 @pytest.mark.parametrize("change", [empty, swap])

@@ -319,9 +319,9 @@ def test_a_group_that_does_not_exist_is_refused_before_the_first_batch(
     world: LossyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.send(count=4)
-    query = Query(world, "endpoints", {"consumerGroup": "nobody"})
+    query = Query(world, "endpoints", {"consumerGroup": "absent"})
     with pytest.raises(
-        OptionError, match=r"group nobody cannot be committed.* group create nobody"
+        OptionError, match=r"group absent cannot be committed.* group create absent"
     ):
         query.plan()
     asked: list[int] = []
@@ -340,7 +340,7 @@ def test_a_group_that_does_not_exist_is_refused_before_the_first_batch(
     assert asked == [0, 0], "where the query starts"
     with pytest.raises(DataLossError, match=r"The progress of queue 0 of t .* cannot be 3"):
         query.start().commit({"broker-a": {"t": {"0": 3}}})
-    query.restart(consumerGroup="nobody", **ON_LOSS)
+    query.restart(consumerGroup="absent", **ON_LOSS)
     query.start().commit({"broker-a": {"t": {"0": 3}}})
 
 
