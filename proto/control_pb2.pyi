@@ -3189,6 +3189,7 @@ class ReadLogRequest(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     INSIDE_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """start of a record; for 0 and offsets below the log start see `at_least`"""
     end: _builtins.int
@@ -3201,6 +3202,10 @@ class ReadLogRequest(_message.Message):
     """`offset` may be inside a record: start at the first record at or above it"""
     broker: _builtins.str
     """the broker name; empty: this one"""
+    whole: _builtins.bool
+    """with the contents of the metadata log, which has sealed secrets: for backups, by users of type
+    Super and by nodes
+    """
     def __init__(
         self,
         *,
@@ -3210,10 +3215,11 @@ class ReadLogRequest(_message.Message):
         at_least: _builtins.bool = ...,
         inside: _builtins.bool = ...,
         broker: _builtins.str = ...,
+        whole: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "broker", b"broker", "end", b"end", "inside", b"inside", "max_bytes", b"max_bytes", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "broker", b"broker", "end", b"end", "inside", b"inside", "max_bytes", b"max_bytes", "offset", b"offset", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -43,6 +43,13 @@ def _super(_request: Any) -> Needs:
     return SUPER
 
 
+_READ_LOG = _cluster(Action.SUB)
+
+
+def _read_log(request: Any) -> Needs:
+    return SUPER if request.whole else _READ_LOG(request)
+
+
 def _query_route(request: Any) -> Needs:
     return ((TOPIC, request.topic.name, _EITHER),)
 
@@ -144,7 +151,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.DESCRIBE_STORE: _cluster(Action.GET),
     paths.DESCRIBE_REPLICATION: _cluster(Action.GET),
     paths.CHANGE_REPLICATION: _cluster(Action.UPDATE),
-    paths.READ_LOG: _cluster(Action.SUB),
+    paths.READ_LOG: _read_log,
     paths.READ_OFFSETS: _cluster(Action.SUB),
     paths.LOCATE_LOG: _cluster(Action.SUB),
     paths.SET_ARCHIVE_WATERMARK: _cluster(Action.UPDATE),

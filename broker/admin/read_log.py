@@ -4,8 +4,9 @@ offsets, for readers that decode or copy them.
 Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable
 limit (`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has
 deleted is ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. The records of the
-metadata log, which have the sealed secrets of users, have zeros in place of their bodies. At most
-one answer of `max_bytes` is prepared ahead of the client, and other calls run between two answers.
+metadata log, which have the sealed secrets of users, have zeros in place of their bodies, except
+in a `whole` log. At most one answer of `max_bytes` is prepared ahead of the client, and other calls
+run between two answers.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class LogReads:
             while not frames and following < end:
                 offset = following
                 frames, following = self._frames(offset, (end, limit), size)
+                if not request.whole:
+                    frames = _public(frames, offset)
                 if following == offset:
                     break
             yield self._answer(offset, frames, following)
@@ -188,12 +191,7 @@ class LogReads:
                     data, whole = store.record_at(offset), length
         except OffsetOutOfRangeError as error:
             raise _taken(offset, error.first) from None
-        data = data[:whole] if whole < len(data) else data
-        try:
-            return _without_secrets(data), offset + whole
-        except RecordFormatError as error:
-            text = f"the log is damaged between {offset} and {offset + whole}: {error}"
-            raise WireError(v2.INTERNAL_SERVER_ERROR, text) from None
+        return data[:whole] if whole < len(data) else data, offset + whole
 
     def _answer(self, offset: int, frames: bytes, following: int) -> v1.LogFrames:
         return v1.LogFrames(
@@ -222,6 +220,15 @@ class LogReads:
             max_offset=store.max_offset(topic, queue_id),
             offset=offset,
         )
+
+
+def _public(frames: bytes, offset: int) -> bytes:
+    """Return whole records as readers of the cluster get them. Raises WireError."""
+    try:
+        return _without_secrets(frames)
+    except RecordFormatError as error:
+        text = f"the log is damaged between {offset} and {offset + len(frames)}: {error}"
+        raise WireError(v2.INTERNAL_SERVER_ERROR, text) from None
 
 
 def _without_secrets(frames: bytes) -> bytes:

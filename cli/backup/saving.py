@@ -158,7 +158,7 @@ def _offsets(connection: Connection, name: str) -> tuple[list[list[object]], int
 
 def _log(connection: Connection, name: str, start: int, goal: int) -> Iterator[tuple[int, bytes]]:
     """Yield the records from `start` to `goal` with their offsets. Raises CliError."""
-    request = v1.ReadLogRequest(broker=name, offset=start, at_least=True)
+    request = v1.ReadLogRequest(broker=name, offset=start, at_least=True, whole=True)
     is_first, failures, waited_s = True, 0, 0.0
     while request.offset < goal:
         before = request.offset

@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 
 from cometmq.auth.model import User
+from cometmq.broker.access.rights import RIGHTS, SUPER
 from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
@@ -74,6 +75,12 @@ async def test_responses_have_the_requested_size_at_every_door(tmp_path: Path, d
     assert len(texts) == 1
 
 
+def test_only_users_of_type_super_read_the_contents_of_the_metadata_log() -> None:
+    needs = RIGHTS[paths.READ_LOG]
+    assert needs(v1.ReadLogRequest(whole=True)) is SUPER
+    assert needs(v1.ReadLogRequest()) is not SUPER
+
+
 @pytest.mark.parametrize("sealed_records", [False, True])
 async def test_the_sealed_secrets_of_users_leave_by_no_read(
     tmp_path: Path, sealed_records: bool
@@ -88,6 +95,8 @@ async def test_the_sealed_secrets_of_users_leave_by_no_read(
         await wire.send([normal_message("t", "named", body)])
         log = live.node.store.read_log(0, live.node.store.log_end)
         assert sealed in log, "they are in the log"
+        saved = await asyncio.to_thread(read, live.bound.client, whole=True)
+        assert b"".join(one.frames for one in saved) == log, "a backup has them"
         for max_bytes in (0, 700):
             answers = await asyncio.to_thread(read, live.bound.client, max_bytes=max_bytes)
             assert [crc32(one.frames) for one in answers] == [one.crc32 for one in answers]
