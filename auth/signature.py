@@ -102,11 +102,11 @@ def signed_ms(date_time: str) -> int | None:
 
 
 def made_ms(date_time: str, now_ms: int, *, local: bool) -> int | None:
-    """Return when a signature with this `x-mq-date-time` was made, as far as that is known at
-    `now_ms`; None as for `signed_ms`.
+    """Return the time in ms at which a client made a signature with this `x-mq-date-time`; None as
+    for `signed_ms`.
 
-    `local`: the compact form has no time zone, so it is the time in the zone in which it is nearest
-    to `now_ms`.
+    `local`: the compact form names no time zone. Of the zones of the world the function takes the
+    one in which the time is nearest to `now_ms`.
     """
     read_ms = signed_ms(date_time)
     if read_ms is None or not local or not _COMPACT.fullmatch(date_time):

@@ -33,9 +33,8 @@ from .format.record import (
 )
 from .format.record_layout import (
     BLANK_BYTES,
-    BORN_HOST_V6,
     HOST_V4_BYTES,
-    STORE_HOST_V6,
+    HOSTS_V6,
     TRANSACTION_MASK,
     UNIT,
     UNQUEUED,
@@ -49,7 +48,7 @@ from .queue.table import QueueTable
 
 logger = logging.getLogger(__name__)
 _OK: Final = PutStatus.PUT_OK
-_UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | MULTI_DISPATCH
+_UNCOMMON: Final = TRANSACTION_MASK | HOSTS_V6 | MULTI_DISPATCH
 #: Bytes of records that are joined in memory for one write: what fits into the CPU caches.
 _JOINED_BYTES_MIN: Final = 96 << 10
 #: Wire size of a batch member without body and properties: five numbers and two lengths.

@@ -25,6 +25,7 @@ from .format.record_layout import (
     BODY_LENGTH,
     FIXED,
     FIXED_V4,
+    HOSTS_V6,
     MAGIC,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -71,7 +72,7 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
     data = segment.map
     fixed = FIXED_V4
     values = fixed.unpack_from(data, position)
-    if values[SYS_FLAG] & 0x30:
+    if values[SYS_FLAG] & HOSTS_V6:
         fixed = FIXED[values[SYS_FLAG] >> 4 & 3]
         values = fixed.unpack_from(data, position)
     size, magic = values[SIZE], values[MAGIC]

@@ -1,4 +1,4 @@
-"""The guard of finished segments: what a scrub says to readers of the log."""
+"""The interface by which a reader of the log asks the scrub about damage in finished segments."""
 
 from typing import Protocol
 

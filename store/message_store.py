@@ -1,7 +1,7 @@
 """The message store: a commit log with its consume queues and index, flush, recovery and retention.
 
 Synchronous: one thread (the broker's event loop) makes all calls, and none waits for the disk. Two
-threads flush, one allocates segments; `events` is told on the thread that events.py states.
+threads flush, one allocates segments. The store calls `events` on the threads that events.py names.
 
 Durability: PUT_OK means that the record is in the page cache and survives the end of the process.
 It survives a power loss once `flushed_offset` has passed its end. Readers see a record after

@@ -40,6 +40,7 @@ from .format.record_layout import (
     CRC_MASK,
     FIXED,
     FIXED_V4,
+    HOSTS_V6,
     MAGIC_V1,
     MAGIC_V2,
     STORE_TIMESTAMP,
@@ -49,7 +50,6 @@ from .format.topic_names import is_lmq
 from .queue.consume_queue import ConsumeQueue
 
 _LENGTH_16: Final = struct.Struct(">H")
-_IPV6: Final = 0x30
 _CRC_NAME_AT: Final = slice(-CRC_TAIL_BYTES, -CRC_TAIL_BYTES + len(CRC_NAME))
 #: Up to this size a copy of the body is cheaper than a view of it.
 _COPIED_MAX: Final = 1 << 16
@@ -83,7 +83,7 @@ class RecordCheck:
         properties_at = end + len(field) + _LENGTH_16.size
         # The common record, in the fewest operations: every receive and pull runs them.
         if (
-            not sys_flag & _IPV6
+            not sys_flag & HOSTS_V6
             and not self.sealed
             and magic == queue.topic_magic
             and 0 <= length <= _COPIED_MAX
@@ -105,7 +105,7 @@ class RecordCheck:
         """Return the same for any record."""
         magic, crc, sys_flag, stored_ms, length = CHECKED_FIELDS.unpack_from(record)
         begin = FIXED_V4.size
-        if sys_flag & _IPV6:
+        if sys_flag & HOSTS_V6:
             fixed = FIXED[sys_flag >> 4 & 3]
             if len(record) < fixed.size:
                 return "lengths"

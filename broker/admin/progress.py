@@ -91,7 +91,7 @@ class ConsumerProgress:
     def _unread_lite_queues(
         self, groups: Container[str] | None
     ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
-        """The lite topics that wildcard groups have not read yet."""
+        """Yield the queues of lite topics that wildcard groups have not read yet."""
         wildcard = [
             (known.name, parent, known.lite_since)
             for known in self._metadata.groups.values()

@@ -291,7 +291,7 @@ class TimerService:
 
     async def settle(self) -> None:
         """Make the numbers true: enqueue what has arrived, and take out what was recalled, in
-        turns of a few milliseconds."""
+        turns of a few milliseconds. After `_TURNS_MAX` of them the numbers may still be high."""
         for _ in range(_TURNS_MAX):
             self._enqueue_now()
             recalled = self._recalled

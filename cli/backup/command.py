@@ -41,9 +41,9 @@ def create(folder: Path, endpoint: str) -> None:
 
     The cluster keeps running. DIR appears when it is complete. Its files are readable for their
     owner only: they hold all messages, and the secret keys of users as the log has them, encrypted.
-    The user needs Sub on the cluster, and the rights of `cluster export`. A broker group that
-    cannot be saved does not stop the others: the exit code is 1, and the same command saves what is
-    left.
+    The user must be of type Super, because the log holds the sealed secrets of users. A broker
+    group that cannot be saved does not stop the others: the exit code is 1, and the same command
+    saves what is left.
 
     \b
     cometmq backup create backups/monday

@@ -465,8 +465,8 @@ class RoleDriver:
     def policy(self) -> Policy:
         """The meaning of an OK, from the group's state or, without one, the configuration.
 
-        That of a static master decides, because it may have been changed. The configuration of a
-        slave that was promoted says nothing about the group.
+        The configuration of a static master decides, because an operator may have changed it. A
+        promoted slave takes the policy from the state: its own `brokerRole=SLAVE` states none.
         """
         config, state = self.replica.config, self.machine.state
         if state is not None and not (self.is_static and config.is_leader):

@@ -36,6 +36,7 @@ from .record_layout import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     HOSTS_AT,
+    HOSTS_V6,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
@@ -156,7 +157,7 @@ def topic_field(topic: str) -> tuple[int, bytes]:
 def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
     """Return the system flag with bits 4 and 5 set from the hosts. Raises ValueError for other
     lengths."""
-    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag &= ~HOSTS_V6
     for host, bit in ((born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
         if len(host) == HOST_V6_BYTES:
             sys_flag |= bit
@@ -191,7 +192,7 @@ def encode(
     store_host = message.store_host
     sys_flag = message.sys_flag
     fixed = FIXED_V4
-    if len(born_host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES or sys_flag & 0x30:
+    if len(born_host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES or sys_flag & HOSTS_V6:
         sys_flag = host_flags(sys_flag, born_host, store_host)
         fixed = FIXED[sys_flag >> 4 & 3]
     head = fixed.pack(

@@ -46,6 +46,7 @@ TOPIC_BYTES_MAX: Final = 255
 
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
+HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_ROLLBACK: Final = 0xC
@@ -114,7 +115,7 @@ SIZE_AND_OFFSET: Final = part(SIZE, PHYSICAL_OFFSET)
 UNIT_FIELDS: Final = part(SIZE, QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET)
 #: What a record must have besides: for IPv4 hosts.
 CHECKED_FIELDS: Final = part(MAGIC, BODY_CRC, SYS_FLAG, STORE_TIMESTAMP, BODY_LENGTH)
-#: The lowest byte of the system flag, which says what the hosts are.
+#: Place of the lowest byte of the system flag. Its host bits tell IPv4 from IPv6 addresses.
 HOSTS_AT: Final = AT[SYS_FLAG] + 3
 #: Bytes of a record up to its store timestamp, of any host.
 STORE_TIMESTAMP_END_MAX: Final = AT[STORE_TIMESTAMP] + HOST_V6_MORE + 8

@@ -18,14 +18,13 @@ from ..format.errors import RecordFormatError
 from ..format.index_keys import BATCH_BYTES_MAX, Integers, RecordColumns
 from ..format.record_layout import (
     BODY_LENGTH,
-    BORN_HOST_V6,
     FIXED_V4,
+    HOSTS_V6,
     MAGIC,
     MAGIC_V1,
     PHYSICAL_OFFSET,
     RECORD_BYTES_MIN,
     SIZE,
-    STORE_HOST_V6,
     STORE_TIMESTAMP,
     SYS_FLAG,
 )
@@ -122,7 +121,7 @@ def _usual(raw: RawBytes, base: int, positions: Integers, limit: int) -> IndexCo
         return None
     head = raw.blocks(positions, FIXED_V4.size).view(_USUAL)
     flags = head["flags"].astype(np.int64)
-    ok = (head["magic"] == MAGIC_V1) & (flags & (BORN_HOST_V6 | STORE_HOST_V6) == 0)
+    ok = (head["magic"] == MAGIC_V1) & (flags & HOSTS_V6 == 0)
     offsets = positions + base
     ok &= head["place"] == offsets
     body = head["body"].astype(np.int64)

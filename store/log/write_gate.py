@@ -35,7 +35,7 @@ def suppress_no_space() -> Iterator[None]:
 
 
 class WriteGate:
-    """The state; `events` is told on the thread that changes it."""
+    """Holds why a store refuses writes. The thread that changes that calls `events`."""
 
     def __init__(self, events: StoreEvents) -> None:
         #: Why writes are refused, or "".

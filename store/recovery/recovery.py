@@ -29,16 +29,15 @@ from ..format.disk import Disk
 from ..format.errors import CorruptLogError, RecordFormatError, StoreError
 from ..format.record_layout import (
     BODY_LENGTH,
-    BORN_HOST_V6,
     FILLER_SIZE,
     FIXED_V4,
+    HOSTS_V6,
     MAGIC,
     PHYSICAL_OFFSET,
     QUEUE_ID,
     QUEUE_OFFSET,
     RECORD_BYTES_MIN,
     SIZE,
-    STORE_HOST_V6,
     SYS_FLAG,
 )
 from ..format.results import RecoveryReport
@@ -466,7 +465,7 @@ def _is_plain(segment: Segment, offset: int, queue: ConsumeQueue, number: int, s
         (values[SIZE], values[MAGIC]) == (size, queue.topic_magic)
         and (values[QUEUE_ID], values[QUEUE_OFFSET], values[PHYSICAL_OFFSET])
         == (queue.queue_id, number, offset)
-        and not values[SYS_FLAG] & (BORN_HOST_V6 | STORE_HOST_V6)
+        and not values[SYS_FLAG] & HOSTS_V6
         and values[BODY_LENGTH] >= 0
         and topic_end + 2 <= end
         and data[topic_at:topic_end] == queue.topic_field

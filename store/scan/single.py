@@ -20,6 +20,7 @@ from ..format.record_layout import (
     CRC_MASK,
     FIXED,
     FIXED_V4,
+    HOSTS_V6,
     MAGIC,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -77,7 +78,7 @@ def inspect(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
 def _inspect_record(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
     fixed = FIXED_V4
     values = fixed.unpack_from(data, position)
-    if values[SYS_FLAG] & 0x30:
+    if values[SYS_FLAG] & HOSTS_V6:
         fixed = FIXED[values[SYS_FLAG] >> 4 & 3]
         if values[SIZE] < fixed.size + 3:
             raise RecordFormatError("the record is too short for its hosts.")

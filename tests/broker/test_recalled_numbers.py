@@ -21,7 +21,7 @@ DAY_S = 86_400
 
 
 async def numbers(k: Desk, topic: str = TOPIC) -> dict[str, float]:
-    """Return what the broker says about messages that wait for the topic, or are due in a day."""
+    """Return the broker's numbers of messages that wait for a topic, or are due within a day."""
     found = await samples(k.live)
     clock = k.node.runtime.clock
     async with k.live.client("admin") as wire:

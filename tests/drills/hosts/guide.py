@@ -42,8 +42,10 @@ _OFFICIAL_LOAD = Path(__file__).parents[1] / "official_load.py"
 
 
 def printed_files() -> dict[tuple[str, str], str]:
-    """Return the configuration files of the guide by path and host; its token, a placeholder that
-    the servers refuse, is replaced as the guide says."""
+    """Return the configuration files of the guide by path and host.
+
+    A token of the test replaces the guide's placeholder, which servers refuse.
+    """
     pattern = r"`(/etc/cometmq/\S+)` on ([\d.]+):\n\n```\n(.*?)```"
     found = re.findall(pattern, GUIDE.read_text(), re.DOTALL)
     return {(path, host): text.replace(_PLACEHOLDER, TOKEN) for path, host, text in found}
