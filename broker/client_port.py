@@ -24,6 +24,7 @@ from .access.rechecks import Rechecks
 from .admin.clients import ClientAdmin
 from .admin.fault_service import FaultService
 from .admin.groups import GroupAdmin
+from .admin.left_behind import LeftBehind
 from .admin.live_settings import BROKER, STORE, Live, LiveSettings
 from .admin.message_queries import MessageQueries
 from .admin.offsets import OffsetAdmin
@@ -300,6 +301,13 @@ class ClientPort:
                 progress=broker.progress,
                 status=broker.status,
                 waiting=waiting,
+                left_behind=LeftBehind(
+                    broker.runtime.clock,
+                    broker.store,
+                    broker.metadata,
+                    broker.meta_log,
+                    broker.offsets,
+                ),
             ),
             groups=GroupAdmin(
                 clock=broker.runtime.clock,

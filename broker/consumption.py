@@ -148,6 +148,7 @@ def _turn_context(
 ) -> TurnContext:
     return TurnContext(
         store=core.store,
+        metadata=core.metadata,
         cold=cold,
         dead_letters=dead_letters,
         counters=core.runtime.counters,

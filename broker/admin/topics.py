@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..runtime import Runtime
+    from .left_behind import LeftBehind
     from .progress import ConsumerProgress
     from .status import BrokerStatus
     from .waiting import WaitingMessages
@@ -66,6 +67,7 @@ class TopicAdmin:
         progress: ConsumerProgress,
         status: BrokerStatus,
         waiting: WaitingMessages,
+        left_behind: LeftBehind,
     ) -> None:
         config = self._config = runtime.config
         self._clock = runtime.clock
@@ -78,6 +80,7 @@ class TopicAdmin:
         self._progress = progress
         self._status = status
         self._waiting = waiting
+        self._left_behind = left_behind
         # Apache's broker creates system topics with these names.
         self._own_names = frozenset(
             (
@@ -145,6 +148,7 @@ class TopicAdmin:
         self._pump.catch_up()  # what was acknowledged waits for its time only once it is dispatched
         in_flight = await self._in_flight(request.name)
         waiting = await self._waiting.count((request.name,))
+        left = await self._left_behind.find(request.name)
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
         self._pump.catch_up()
@@ -159,7 +163,7 @@ class TopicAdmin:
             code=v2.OK,
             message="OK",
             topics=[request.name, *retries],
-            messages=waiting + held,
+            messages=waiting + left.messages + held,
             groups=sorted(groups),
             in_flight=in_flight,
         )
@@ -169,9 +173,11 @@ class TopicAdmin:
             raise WireError(
                 v2.FORBIDDEN,
                 f"topic {request.name} holds {answer.messages} messages, {waiting} of which wait "
-                "for their time or the end of a transaction: accept the loss",
+                f"for their time or the end of a transaction, and {left.messages} are retries or "
+                "dead letters of groups: accept the loss",
             )
         self._changes.check_writable()
+        self._left_behind.drop(left)
         for name in retries:
             self._meta_log.delete_topic(name)
             await slices.pause()

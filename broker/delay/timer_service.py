@@ -28,8 +28,9 @@ from ...store.format.results import PutStatus
 from ...store.timer.recovery import TimerRecovery
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
+from ..metadata.incarnations import is_left_over
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
-from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, is_left_over, number, own_queue
+from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
 from .recalled import Recalled
 from .timer_core import Timed, TimerCore
 from .timer_dedup import TimerDedup

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -34,6 +35,7 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status, varint
+from ..metadata.incarnations import has_origins, without_left_overs
 from ..metadata.tables import Group
 from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 from ..pop.request import consuming_group, readable_topic
@@ -347,6 +349,9 @@ class PullService:
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
                 return pull.form.outside(pull, result)
+            if has_origins(pull.topic):
+                records = without_left_overs(self._metadata, pull.topic, result.records)
+                result = replace(result, records=records)
             answer = pull.form.found(pull, result)
             if answer is not None:
                 return answer
