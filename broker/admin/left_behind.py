@@ -17,8 +17,6 @@ from ..metadata.incarnations import has_origins, is_left_over, origin_of
 from ..slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ...front.clock import Clock
     from ...store.message_store import MessageStore
     from ..metadata.log import MetaLog
@@ -57,40 +55,51 @@ class LeftBehind:
 
     async def find(self, topic: str) -> Found:
         """Read the retry and dead-letter topics of all groups, in slices."""
-        found = Found()
-        slices = Slices(self._clock)
-        for name, queue_id, begin in [*self._queues()]:
-            offset = begin
-            at_front = True
-            while offset < self._store.max_offset(name, queue_id):
-                result = self._store.get(name, queue_id, offset, _RECORDS, _BYTES)
-                for stored in result.records:
-                    properties = decode_delivery(stored.data).properties
-                    place = name, properties, stored.physical_offset
-                    is_old = is_left_over(self._metadata, *place)
-                    is_own = not is_old and origin_of(name, properties) == topic
-                    found.messages += is_own
-                    at_front &= is_old or is_own
-                    if at_front and is_own:
-                        found.ends[name, queue_id] = stored.queue_offset + 1
-                if result.next_offset <= offset:
-                    break
-                offset = result.next_offset
-                await slices.pause()
+        found, slices = Found(), Slices(self._clock)
+        for name in list(filter(has_origins, self._metadata.topics)):
+            await slices.pause()
+            for queue_id, begin in self._unfinished(name):
+                await self._read(topic, (name, queue_id), begin, found, slices)
         return found
 
-    def _queues(self) -> Iterator[tuple[str, int, int]]:
-        """Yield topic, queue and first offset of what groups have not finished."""
-        for topic in self._metadata.topics.values():
-            group = topic.name.removeprefix(_RETRY)
-            is_retry = group != topic.name
-            # The retry topics of gRPC clients are of one topic, and deleted with it.
-            if not has_origins(topic.name) or (is_retry and group not in self._metadata.groups):
-                continue
-            for queue_id in range(topic.read_queues):
-                first = self._store.min_offset(topic.name, queue_id)
-                read = self._offsets.get(topic.name, group, queue_id) if is_retry else None
-                yield topic.name, queue_id, max(first, read or 0)
+    def _unfinished(self, name: str) -> list[tuple[int, int]]:
+        """Return the queues of a topic with the first offset that its group has not finished."""
+        topic, group = self._metadata.topic(name), name.removeprefix(_RETRY)
+        is_retry = group != name
+        # The retry topics of gRPC clients are of one topic, and deleted with it.
+        if topic is None or (is_retry and group not in self._metadata.groups):
+            return []
+        store, offsets = self._store, self._offsets
+        return [
+            (
+                queue_id,
+                max(
+                    store.min_offset(name, queue_id),
+                    (offsets.get(name, group, queue_id) or 0) if is_retry else 0,
+                ),
+            )
+            for queue_id in range(topic.read_queues)
+        ]
+
+    async def _read(
+        self, topic: str, queue: tuple[str, int], offset: int, found: Found, slices: Slices
+    ) -> None:
+        """Look for messages of a topic in one queue, from `offset` on."""
+        at_front = True
+        while offset < self._store.max_offset(*queue):
+            result = self._store.get(*queue, offset, _RECORDS, _BYTES)
+            for stored in result.records:
+                properties = decode_delivery(stored.data).properties
+                is_old = is_left_over(self._metadata, queue[0], properties, stored.physical_offset)
+                is_own = not is_old and origin_of(queue[0], properties) == topic
+                found.messages += is_own
+                at_front &= is_old or is_own
+                if at_front and is_own:
+                    found.ends[queue] = stored.queue_offset + 1
+            if result.next_offset <= offset:
+                return
+            offset = result.next_offset
+            await slices.pause()
 
     def drop(self, found: Found) -> None:
         """Hide what lies at the front of queues, on every replica. Raises WireError."""

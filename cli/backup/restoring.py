@@ -117,9 +117,7 @@ def restore_up(backup: Path, manifest: Manifest, to: UpDirectory, progress: Prog
             except CliError as error:
                 failed.append(f"{group.broker}: {error}")
         if failed:
-            first = (
-                f"Nothing is restored: {len(failed)} of {len(groups)} groups are damaged."
-            )
+            first = f"Nothing is restored: {len(failed)} of {len(groups)} groups are damaged."
             last = "Repeat the command with their files mended, or restore others with --store."
             raise CliError("\n".join([first, *failed, last]))
 
