@@ -63,7 +63,7 @@ class ConsumerProgress:
         self.classic_members: Callable[[str], list[v1.GroupClient]] = lambda _group: []
 
     async def all_group_queues(
-        self, groups: Container[str] | None = None
+        self, groups: Collection[str] | None = None
     ) -> AsyncIterator[tuple[str, v1.GroupQueueStatus]]:
         """Group and queue of every topic that was ever consumed, by the named groups or by all, and
         of the retry topics beside it; and of the lite topics that wildcard groups are to read.
@@ -91,8 +91,21 @@ class ConsumerProgress:
                     for queue_id in range(known.read_queues):
                         yield group, self.queue_row(name, group, queue_id, NOT_CONSUMED)
                         await slices.pause()
-        async for row in self._unread_lite_queues(groups, slices):
-            yield row
+        for group in list(self._metadata.groups) if groups is None else list(groups):
+            await slices.pause()
+            for row in self._unread_classic_retries(group):
+                yield group, row
+        async for found in self._unread_lite_queues(groups, slices):
+            yield found
+
+    def _unread_classic_retries(self, group: str) -> Iterator[v1.GroupQueueStatus]:
+        """Yield the queues with messages that classic clients sent back, if none has read any."""
+        known = self._metadata.topics.get(_RETRY_PREFIX + group)
+        if known is not None and (known.name, group) not in self._offsets:
+            for queue_id in range(known.read_queues):
+                row = self.queue_row(known.name, group, queue_id, NOT_CONSUMED)
+                if row.lag:
+                    yield row
 
     async def _unread_lite_queues(
         self, groups: Container[str] | None, slices: Slices

@@ -176,7 +176,7 @@ class TimerService:
             store=store,
             timers=timers,
             core=core,
-            counts=self._counts,
+            counts=self.is_of_present,
             slots=report.recalled_slots,
         )
         self._intake = TimerIntake(
@@ -186,7 +186,7 @@ class TimerService:
             core=core,
             stats=self.stats,
             recalled=self._recalled,
-            counts=self._counts,
+            counts=self.is_of_present,
             delivered_before=replicated,
         )
         begin_ms = min(read_ms, self._stored_ms(report.queue_offset))
@@ -306,7 +306,7 @@ class TimerService:
             self._recalled.forget(topic)
             self._timers.metrics.set(topic, 0, self._clock.wall_ms())
 
-    def _counts(self, topic: str, physical_offset: int) -> bool:
+    def is_of_present(self, topic: str, physical_offset: int) -> bool:
         """Return whether the message is one of the topic that has this name now."""
         return physical_offset >= self._since_of(topic)
 
@@ -529,7 +529,7 @@ class TimerService:
             return
         if timed.rolled:
             self._recalled.rolled(timed)
-        if self._counts(timed.topic, timed.physical_offset) and (
+        if self.is_of_present(timed.topic, timed.physical_offset) and (
             not recalled or self._recalled.dropped(timed)
         ):
             self._timers.metrics.add(timed.topic, -1, now_ms)

@@ -20,6 +20,7 @@ from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.test_admin_groups import delete as delete_group
 from cometmq.tests.broker.transacting import end_transaction, prepared
+from cometmq.tests.harness.wire import Wire
 
 TOPIC, GROUP, RETRY = "T", "g", "%RETRY%g"
 HOUR_MS = 3_600_000
@@ -256,3 +257,34 @@ async def test_retries_of_classic_clients_never_reach_a_successor_of_their_topic
     if restarts:
         async with desk(tmp_path, clock=clock) as one:
             assert await pulled(one, RETRY) == [b"stays", b"new"]
+
+
+async def test_messages_that_wait_for_a_deleted_topic_are_not_listed(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic(TOPIC, message_type=MIXED)
+        await delayed(one, b"old timer")
+        assert (await delete(one, accept_loss=True)).code == v2.OK
+        assert await listed(wire) == []
+        one.topic(TOPIC, message_type=MIXED)
+        await delayed(one, b"new timer")
+        assert await listed(wire) == ["new timer"]
+
+
+async def listed(wire: Wire) -> list[str]:
+    """Return the ids of the delayed messages that wait."""
+    request = v1.ListTimersRequest(count=10)
+    answer = await wire.call(paths.LIST_TIMERS, request, v1.ListTimersResponse)
+    return [one.message_id for one in answer.timers]
+
+
+async def test_retries_that_a_classic_client_never_read_count_and_go_with_their_group(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        for name in (TOPIC, RETRY):
+            one.topic(name)
+        one.group(GROUP)
+        one.node.sender.append(Message(RETRY, 0, b"sent back"))
+        await one.dispatched()
+        plan = await delete_group(wire, GROUP, dry_run=True)
+        assert (plan.messages, list(plan.topics)) == (1, [RETRY])
