@@ -24,9 +24,11 @@ from cometmq.tests.broker.classic_wire import (
     classic,
     heartbeat,
     message,
+    pulled,
     pulling,
     records,
 )
+from cometmq.tests.broker.desk import Desk
 from cometmq.tests.broker.live import Live, create_group, create_topic, telemetry, until
 from cometmq.tests.remoting.client import RemotingClient
 from cometmq.tests.remoting.recordings import frames
@@ -227,10 +229,36 @@ async def test_a_group_is_behind_only_on_topics_that_it_reads_with_offsets(
         assert await topics(GROUP) == {TOPIC}
         await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, other="*"))
         assert await topics(GROUP) == set()
+        of_broker = await documented(client, Admin.GET_BROKER_CONSUME_STATS, isOrder="false")
+        assert of_broker["totalDiff"] == 0
         await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 2, **{TOPIC: "*"}))
         assert await topics(GROUP) == {TOPIC}
         await client.call(Request.HEART_BEAT, heartbeat("c1", "all", 1, **{TOPIC: "*"}))
         assert await topics("all") == set()
+
+
+async def test_a_broadcast_group_of_either_protocol_is_behind_on_nothing(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client), live.client() as wire:
+        body = heartbeat("c1", "classic", 1, **{TOPIC: "*"})
+        body = body.replace(b"CLUSTERING", b"BROADCASTING")
+        assert (await client.call(Request.HEART_BEAT, body)).code == Reply.SUCCESS
+        assert await pulled(client, consumerGroup="classic", queueOffset=1, sysFlag=0)
+        await create_group(wire, "grpc")
+        one = Desk(live, live.node.acks, live.node.pulls)
+        for offset in (-1, 1):
+            request = v2.PullMessageRequest(
+                group=v2.Resource(name="grpc"),
+                message_queue=v2.MessageQueue(topic=v2.Resource(name=TOPIC), id=1),
+                offset=offset,
+            )
+            live.node.pulls.pull_message(request, one.context())
+        live.node.pulls.close()  # commits what the clients have read
+        for group in ("classic", "grpc"):
+            found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup=group)
+            assert found["offsetTable"] == {}
+            told = v1.DescribeGroupRequest(name=group)
+            described = await wire.call(paths.DESCRIBE_GROUP, told, v1.DescribeGroupResponse)
+            assert (described.lag, list(described.queues)) == (0, [])
 
 
 async def test_statistics_of_a_group_have_every_queue(tmp_path: Path) -> None:

@@ -80,10 +80,13 @@ class ToolProgress:
         self._pump.catch_up()
         named = [each for each in (header.topic, *header.topics.split(";")) if each]
         topics = named or sorted(self._topics(header.group))
-        # What the group has left is not behind, as in Apache's answer.
-        read_now = {each.topic for each in self._members.subscriptions(header.group)}
-        topics = [name for name in topics if not read_now or name in read_now]
-        return document(await self._statistics(header.group, topics))
+        return document(await self._statistics(header.group, self._kept(header.group, topics)))
+
+    def _kept(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Return the topics without those that the group has left: it is not behind there, as in
+        Apache's answers."""
+        read_now = {each.topic for each in self._members.subscriptions(group)}
+        return [name for name in topics if not read_now or name in read_now]
 
     def _topics(self, group: str) -> set[str]:
         """Return the topics on which a group has offsets: not those that it reads by broadcast."""
@@ -132,7 +135,8 @@ class ToolProgress:
         for name, group in list(self._metadata.groups.items()):
             if orderly and not group.orderly:
                 continue
-            each = [await self._statistics(name, [topic]) for topic in topics_of.get(name, ())]
+            topics = self._kept(name, topics_of.get(name, ()))
+            each = [await self._statistics(name, [topic]) for topic in topics]
             tables = [one["offsetTable"].values() for one in each]
             rows += sum(map(len, tables))
             if rows > ROWS_MAX:
