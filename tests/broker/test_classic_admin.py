@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.classic.admin.rates import Totals
-from cometmq.broker.metadata.tables import Group
+from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.proto import paths, v1, v2
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import QueueKey, loads
@@ -316,6 +316,20 @@ async def test_offsets_are_reset_and_copied(tmp_path: Path) -> None:
         assert await offset_of(client, "copy") == 1
         answer = await client.call(Admin.CLONE_GROUP_OFFSET, **{**fields, "destGroup": "none"})
         assert answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_an_offset_that_cannot_be_copied_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client):
+        async with live.client() as wire:
+            await create_group(wire, "copy")
+            await create_topic(wire, "a", queues=2)
+        live.node.offsets.commit("a", GROUP, 1, 0)
+        live.node.meta_log.write_topic(Topic("a", 1, 1))  # it has no queue 1 any more
+        fields = {"srcGroup": GROUP, "destGroup": "copy", "topic": ""}
+        answer = await client.call(Admin.CLONE_GROUP_OFFSET, **fields)
+        assert answer.code != Reply.SUCCESS
+        assert "1 of 2 were refused, the others are done: a, queue 1: " in (answer.remark or "")
+        assert await offset_of(client, "copy") == 1
 
 
 async def test_connected_clients_of_both_protocols_are_listed(tmp_path: Path) -> None:

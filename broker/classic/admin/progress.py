@@ -14,13 +14,12 @@ from ....proto import v1
 from ....remoting.admin_codes import Admin
 from ....remoting.admin_headers import CloneOffset, ConsumerGroup, GroupOfTopic, ResetOffset
 from ....remoting.bare_json import QueueKey
-from ....remoting.codes import Reply
-from ....remoting.command import Command, reply
+from ....remoting.command import Command
 from ....remoting.header_fields import read
 from ....store.format.record import decode_delivery
 from ...slices import Slices
 from ..errors import known_group, known_topic
-from .tables import ROWS_MAX, document, in_task, too_many_rows
+from .tables import ROWS_MAX, do_each, document, in_task, too_many_rows
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
@@ -204,14 +203,15 @@ class ToolProgress:
         source = known_group(self._metadata, header.source)
         target = known_group(self._metadata, header.target)
         topics = [header.topic] if header.topic else sorted(self._topics(source))
-        for topic in topics:
-            if topic.startswith("%"):
-                continue  # retry topics belong to one group
-            for queue_id, offset in self._offsets.queues(topic, source):
-                await self._offset_admin.reset(
-                    v1.ResetOffsetsRequest(
-                        topic=topic, group=target, queue_id=queue_id, offset=offset
-                    ),
-                    RequestContext(),
-                )
-        return reply(Reply.SUCCESS)
+        moves = [
+            v1.ResetOffsetsRequest(topic=topic, group=target, queue_id=queue_id, offset=offset)
+            for topic in topics
+            if not topic.startswith("%")  # retry topics belong to one group
+            for queue_id, offset in self._offsets.queues(topic, source)
+        ]
+        return await do_each(
+            [(f"{one.topic}, queue {one.queue_id}", one) for one in moves], self._move
+        )
+
+    async def _move(self, request: v1.ResetOffsetsRequest) -> None:
+        await self._offset_admin.reset(request, RequestContext())
