@@ -288,3 +288,39 @@ async def test_retries_that_a_classic_client_never_read_count_and_go_with_their_
         await one.dispatched()
         plan = await delete_group(wire, GROUP, dry_run=True)
         assert (plan.messages, list(plan.topics)) == (1, [RETRY])
+
+
+@pytest.mark.parametrize("restarts_again", [False, True])
+async def test_what_an_ordered_group_acknowledged_is_not_acknowledged_for_its_successor(
+    tmp_path: Path, restarts_again: bool
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic(TOPIC)
+        one.group(GROUP, orderly=True)
+        await one.sent(TOPIC, b"1", b"2", b"3")
+        got = await one.receive(TOPIC, GROUP, batch=2)
+        one.ack(TOPIC, GROUP, got.handles[1])
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        assert (await delete_group(wire, GROUP)).code == v2.OK
+        one.group(GROUP, orderly=True)
+        if not restarts_again:
+            assert (await one.receive(TOPIC, GROUP)).bodies == [b"1", b"2", b"3"]
+    if restarts_again:
+        async with desk(tmp_path) as one:
+            assert (await one.receive(TOPIC, GROUP)).bodies == [b"1", b"2", b"3"]
+
+
+async def test_the_lock_of_a_deleted_lite_group_does_not_reach_its_successor(
+    tmp_path: Path,
+) -> None:
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"1")
+        assert (await one.receive()).bodies == [b"1"]
+        desk_, name = one.one, one.group
+        async with desk_.live.client() as wire:
+            assert (await delete_group(wire, name, force=True)).code == v2.OK
+        one.bind(name)
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"2")
+        assert (await one.receive()).bodies == [b"2"]
