@@ -198,6 +198,7 @@ def _consuming(
         receiving=broker.receiving,
         acks=broker.acks,
         members=members,
+        progress=broker.progress,
         broker_name=broker_name,
     )
     return {**offsets.handlers(), **pulls.handlers(), **pop.handlers()}
