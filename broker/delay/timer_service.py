@@ -292,7 +292,8 @@ class TimerService:
 
     async def settle(self) -> None:
         """Make the numbers true: enqueue what has arrived, and take out what was recalled, in
-        turns of a few milliseconds. After `_TURNS_MAX` of them the numbers may still be high."""
+        turns of a few milliseconds. After `_TURNS_MAX` of them the numbers are upper bounds, until
+        later calls have counted the rest."""
         for _ in range(_TURNS_MAX):
             self._enqueue_now()
             recalled = self._recalled
