@@ -72,6 +72,7 @@ def build_consumption(core: Core, sending: Sending, native: Native | None) -> Co
     lite = _lite(core, lite_receive)
     sending.sender.register(v2.LITE, LiteSends())
     pulls = _pulls(core, pop, limit, runs)
+    core.offsets.subscribe_removals(pulls.forget)
     return Consumption(
         group_topics=topics,
         dead_letters=dead_letters,
@@ -114,6 +115,7 @@ def _journal(core: Core, sending: Sending) -> JournalService:
         system_topics=core.system_topics,
     )
     core.offsets.subscribe_removals(journal.forget)
+    core.offsets.subscribe_removals(sending.sender.removed)
     return journal
 
 

@@ -231,6 +231,10 @@ class PullService:
             raise WireError(v2.BAD_REQUEST, f"unknown offset policy {int(policy)}")
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)
 
+    def forget(self, topic: str | None, group: str | None) -> None:
+        """A topic or group was deleted: its broadcasting clients commit no offsets any more."""
+        self._broadcast.forget(topic, group)
+
     def notify(self, topic: str, queue_id: int) -> None:
         """Wake the pulls that wait for new messages of a queue."""
         waiters = self._waiters.get((topic, queue_id))
