@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
     from ..dispatch_pump import DispatchPump
+    from ..metadata.tables import Metadata
 
 #: By field of a request.
 _INDEX_TYPES: Final = {"key": "K", "unique_key": "U", "tag": "T"}
@@ -31,14 +32,16 @@ _ANSWER_BYTES_MAX: Final = 3 << 20
 class MessageQueries:
     """The handler."""
 
-    def __init__(self, store: MessageStore, pump: DispatchPump) -> None:
+    def __init__(self, store: MessageStore, metadata: Metadata, pump: DispatchPump) -> None:
         self._store = store
+        self._metadata = metadata
         self._pump = pump
 
     def query_messages(
         self, request: v1.QueryMessagesRequest, ctx: RequestContext
     ) -> v1.QueryMessagesResponse:
-        """The newest messages that match, oldest first."""
+        """The newest messages that match, oldest first; by key without those of a deleted topic
+        of the name."""
         self._pump.catch_up()
         try:
             records = self._find(request)
@@ -74,7 +77,9 @@ class MessageQueries:
         if not request.topic:
             raise WireError(v2.BAD_REQUEST, "name the topic")
         asked = key_query(request, store.config.max_msgs_num_batch)
-        return [] if asked is None else store.queries.find(asked)
+        found = [] if asked is None else store.queries.find(asked)
+        is_older = self._metadata.is_older
+        return [one for one in found if not is_older(request.topic, one.physical_offset)]
 
 
 def key_query(request: v1.QueryMessagesRequest, most: int) -> KeyQuery | None:

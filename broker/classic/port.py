@@ -170,7 +170,7 @@ def _handlers(
         **calls.handlers(),
         **ClassicReplies(broker.runtime, broker.sender, producers, may).handlers(),
         **ClassicRecalls(broker.recalls, config.region_id).handlers(),
-        **ClassicQueries(broker.store, broker.pump).handlers(),
+        **ClassicQueries(broker.store, broker.metadata, broker.pump).handlers(),
     }
     return table, (clients, transactions, calls)
 

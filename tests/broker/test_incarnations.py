@@ -14,13 +14,16 @@ from cometmq.broker.lite.names import queue_of
 from cometmq.broker.messages.validation import MIXED
 from cometmq.front.clock import Clock
 from cometmq.proto import paths, v1, v2
+from cometmq.remoting.codes import Reply, Request
 from cometmq.store.format.record import Message
+from cometmq.tests.broker.classic_wire import port_of
 from cometmq.tests.broker.desk import Desk, desk, message, resource
 from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.test_admin_groups import delete as delete_group
 from cometmq.tests.broker.transacting import end_transaction, prepared
 from cometmq.tests.harness.wire import Wire
+from cometmq.tests.remoting.client import RemotingClient
 
 TOPIC, GROUP, RETRY = "T", "g", "%RETRY%g"
 HOUR_MS = 3_600_000
@@ -324,3 +327,22 @@ async def test_the_lock_of_a_deleted_lite_group_does_not_reach_its_successor(
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"2")
         assert (await one.receive()).bodies == [b"2"]
+
+
+async def test_queries_by_key_find_no_message_of_a_deleted_topic(tmp_path: Path) -> None:
+    """So a dead letter that was sent again to the deleted topic is sent to the new one, too."""
+    one_desk = desk(tmp_path, remoting_listen_port=-1)
+    async with one_desk as one, one.live.client() as wire, RemotingClient(port_of(one.live)) as old:
+        request = v1.QueryMessagesRequest(topic=TOPIC, unique_key="ID-0", count=1)
+        fields = {"beginTimestamp": 0, "endTimestamp": 1 << 42, "maxNum": 32}
+        asked = {"topic": TOPIC, "key": "ID-0", "_UNIQUE_KEY_QUERY": "true", **fields}
+        for number in range(2):
+            one.topic(TOPIC)
+            found = await wire.call(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+            answer = await old.call(Request.QUERY_MESSAGE, **asked)
+            assert (len(found.messages), answer.code) == (0, Reply.QUERY_NOT_FOUND)
+            await one.sent(TOPIC, b"%d" % number)
+            found = await wire.call(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+            answer = await old.call(Request.QUERY_MESSAGE, **asked)
+            assert (len(found.messages), answer.code) == (1, Reply.SUCCESS)
+            one.node.meta_log.delete_topic(TOPIC)
