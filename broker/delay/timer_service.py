@@ -166,6 +166,9 @@ class TimerService:
         # Without messages there is nothing to read again. After a kill the queue may lack some.
         empty = report.newest < 0 and not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         read_ms = now_ms if empty else max(report.read_ms, replicated[1])
+        if read_ms < replicated[1]:
+            # The clock is behind the last stop: what arrives now is not delivered up to that time.
+            self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
         core = TimerCore(read_ms, report.queue_offset, self._config.timer_precision_ms)
         self._timers, self._core = timers, core
         if report.waiting is not None:
