@@ -45,6 +45,7 @@ from .metadata.log import MetaLog
 from .metadata.system_topics import SystemTopics
 from .metadata.tables import Metadata
 from .metrics.counters import Counters
+from .metrics.traffic import TrafficRates
 from .offsets.consumer_offsets import ConsumerOffsets
 from .offsets.recent import RecentOffsets
 from .offsets.resets import OffsetResets
@@ -105,6 +106,7 @@ def assemble(
         ha.cluster_token,
         store_config.root / "config" / _KEY_FILE,
     )
+    traffic = TrafficRates(clock=core.runtime.clock, counters=core.runtime.counters)
     broker = Broker(
         **vars(core),
         **vars(sending),
@@ -115,9 +117,9 @@ def assemble(
             metadata=core.metadata, meta_log=core.meta_log, changes=core.changes
         ),
         removal=removal,
-        maintenance=_maintenance(core),
+        maintenance=_maintenance(core, traffic),
         progress=_progress(core, consumption),
-        status=_status(core),
+        status=_status(core, traffic),
         telemetry_forward=_telemetry_forward(core, door),
     )
     set_store_host(broker, config.broker_ip1, config.grpc_server_port)
@@ -317,7 +319,7 @@ def _users(core: Core, keys: KeySource) -> UserAdmin:
     )
 
 
-def _maintenance(core: Core) -> StoreMaintenance:
+def _maintenance(core: Core, traffic: TrafficRates) -> StoreMaintenance:
     return StoreMaintenance(
         runtime=core.runtime,
         store=core.store,
@@ -326,10 +328,11 @@ def _maintenance(core: Core) -> StoreMaintenance:
         leadership=core.leadership,
         pump=core.pump,
         offsets=core.offsets,
+        traffic=traffic,
     )
 
 
-def _status(core: Core) -> BrokerStatus:
+def _status(core: Core, traffic: TrafficRates) -> BrokerStatus:
     return BrokerStatus(
         runtime=core.runtime,
         store=core.store,
@@ -338,6 +341,7 @@ def _status(core: Core) -> BrokerStatus:
         leadership=core.leadership,
         cluster=core.cluster,
         pump=core.pump,
+        traffic=traffic,
     )
 
 
