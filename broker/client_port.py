@@ -37,9 +37,9 @@ from .clients.relay import Relay
 from .clients.sessions import Sessions
 from .clients.stacks import ClientStacks
 from .clients.telemetry import TelemetryService
+from .cold.cold_reads import ColdReads
 from .delay.timer_list import TimerList
 from .maintenance.store_view import StoreView
-from .pull.cold_reads import ColdReads
 from .routing.request_router import RequestRouter
 from .routing.routes import Routes
 from .transactions.listing import TransactionList
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from ..front.faults import FaultTable
     from ..front.service import Method
     from ..nodes.node_links import NodeLinks
-    from .config import BrokerConfig
-    from .parts import Broker
+    from .assembly.parts import Broker
+    from .base.config import BrokerConfig
     from .role import LeaderListener
 
 

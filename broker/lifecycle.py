@@ -38,15 +38,15 @@ from ..nodes.setting_keys import entries
 from ..store.config.store_config import StoreConfig
 from ..store.format.disk import NO_SPACE
 from .access.guard import Guard
-from .assembly import assemble, set_store_host
+from .assembly.build import assemble, set_store_host
+from .assembly.parts import Broker
+from .base.clock_watch import ClockWatch
+from .base.config import BrokerConfig, split_addresses
 from .client_port import ClientPort
 from .clients.expiry import expire_clients
-from .clock_watch import ClockWatch
-from .config import BrokerConfig, split_addresses
 from .listeners import ReplicationListener, ReplicationParts, StoreListener, StoreParts
 from .metadata.group_recorder import GroupRecorder
 from .metrics.scrape import Metrics
-from .parts import Broker
 from .role import RoleSwitch
 from .routing.isolation import Isolation
 from .routing.membership import Membership

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from ..ha.engine import Replication
     from ..store.format.record import Message
     from ..store.message_store import MessageStore
-    from .dispatch_pump import DispatchPump
-    from .leadership import Leadership
+    from .base.leadership import Leadership
     from .lite.service import LiteService
     from .maintenance.store_maintenance import StoreMaintenance
     from .metadata.log import MetaLog
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from .pop.failover.roles import PopRoles
     from .role import RoleSwitch
     from .routing.membership import Membership
-    from .sending.durability import DurabilityGate
+    from .visible.dispatch_pump import DispatchPump
+    from .visible.durability import DurabilityGate
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from ..proto.errors import WireError
 if TYPE_CHECKING:
     from ..ha.engine import Replication
     from ..store.message_store import MessageStore
+    from .base.leadership import Leadership
+    from .base.runtime import Runtime
     from .delay.timer_service import TimerService
-    from .dispatch_pump import DispatchPump
-    from .leadership import Leadership
     from .maintenance.store_maintenance import StoreMaintenance
     from .metadata.files import MetaFiles
     from .metadata.group_recorder import GroupRecorder
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from .metadata.tables import Metadata
     from .offsets.consumer_offsets import ConsumerOffsets
     from .pop.failover.roles import PopRoles
-    from .runtime import Runtime
-    from .sending.durability import DurabilityGate
     from .sending.sender import Sender
+    from .visible.dispatch_pump import DispatchPump
+    from .visible.durability import DurabilityGate
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..lite.names import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue, is_wildcard
+from ..base.slices import Slices
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
-from ..pop.retry import queue_topics
-from ..slices import Slices
+from ..names.lite import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue, is_wildcard
+from ..names.retry import queue_topics
 from .attributes import GROUP_RULES, changed
 from .pages import page_of
 from .removal import topics_of_group

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..base.slices import Slices
 from ..clients.connected import member_of
-from ..lite.names import bound_topic, parse_queue
+from ..names.lite import bound_topic, parse_queue
+from ..names.retry import queue_topics
 from ..pop.dead_letter import dead_letter_topic
-from ..pop.retry import queue_topics
-from ..slices import Slices
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..clients.registry import Client, ClientRegistry
-    from ..dispatch_pump import DispatchPump
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
 
 _RETRY_PREFIX = "%RETRY%"
 #: Queues in one answer: about 2 MB.

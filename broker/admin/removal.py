@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from ..names.retry import queue_topics
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.group import PopGroup
-from ..pop.retry import queue_topics
 
 if TYPE_CHECKING:
     from ..delay.timer_service import TimerService

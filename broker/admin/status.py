@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...proto import v1, v2
 from ...store.format.record import decode
-from ..slices import Slices
+from ..base.slices import Slices
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ...ha.members import MemberStatus
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.cluster_view import ClusterView, MemberView
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata, Topic
-    from ..routing.cluster_view import ClusterView, MemberView
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
 
 
 class BrokerStatus:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..base.slices import Slices
 from ..messages.validation import MIXED, check_classic_topic
 from ..metadata.codec import topic_message
 from ..metadata.tables import (
@@ -28,7 +29,6 @@ from ..metadata.tables import (
     is_internal_topic,
     type_name,
 )
-from ..slices import Slices
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .pages import names_behind, size_of
 from .removal import retry_topics_of_topic
@@ -36,12 +36,12 @@ from .removal import retry_topics_of_topic
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..base.runtime import Runtime
     from ..metadata.changes import MetadataChanges
     from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
     from .progress import ConsumerProgress
     from .status import BrokerStatus
     from .waiting import WaitingMessages

@@ -27,11 +27,11 @@ from ...store.format.errors import StoreError
 from ...store.format.properties import encode_properties
 from ...store.format.record import decode, encode_record
 from ..messages.validation import MAX_BATCH, MIN_INVISIBLE_MS
-from ..pop.handles import ReceiptHandle, decode_handle
-from ..pop.retry import is_retry_topic, origin_topic
+from ..names.handles import ReceiptHandle, decode_handle
+from ..names.retry import is_retry_topic, origin_topic
 from .assignment import ANY_QUEUE, TooManyTopicsError, pops, share, with_mode
-from .bodies import asked_assignment, batch_ack, json_object, name_of
-from .errors import known_group, known_topic, reply_code
+from .base.bodies import asked_assignment, batch_ack, json_object, name_of
+from .base.errors import known_group, known_topic, reply_code
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..pop.ack import AckService
-    from .members import Members
+    from .base.members import Members
 
 _HANDLE = "POP_CK"
 _REPLIES: dict[int, Reply] = {

@@ -10,6 +10,7 @@ from ...remoting.server import RemotingServer
 from .access import ClassicAccess
 from .admin.audited import audited
 from .admin.handlers import admin_handlers
+from .base.members import Members
 from .calls import ClientCalls
 from .clients import ClassicClients
 from .connected import ClassicConnected
@@ -17,7 +18,6 @@ from .followers import Followers
 from .following import Following
 from .leader_link import LeaderLink
 from .locks import QueueLocks
-from .members import Members
 from .offsets import ClassicOffsets
 from .pop import ClassicPop
 from .pull import ClassicPulls
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ..access.audit import AuditLog
     from ..access.guard import Guard
     from ..admin.service import Admin
-    from ..config import BrokerConfig
-    from ..parts import Broker
+    from ..assembly.parts import Broker
+    from ..base.config import BrokerConfig
 
 _NS_PER_MS = 1_000_000
 

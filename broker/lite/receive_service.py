@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...proto import v2
     from ..clients.registry import ClientRegistry
-    from ..dispatch_pump import DispatchPump
     from ..pop.polls import PollLimit
     from ..pop.receive import PopService
     from ..pull.service import PullService
+    from ..visible.dispatch_pump import DispatchPump
     from .service import LiteService
 
 

@@ -24,9 +24,7 @@ from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
 from ..messages.validation import check_group, check_topic, lite_topic_problem, require_client_id
-from ..pop.request import consuming_group, readable_topic
-from .core import Eviction, LiteClient, LiteTable
-from .names import (
+from ..names.lite import (
     bound_topic,
     events_max,
     is_exclusive,
@@ -39,20 +37,22 @@ from .names import (
     resets_on_takeover,
     resets_on_unsubscribe,
 )
+from ..pop.request import consuming_group, readable_topic
+from .core import Eviction, LiteClient, LiteTable
 
 if TYPE_CHECKING:
     import asyncio
 
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..dispatch_pump import DispatchPump
     from ..metadata.changes import MetadataChanges
     from ..metadata.log import MetaLog
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
     from .receive import LiteReceive
 
 logger = logging.getLogger(__name__)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
 
 Answer = TypeVar("Answer")
 

@@ -20,15 +20,15 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.wire import STATUS_OK, status, timestamp
 from ..messages.wire import field as wire_field
+from ..names.delivery import UNDELIVERED_MS, Delivery, Key
+from ..names.retry import is_retry_topic
 from .attempts import Attempts, Given
 from .clients import Receivers
-from .delivery import UNDELIVERED_MS, Delivery, Key
 from .fifo.ordered_group import OrderedGroup
 from .group import PopGroup
 from .held import deliveries_of
 from .polls import NOT_FOUND, Polls
 from .request import PopRequest, checked, consuming_group, poll_time_ms
-from .retry import is_retry_topic
 from .timer import PopTimer
 from .turn import PopTurn
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...front.context import RequestContext
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..journal.api import Journal
-    from ..leadership import Leadership
+    from ..cold.cold_records import ColdRecords
     from ..metadata.tables import Group, Metadata
     from ..offsets.entries import Position
-    from ..runtime import Runtime
-    from .cold import ColdRecords
-    from .fifo.order_info import OrderInfo
+    from .journal_api import Journal
+    from .order_info import OrderInfo
     from .polls import PollLimit
-    from .reader import Core, PopReader
+    from .reader import PopReader
     from .reviver import Reviver
-    from .subscription import Subscription
+    from .subscription import Core, Subscription
     from .table import Subscriptions
 
 #: Polls of one group answered in one turn of the loop.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....remoting.connection import Connection, Handler
     from ...admin.progress import ConsumerProgress
-    from ..members import MemberRow, Members, Subscription
+    from ..base.members import MemberRow, Members, Subscription
 
 _NS_PER_MS = 1_000_000
 #: Names of languages in clients of the gRPC protocol -> those of the remoting protocol.

@@ -23,7 +23,7 @@ from ....remoting.header_fields import read
 from ....store.format.properties import tags_code
 from ....store.format.record import decode
 from ...admin.live_settings import CHANGES_MAX
-from ..errors import known_topic
+from ..base.errors import known_topic
 from .runtime_figures import runtime_figures
 from .tables import data_version, document, in_task
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ....store.message_store import MessageStore
     from ...admin.live_settings import LiveSettings
     from ...admin.status import BrokerStatus
-    from ...dispatch_pump import DispatchPump
     from ...metadata.tables import Metadata
+    from ...visible.dispatch_pump import DispatchPump
     from .rates import Rates, StoreRates
 
 #: Units of a consume queue in one answer; each reads a record.

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ....proto import v1
-from ..delivery import Delivery, Key
-from ..fifo.ordered_group import OrderedGroup, OrderedQueue
-from ..group import PopGroup
-from ..queue import PopQueue
+from ...proto import v1
+from ..names.delivery import Delivery, Key
+from .fifo.ordered_group import OrderedGroup, OrderedQueue
+from .group import PopGroup
+from .queue import PopQueue
 
 if TYPE_CHECKING:
-    from ...leadership import Leadership
-    from ...runtime import Runtime
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..front.clock import Clock
+    from ...front.clock import Clock
 
 #: Time of the loop in one turn.
 SLICE_NS = 5_000_000

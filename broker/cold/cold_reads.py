@@ -5,8 +5,8 @@ behind the log's end than `accessMessageInMemoryMaxRatio` of the machine's memor
 from the disk, on the loop that also handles sends. The leader forwards read-only requests through
 the access point to its in-sync followers in turn, which serve them up to the confirm offset.
 Receiving stays on the leader, which holds the group's state; only the records come from the
-follower (`pop/cold.py`). Without a reachable follower the leader reads its own log. Promises: while
-the whole log fits into that share of the memory this costs one comparison.
+follower (`cold_records.py`). Without a reachable follower the leader reads its own log. Promises:
+while the whole log fits into that share of the memory this costs one comparison.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from ...proto import paths, v2
 from ...store.format.errors import StoreError
 from ...store.format.message_id import OffsetId
-from ..admin.message_queries import key_query
+from ..messages.key_query import key_query
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..routing.cluster_view import ClusterView
-    from ..runtime import Runtime
+    from ..base.cluster_view import ClusterView
+    from ..base.runtime import Runtime
 
 #: Methods that may be forwarded.
 COLD_READS = frozenset((paths.PULL_MESSAGE, paths.QUERY_OFFSET, paths.QUERY_MESSAGES))

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...nodes.addresses import check_host, host_port
-from ...nodes.cluster_token import check_cluster_token
-from ..config import split_addresses
+from ....nodes.addresses import check_host, host_port
+from ....nodes.cluster_token import check_cluster_token
+from ...base.config import split_addresses
 
 _MAX_PORT = 65_535
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
-from ...front.access_point import UNKNOWN
-from ...proto import paths
-from ..routing.request_router import GROUP_OF, HELD, TOPIC_OF
+from ....front.access_point import UNKNOWN
+from ....proto import paths
+from ...routing.request_router import GROUP_OF, HELD, TOPIC_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...front.context import RequestContext
-    from ...proto import v2
-    from ..routing.cluster_view import ClusterView, GroupView
+    from ....front.context import RequestContext
+    from ....proto import v2
+    from ...base.cluster_view import ClusterView, GroupView
     from .watch import ClusterWatch
 
 #: Methods that the proxy answers itself with the help of brokers.

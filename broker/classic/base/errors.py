@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...front.context import RequestContext
-from ...proto import v2
-from ...proto.errors import WireError
-from ...remoting.codes import Reply
-from ...remoting.connection import RemotingError
-from ..messages.validation import check_classic_topic, check_group
+from ....front.context import RequestContext
+from ....proto import v2
+from ....proto.errors import WireError
+from ....remoting.codes import Reply
+from ....remoting.connection import RemotingError
+from ...messages.validation import check_classic_topic, check_group
 
 if TYPE_CHECKING:
-    from ...remoting.connection import Connection
-    from ..metadata.tables import Metadata, Topic
+    from ....remoting.connection import Connection
+    from ...metadata.tables import Metadata, Topic
 
 #: Clients try another broker on SYSTEM_ERROR, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, NO_PERMISSION and
 #: TOPIC_NOT_EXIST, and report the others.

@@ -1,40 +1,40 @@
 """Construction of the consumer side: journal, pops, lite topics, pulls and acknowledgements.
 
-A part of the composition root (`assembly.py`).
+A part of the composition root (`build.py`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..proto import v2
-from .journal.service import JournalService
-from .lite.ack import LiteAcks
-from .lite.core import LiteTable
-from .lite.fanout import LiteFanout
-from .lite.receive import LiteReceive
-from .lite.receive_service import ReceiveService
-from .lite.send import LiteSends
-from .lite.service import LiteService
-from .lite.subscribe import LiteSubscribe
-from .messages.runs import RunConverter, run_converter
+from ...proto import v2
+from ..cold.cold_records import ColdRecords
+from ..journal.service import JournalService
+from ..lite.ack import LiteAcks
+from ..lite.core import LiteTable
+from ..lite.fanout import LiteFanout
+from ..lite.receive import LiteReceive
+from ..lite.receive_service import ReceiveService
+from ..lite.send import LiteSends
+from ..lite.service import LiteService
+from ..lite.subscribe import LiteSubscribe
+from ..messages.runs import RunConverter, run_converter
+from ..pop.ack import AckService
+from ..pop.dead_letter import DeadLetters, GroupTopics
+from ..pop.failover.roles import PopRoles
+from ..pop.failover.takeover import Takeover
+from ..pop.order_info import OrderInfo
+from ..pop.polls import PollLimit
+from ..pop.reader import PopReader
+from ..pop.receive import PopService
+from ..pop.reviver import Reviver
+from ..pop.table import Subscriptions
+from ..pop.turn import TurnContext
+from ..pull.service import PullService
 from .parts import Consumption
-from .pop.ack import AckService
-from .pop.cold import ColdRecords
-from .pop.dead_letter import DeadLetters, GroupTopics
-from .pop.failover.roles import PopRoles
-from .pop.failover.takeover import Takeover
-from .pop.fifo.order_info import OrderInfo
-from .pop.polls import PollLimit
-from .pop.reader import PopReader
-from .pop.receive import PopService
-from .pop.reviver import Reviver
-from .pop.table import Subscriptions
-from .pop.turn import TurnContext
-from .pull.service import PullService
 
 if TYPE_CHECKING:
-    from ..proto.native import Native
+    from ...proto.native import Native
     from .parts import Core, Sending
 
 

@@ -2,7 +2,7 @@
 disk.
 
 The leader keeps the pop state and reads the records from a follower when a pop reaches a message
-that lies far behind the log's end (`pull/cold_reads.py` defines how far). Fetched records are
+that lies far behind the log's end (`cold_reads.py` defines how far). Fetched records are
 delivered; a record that is not fetched yet counts as not arrived: a piece of the queue is fetched,
 and its arrival wakes the polls of the queue.
 
@@ -24,14 +24,14 @@ from ...ha.scrub.peer import PeerError
 from ...store.format.errors import RecordFormatError
 from ...store.format.results import GetResult, GetStatus, StoredRecord
 from ...store.scan.single import inspect
-from ..pull.cold_reads import in_sync_followers
+from .cold_reads import in_sync_followers
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ...store.format.results import ColdUnit
     from ...store.message_store import MessageStore
-    from ..routing.cluster_view import ClusterView
-    from ..runtime import Runtime
+    from ..base.cluster_view import ClusterView
+    from ..base.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 

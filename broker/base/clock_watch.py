@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from ..store.message_store import MessageStore
+    from ...store.message_store import MessageStore
     from .runtime import Runtime
 
 logger = logging.getLogger(__name__)

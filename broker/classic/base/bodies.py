@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...remoting.bare_json import (
+from ....remoting.bare_json import (
     BareJsonError,
     QueueKey,
     as_bool,
@@ -26,13 +26,13 @@ from ...remoting.bare_json import (
     loads,
     queue_key,
 )
-from ...remoting.codes import BY_LETTER, Reply
-from ...remoting.connection import RemotingError
-from ...remoting.headers import SendMessage
+from ....remoting.codes import BY_LETTER, Reply
+from ....remoting.connection import RemotingError
+from ....remoting.headers import SendMessage
 from .members import About, Subscription
 
 if TYPE_CHECKING:
-    from ...remoting.command import Command
+    from ....remoting.command import Command
 
 #: A heartbeat or a list of queues: 1,000 subscriptions take about 200 KiB.
 BODY_BYTES_MAX = 512 << 10
@@ -59,7 +59,7 @@ _LABEL_MAX = 64
 _ACKS_MAX = 2_048
 #: 64 bytes in base64.
 _BITS_CHARS_MAX = 88
-#: Kinds of topics in receipt handles (`broker/pop/handles.py`).
+#: Kinds of topics in receipt handles (`broker/names/handles.py`).
 _KINDS = ("0", "1", "2")
 
 

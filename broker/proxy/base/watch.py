@@ -2,8 +2,8 @@
 
 Each nameserver has its own task, which polls every second, and at once after an owner could not be
 reached (`poll_soon`), but not more often than `_POLL_SOON_S`. A silent nameserver delays no other,
-and its last response counts only while all are silent (`cluster_view.py`). Removed members
-disappear after half a minute.
+and its last response counts only while all are silent (`broker/base/cluster_view.py`). Removed
+members disappear after half a minute.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from ...ha.stream.redial import RedialedChannel
-from ...nodes.addresses import host_port
-from ...proto import paths, v1
+from ....ha.stream.redial import RedialedChannel
+from ....nodes.addresses import host_port
+from ....proto import paths, v1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ...nodes.node_links import NodeLinks
-    from ..routing.cluster_view import ClusterView
+    from ....nodes.node_links import NodeLinks
+    from ...base.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ..metadata.tables import Topic, type_attribute
+from .tables import Topic, type_attribute
 
 if TYPE_CHECKING:
-    from ..config import BrokerConfig
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
-    from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
-    from ..metadata.tables import Metadata
-    from ..routing.cluster_view import ClusterView
+    from ..base.cluster_view import ClusterView
+    from ..base.config import BrokerConfig
+    from ..base.leadership import Leadership
+    from ..visible.dispatch_pump import DispatchPump
+    from .changes import MetadataChanges
+    from .log import MetaLog
+    from .tables import Metadata
 
 QUEUES_MAX = 4
 _NEVER_CREATED = ("%RETRY%", "%DLQ%", "%LMQ%")

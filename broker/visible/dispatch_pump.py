@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from .metadata.log import META_TOPIC
+from ...store.format.topic_names import META_TOPIC
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ..ha.engine import Replication
-    from ..store.message_store import MessageStore
-    from .leadership import Leadership
-    from .metadata.log import MetaLog
+    from ...ha.engine import Replication
+    from ...store.format.results import Arrival
+    from ...store.message_store import MessageStore
+    from ..base.leadership import Leadership
 
 # One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
 _DISPATCH_RECORDS = 2_000
@@ -28,6 +28,13 @@ _SEARCH_S = 0.002
 _REPAIR_S = 0.5
 # How long new messages may stay out of the queues while no poll waits.
 _IDLE_S = 0.002
+
+
+class MetaChanges(Protocol):
+    """The part that applies changes of topics and groups (`metadata/log.py`)."""
+
+    def apply(self, arrival: Arrival) -> None:
+        """Apply a record of META_TOPIC."""
 
 
 class ArrivalListener(Protocol):
@@ -50,7 +57,7 @@ class DispatchPump:
         store: MessageStore,
         replication: Replication,
         leadership: Leadership,
-        meta_log: MetaLog,
+        meta_log: MetaChanges,
     ) -> None:
         self._loop = loop
         self._store = store

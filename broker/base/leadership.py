@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ha.engine import Role
+from ...ha.engine import Role
 
 if TYPE_CHECKING:
-    from ..ha.engine import Replication
-    from .routing.cluster_view import ClusterView
+    from ...ha.engine import Replication
+    from .cluster_view import ClusterView
 
 _HANDING_OVER = "this leader hands over to another replica: try again"
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ...front.service import Together
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..leadership import DurabilityPolicy
-    from ..runtime import Runtime
+    from ..base.leadership import DurabilityPolicy
+    from ..base.runtime import Runtime
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000

@@ -11,64 +11,64 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..ha.engine import Identity, Replication
-from ..nodes.addresses import host_port
-from ..proto import native, v2
-from ..proto.native import Native
-from ..store.format.disk import Disk
-from ..store.format.record import pack_host
-from ..store.format.results import StoredRecord
-from ..store.log.power_loss_disk import PowerLossDisk
-from ..store.message_store import MessageStore
-from ..store.native_parts import NativeParts
-from .access.key_source import KeySource
-from .access.quota_admin import QuotaAdmin
-from .access.quotas import Quotas
-from .access.user_admin import UserAdmin
-from .admin.auto_topics import AutoTopics
-from .admin.progress import ConsumerProgress
-from .admin.removal import Removal
-from .admin.status import BrokerStatus
-from .clients.registry import ClientRegistry
-from .clients.telemetry_forward import TelemetryForward
+from ...ha.engine import Identity, Replication
+from ...nodes.addresses import host_port
+from ...proto import native, v2
+from ...proto.native import Native
+from ...store.format.disk import Disk
+from ...store.format.record import pack_host
+from ...store.format.results import StoredRecord
+from ...store.log.power_loss_disk import PowerLossDisk
+from ...store.message_store import MessageStore
+from ...store.native_parts import NativeParts
+from ..access.key_source import KeySource
+from ..access.quota_admin import QuotaAdmin
+from ..access.quotas import Quotas
+from ..access.user_admin import UserAdmin
+from ..admin.progress import ConsumerProgress
+from ..admin.removal import Removal
+from ..admin.status import BrokerStatus
+from ..base.cluster_view import ClusterView
+from ..base.counters import Counters
+from ..base.leadership import DurabilityPolicy, Leadership
+from ..base.runtime import Runtime
+from ..clients.registry import ClientRegistry
+from ..clients.telemetry_forward import TelemetryForward
+from ..delay.delayed import DelayedMessages, DelaySends
+from ..delay.levels import DelayLevels
+from ..delay.recall import Recalls
+from ..delay.timer_service import TimerService
+from ..maintenance.store_maintenance import StoreMaintenance
+from ..metadata.auto_topics import AutoTopics
+from ..metadata.changes import MetadataChanges
+from ..metadata.files import MetaFiles
+from ..metadata.log import MetaLog
+from ..metadata.system_topics import SystemTopics
+from ..metadata.tables import Metadata
+from ..offsets.consumer_offsets import ConsumerOffsets
+from ..offsets.recent import RecentOffsets
+from ..offsets.resets import OffsetResets
+from ..sending.sender import Sender
+from ..trace.service import TraceService
+from ..trace.spans import DeliveryTraces, Spans, exporting_tracer
+from ..transactions.service import Transactions
+from ..visible.dispatch_pump import DispatchPump
+from ..visible.durability import DurabilityGate
 from .consumption import build_consumption
-from .delay.delayed import DelayedMessages, DelaySends
-from .delay.levels import DelayLevels
-from .delay.recall import Recalls
-from .delay.timer_service import TimerService
-from .dispatch_pump import DispatchPump
-from .leadership import DurabilityPolicy, Leadership
-from .maintenance.store_maintenance import StoreMaintenance
-from .metadata.changes import MetadataChanges
-from .metadata.files import MetaFiles
-from .metadata.log import MetaLog
-from .metadata.system_topics import SystemTopics
-from .metadata.tables import Metadata
-from .metrics.counters import Counters
-from .offsets.consumer_offsets import ConsumerOffsets
-from .offsets.recent import RecentOffsets
-from .offsets.resets import OffsetResets
 from .parts import Broker, Consumption, Core, Sending
-from .routing.cluster_view import ClusterView
-from .runtime import Runtime
-from .sending.durability import DurabilityGate
-from .sending.sender import Sender
-from .trace.service import TraceService
-from .trace.spans import DeliveryTraces, Spans, exporting_tracer
-from .transactions.service import Transactions
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
-    from ..front.clock import Clock
-    from ..front.config import DoorConfig
-    from ..front.faults import FaultTable
-    from ..ha.config import HaConfig
-    from ..ha.events import ReplicationEvents
-    from ..nodes.node_links import NodeLinks
-    from ..store.config.store_config import StoreConfig
-    from ..store.events import StoreEvents
-    from .config import BrokerConfig
+    from ...front.clock import Clock
+    from ...front.config import DoorConfig
+    from ...front.faults import FaultTable
+    from ...ha.config import HaConfig
+    from ...ha.events import ReplicationEvents
+    from ...nodes.node_links import NodeLinks
+    from ...store.config.store_config import StoreConfig
+    from ...store.events import StoreEvents
+    from ..base.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

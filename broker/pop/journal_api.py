@@ -17,9 +17,9 @@ from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ..metadata.tables import Group
-    from ..pop.delivery import Delivery, Key, PopOptions
-    from ..pop.group import PopGroup
-    from ..pop.queue import PopQueue
+    from ..names.delivery import Delivery, Key, PopOptions
+    from .group import PopGroup
+    from .queue import PopQueue
 
 
 class Restored(Struct):

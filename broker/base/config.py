@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..auth.model import check_secret, check_user_name
-from ..nodes.addresses import check_host, host_port, is_ip
+from ...auth.model import check_secret, check_user_name
+from ...nodes.addresses import check_host, host_port, is_ip
 
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 _MAX_PORT = 65_535

@@ -10,9 +10,9 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     import asyncio
 
-    from ..front.clock import Clock
+    from ...front.clock import Clock
     from .config import BrokerConfig
-    from .metrics.counters import Counters
+    from .counters import Counters
 
 
 class ClockListeners:

@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....store.config.catalog import number_table
-from ...metadata import json_file
-from ..retry import NORMAL
-from .ordered_group import Batch, OrderedGroup
+from ...store.config.catalog import number_table
+from ..base import json_file
+from ..names.retry import NORMAL
+from .fifo.ordered_group import Batch, OrderedGroup
 
 if TYPE_CHECKING:
-    from ....store.message_store import MessageStore
-    from ...metadata.tables import Metadata
-    from ...runtime import Runtime
-    from ..reader import Core, PopReader
-    from ..subscription import Subscription
+    from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
+    from ..metadata.tables import Metadata
+    from .reader import PopReader
+    from .subscription import Core, Subscription
 
 logger = logging.getLogger(__name__)
 

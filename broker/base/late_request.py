@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..front.service import Method, read_message
+from ...front.service import Method, read_message
 
 
 class LateRequest:
