@@ -12,13 +12,13 @@ The folders are floors: each imports only what stands before it (docs/design/lay
     metadata      topics and groups                          offsets       consumer offsets
     names         handles, retry topics, lite topics         clients       sessions, telemetry
     access        users, rights, quotas, audit log           cold          reads of old log data
-    trace         message traces, spans
+    trace         message traces, spans                      core          store and tables
     sending       SendMessage into the log                   delay         levels, timers, recall
     transactions  half messages, outcomes, checks            pop           ReceiveMessage, acks
     journal       pop state that survives a crash            pull          PullMessage
     lite          many small topics within one
-    routing       routes, membership, forwarding             maintenance   retention, full disks
-    admin         `cometmq.v1.Admin`                         assembly      composition of the parts
-    metrics       `/metrics`                                 classic       remoting requests
-    proxy         the stateless proxy process
+    routing       routes, membership, forwarding             maintenance   retention, removal, lag
+    assembly      composition of the parts
+    metrics       `/metrics`                                 admin         `cometmq.v1.Admin`
+    classic       remoting requests                          proxy         the stateless proxy
 """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...remoting.connection import Connection
     from ..admin.clients import ClientAdmin
-    from ..admin.progress import ConsumerProgress
+    from ..maintenance.progress import ConsumerProgress
     from .base.members import MemberRow, Members
 
 # The number of version 4.0.0, and the major versions that follow it by the same rule.

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..lite.receive_service import ReceiveService
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..pop.ack import AckService
     from .base.members import Members
@@ -58,7 +57,6 @@ class ClassicPop:
         *,
         store: MessageStore,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         receiving: ReceiveService,
         acks: AckService,
@@ -67,7 +65,6 @@ class ClassicPop:
     ) -> None:
         self._store = store
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._receiving = receiving
         self._acks = acks
@@ -283,7 +280,7 @@ class ClassicPop:
         except TooManyTopicsError as error:
             raise RemotingError(Reply.INVALID_PARAMETER, str(error)) from None
         self._changes.check_writable()
-        end = self._meta_log.write_group(structs.replace(known, attributes=attributes))
+        end = self._changes.log.write_group(structs.replace(known, attributes=attributes))
         return self._changes.when_durable(end, reply(Reply.SUCCESS))
 
 

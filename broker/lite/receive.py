@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from ..names.delivery import DeliveryRef, Key, Outcome
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..pop.polls import PollLimit
-    from ..pop.reader import PopReader
     from ..pop.receive import PopService
     from .core import Key as ClientKey
     from .core import LiteClient, LiteTable
@@ -82,8 +80,6 @@ class LiteReceive:
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
         pop: PopService,
-        reader: PopReader,
-        limit: PollLimit,
         table: LiteTable,
     ) -> None:
         self._clock = runtime.clock
@@ -95,8 +91,8 @@ class LiteReceive:
         self._offsets = offsets
         self._pop_service = pop
         self._alive = pop.reviver.alive
-        self._reader = reader
-        self._limit = limit
+        self._reader = pop.reader
+        self._limit = pop.limit
         self.table = table
         #: States with messages in flight, by group and LMQ.
         self._cores: dict[tuple[str, str], Subscription] = {}

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata, Topic
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from .core import LiteTable
     from .receive import LiteReceive
     from .subscribe import LiteSubscribe
 
@@ -61,7 +60,6 @@ class LiteService:
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
         leadership: Leadership,
-        table: LiteTable,
         receiving: LiteReceive,
         subscribing: LiteSubscribe,
     ) -> None:
@@ -72,7 +70,7 @@ class LiteService:
         self._clients = clients
         self._offsets = offsets
         self._leadership = leadership
-        self.table = table
+        self.table = receiving.table
         self.receiving = receiving
         self.subscribing = subscribing
         #: Store time of the last message of every lite topic; 0: read it from the record.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..base.leadership import Leadership
     from ..visible.dispatch_pump import DispatchPump
     from .changes import MetadataChanges
-    from .log import MetaLog
     from .tables import Metadata
 
 QUEUES_MAX = 4
@@ -39,7 +38,6 @@ class AutoTopics:
         *,
         config: BrokerConfig,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         leadership: Leadership,
         pump: DispatchPump,
@@ -47,7 +45,6 @@ class AutoTopics:
     ) -> None:
         self._config = config
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._leadership = leadership
         self._pump = pump
@@ -66,7 +63,7 @@ class AutoTopics:
         self._metadata.check_topic_limit(name)
         queues = min(template_queues or QUEUES_MAX, self._config.default_topic_queue_nums)
         topic = Topic(name, queues, queues, attributes=type_attribute(v2.NORMAL))
-        self._meta_log.write_topic(topic)
+        self._changes.log.write_topic(topic)
         self._pump.appended()
         return topic
 

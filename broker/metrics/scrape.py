@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from ...front.statistics import DoorStatistics, ForwardStatistics
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..admin.progress import ConsumerProgress
-    from ..admin.status import BrokerStatus
     from ..base.leadership import Leadership
     from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
     from ..delay.timer_service import TimerService
     from ..journal.service import JournalService
+    from ..maintenance.progress import ConsumerProgress
+    from ..maintenance.status import BrokerStatus
     from ..metadata.tables import Metadata
     from ..pop.receive import PopService
     from ..sending.sender import Sender

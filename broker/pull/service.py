@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..pop.polls import PollLimit
     from ..pop.receive import PopService
     from ..visible.dispatch_pump import DispatchPump
 
@@ -111,7 +110,6 @@ class PullService:
         leadership: Leadership,
         pump: DispatchPump,
         pop: PopService,
-        limit: PollLimit,
         runs: RunConverter,
     ) -> None:
         self._runs = runs
@@ -125,7 +123,7 @@ class PullService:
         self._leadership = leadership
         self._pump = pump
         self._pop = pop
-        self._limit = limit
+        self._limit = pop.limit
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0

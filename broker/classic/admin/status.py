@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ....remoting.connection import Handler
     from ....store.message_store import MessageStore
     from ...admin.live_settings import LiveSettings
-    from ...admin.status import BrokerStatus
+    from ...maintenance.status import BrokerStatus
     from ...metadata.tables import Metadata
     from ...visible.dispatch_pump import DispatchPump
     from .rates import Rates, StoreRates

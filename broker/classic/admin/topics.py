@@ -33,8 +33,8 @@ from .tables import (
 if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....remoting.connection import Handler
-    from ...admin.status import BrokerStatus
     from ...admin.topics import TopicAdmin
+    from ...maintenance.status import BrokerStatus
     from ...metadata.tables import Metadata
     from .rates import StoreRates
 
