@@ -24,6 +24,7 @@ from ..maintenance.progress import ConsumerProgress
 from ..maintenance.removal import Removal
 from ..maintenance.status import BrokerStatus
 from ..maintenance.store_maintenance import StoreMaintenance
+from ..maintenance.traffic import TrafficRates
 from ..sending.sender import Sender
 from ..trace.service import TraceService
 from ..trace.spans import DeliveryTraces, Spans, exporting_tracer
@@ -78,6 +79,7 @@ def assemble(
         ha.cluster_token,
         store_config.root / "config" / _KEY_FILE,
     )
+    traffic = TrafficRates(clock=core.runtime.clock, counters=core.runtime.counters)
     broker = Broker(
         **vars(core),
         **vars(sending),
@@ -92,7 +94,7 @@ def assemble(
         ),
         quota_admin=QuotaAdmin(metadata=core.metadata, changes=core.changes),
         removal=removal,
-        maintenance=_maintenance(core),
+        maintenance=_maintenance(core, traffic),
         progress=_progress(core, consumption),
         status=BrokerStatus(
             runtime=core.runtime,
@@ -102,6 +104,7 @@ def assemble(
             leadership=core.leadership,
             cluster=core.cluster,
             pump=core.pump,
+            traffic=traffic,
         ),
         telemetry_forward=TelemetryForward(
             clock=core.runtime.clock,
@@ -185,7 +188,7 @@ def _spans(runtime: Runtime) -> tuple[Spans | None, Any]:
     return Spans(tracer, runtime.clock), provider
 
 
-def _maintenance(core: Core) -> StoreMaintenance:
+def _maintenance(core: Core, traffic: TrafficRates) -> StoreMaintenance:
     return StoreMaintenance(
         runtime=core.runtime,
         store=core.store,
@@ -194,6 +197,7 @@ def _maintenance(core: Core) -> StoreMaintenance:
         leadership=core.leadership,
         pump=core.pump,
         offsets=core.offsets,
+        traffic=traffic,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..base.runtime import Runtime
     from ..metadata.tables import Metadata, Topic
     from ..visible.dispatch_pump import DispatchPump
+    from .traffic import TrafficRates
 
 
 class BrokerStatus:
@@ -37,6 +38,7 @@ class BrokerStatus:
         leadership: Leadership,
         cluster: ClusterView,
         pump: DispatchPump,
+        traffic: TrafficRates,
     ) -> None:
         self._config = runtime.config
         self._clock = runtime.clock
@@ -47,6 +49,7 @@ class BrokerStatus:
         self._leadership = leadership
         self._cluster = cluster
         self._pump = pump
+        self._traffic = traffic
 
     @property
     def broker(self) -> str:
@@ -166,7 +169,7 @@ class BrokerStatus:
 
     def _store_status(self) -> v1.StoreStatus:
         stats = self._store.stats()
-        rates = stats.rates[0]
+        sent_per_s, delivered_per_s = self._traffic.rates()
         p99_us = stats.put_percentile_us(0.99)
         return v1.StoreStatus(
             log_start=stats.log_start,
@@ -177,8 +180,8 @@ class BrokerStatus:
             pressure=stats.pressure,
             flush_behind=stats.flush_behind,
             dispatch_behind=stats.dispatch_behind,
-            put_tps=rates.put_messages,
-            get_tps=rates.get_messages,
+            put_tps=sent_per_s,
+            get_tps=delivered_per_s,
             put_p99_us=-1 if p99_us is None else p99_us,
             archive_gate=self._store.retention.rules.archive_gate,
             archive_watermark=stats.archive_watermark,
