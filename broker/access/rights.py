@@ -17,8 +17,8 @@ from typing import Any
 
 from ...auth.model import CLUSTER, GROUP, TOPIC, Action
 from ...proto import paths, v2
-from ..delay.recall_handle import decode_recall_handle
 from ..messages.validation import TOOLS_GROUP
+from ..names.recall_handle import decode_recall_handle
 
 #: Kind and name of a resource, and the bits of alternative actions (`Action`), as a plain number:
 #: hashing an enum is slow. The name "" of a cluster is this one.

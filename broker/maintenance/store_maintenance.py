@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
-    from ..metrics.traffic import TrafficRates
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
+    from .traffic import TrafficRates
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.metadata.tables import Metadata
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext

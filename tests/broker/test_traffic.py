@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.broker.metrics.traffic import TrafficRates
+from cometmq.broker.maintenance.traffic import TrafficRates
 from cometmq.front.clock import Clock
 from cometmq.tests.broker.desk import desk
 
