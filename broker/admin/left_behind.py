@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ...store.format.record import decode_delivery
+from ..base.slices import Slices
 from ..metadata.incarnations import has_origins, is_left_over, origin_of
-from ..slices import Slices
 
 if TYPE_CHECKING:
     from ...front.clock import Clock

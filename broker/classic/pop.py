@@ -27,22 +27,21 @@ from ...store.format.errors import StoreError
 from ...store.format.properties import encode_properties
 from ...store.format.record import decode, encode_record
 from ..messages.validation import MAX_BATCH, MIN_INVISIBLE_MS
-from ..pop.handles import ReceiptHandle, decode_handle
-from ..pop.retry import is_retry_topic, origin_topic
+from ..names.handles import ReceiptHandle, decode_handle
+from ..names.retry import is_retry_topic, origin_topic
 from .admin.tables import in_task
 from .assignment import ANY_QUEUE, TooManyTopicsError, pops, share, with_mode
-from .bodies import asked_assignment, batch_ack, json_object, name_of
-from .errors import known_group, known_topic, reply_code
+from .base.bodies import asked_assignment, batch_ack, json_object, name_of
+from .base.errors import known_group, known_topic, reply_code
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
-    from ..admin.progress import ConsumerProgress
     from ..lite.receive_service import ReceiveService
+    from ..maintenance.progress import ConsumerProgress
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..pop.ack import AckService
-    from .members import Members
+    from .base.members import Members
 
 _HANDLE = "POP_CK"
 _REPLIES: dict[int, Reply] = {
@@ -60,7 +59,6 @@ class ClassicPop:
         *,
         store: MessageStore,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         receiving: ReceiveService,
         acks: AckService,
@@ -70,7 +68,6 @@ class ClassicPop:
     ) -> None:
         self._store = store
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._receiving = receiving
         self._acks = acks
@@ -290,7 +287,7 @@ class ClassicPop:
         except TooManyTopicsError as error:
             raise RemotingError(Reply.INVALID_PARAMETER, str(error)) from None
         self._changes.check_writable()
-        end = self._meta_log.write_group(structs.replace(known, attributes=attributes))
+        end = self._changes.log.write_group(structs.replace(known, attributes=attributes))
         return await self._changes.when_durable(end, reply(Reply.SUCCESS))
 
     async def _check_retries(self, group: str, topic: str) -> None:

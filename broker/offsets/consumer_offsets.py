@@ -30,8 +30,7 @@ from google.protobuf.message import DecodeError
 
 from ...proto import v1
 from ...store.format.json_file import STORE_KEY
-from ..metadata import json_file
-from .broadcast import broadcast_group
+from ..base import json_file
 from .entries import Position, encode, gone, offsets_of, tables
 from .recent import Log, RecentOffsets
 
@@ -211,9 +210,8 @@ class ConsumerOffsets:
             listener(topic, None)
 
     def forget_group(self, group: str) -> None:
-        """Remove the offsets of a group, those of its broadcasting clients included."""
-        names = (group, broadcast_group(group))
-        self._forget([key for key in self._table if key[1] in names])
+        """Remove the offsets of a group."""
+        self._forget([key for key in self._table if key[1] == group])
         for listener in self._removal_listeners:
             listener(None, group)
 
