@@ -162,9 +162,9 @@ class ReplicationListener:
         if self._parts is not None:
             self._parts.offsets.drop_waiting()
 
-    def member_joined(self) -> None:
+    def members_changed(self) -> None:
         if self._membership is not None:
-            self._membership.member_joined()
+            self._membership.members_changed()
 
     def promoted(self, epoch: int) -> None:
         if self._parts is not None:

@@ -25,7 +25,7 @@ from ..options import (
 from ..output import print_table, show_document, show_fields, show_rows
 from ..times import duration
 from .replay import replay
-from .replicas import Nameservers, call, find, most_advanced, refresh
+from .replicas import Nameservers, call, find, last_set, most_advanced, refresh
 from .rolling import (
     BROKER_COMMAND,
     NAMESERVER_COMMAND,
@@ -219,7 +219,8 @@ def switchover(
     say = Steps(output)
     if report is None:
         promotion = PromotionRequest(to=to, dry_run=dry_run, max_wait_ms=int(max_wait * 1000))
-        _end_static(say, StaticFailover(replicas, promotion, say).switchover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).switchover())
         return
     name = report.state.group
     request = v1.SwitchoverRequest(
@@ -257,7 +258,8 @@ def failover(
         promotion = PromotionRequest(
             to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, promotion, say).failover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).failover())
         return
     name = report.state.group
     if dead and not dry_run and report.state.HasField("leader"):
@@ -324,7 +326,8 @@ def force_elect(
         promotion = PromotionRequest(
             to=to, accept_loss=True, leader_is_dead=accept_loss, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, promotion, say).failover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).failover())
         return
     name = report.state.group
     request = v1.ForceElectRequest(

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cometmq.cli.ha.promote import value_of
+from cometmq.cli.ha.replicas import Nameservers
 
 from .moves import archives, epoch, expect_no_cut, ha, quiet, replay
+from .settings import GROUP
 from .stage import Stage
 
 TIMES = 10
@@ -85,9 +87,15 @@ def ten_watched(s: Stage) -> None:
 
 
 def _is_stored(s: Stage) -> bool:
-    """Return whether each replica's own state, which the next promotion reads, names both."""
+    """Return whether what the next promotion reads names both: each replica's own state, and the
+    set that the leader registered."""
     found = [s.plant.status(name) for name in s.plant.brokers]
-    return all(status is not None and len(status.state.in_sync) == 2 for status in found)
+    last, _ = Nameservers(s.plant.namesrv_address("ns0")).last_set(GROUP)
+    return (
+        last is not None
+        and len(last.replica_uuids) == 2
+        and all(status is not None and len(status.state.in_sync) == 2 for status in found)
+    )
 
 
 @contextmanager
