@@ -23,10 +23,10 @@ A static leader decides alone (`Limits.decides_alone`), but a promotion knows on
 nameservers have. So with `Limits.registers` a member that left still bounds the replicated end, at
 the end that it had acknowledged, until they have taken the set without it (`SetRegistered`), and
 the end stands still until they have taken the first set of this incarnation. Otherwise the group's
-state decides (`StateSeen`): IN_SYNC means that the state names exactly this incarnation, and the leader proposes
-every change (`ProposeIsr`). Members of the state and of undecided proposals count. An incarnation
-that the state names and that has not acknowledged anything to *this* leader stops the replicated
-end, unless a later incarnation with all of its data takes its seat (`Member.fills`). See
+state decides (`StateSeen`): IN_SYNC means that the state names exactly this incarnation, and the
+leader proposes every change (`ProposeIsr`). Members of the state and of undecided proposals count.
+An incarnation that the state names and that has not acknowledged anything to *this* leader stops
+the replicated end, unless a later incarnation with all of its data takes its seat (`Member.fills`). See
 `pending_isr.py`.
 
 The state is derived: a restarted leader rebuilds it from its followers' first acknowledgements.

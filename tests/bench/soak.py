@@ -73,6 +73,11 @@ class Ledger:
         self.done[topic] += 1
 
 
+def _read(page: str) -> None:
+    with urllib.request.urlopen(page) as answer:
+        answer.read()
+
+
 def body_of(number: int) -> bytes:
     """Return the body of a message: its number and filling."""
     return f"{number:012}".encode() + b"x" * 500
@@ -211,7 +216,7 @@ class Work:
 
     async def scrape(self) -> None:
         for page in self.pages:
-            await asyncio.to_thread(lambda url=page: urllib.request.urlopen(url).read())
+            await asyncio.to_thread(_read, page)
 
     async def classic_send(self, client: RemotingClient) -> None:
         number = self.ledger.begin("classic")
@@ -353,9 +358,9 @@ class Memory:
                 continue
             first = [one for one in mine if one[0] <= mine[0][0] + WINDOW_S]
             last = [one for one in mine if one[0] >= mine[-1][0] - WINDOW_S]
-            found[name] = tuple(
-                median(one[column] for one in part) for column in (2, 3) for part in (first, last)
-            )
+            resident = [median(one[2] for one in part) for part in (first, last)]
+            anonymous = [median(one[3] for one in part) for part in (first, last)]
+            found[name] = (*resident, *anonymous)
         return found
 
 

@@ -5,6 +5,7 @@ those of `scripts/promote`."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,10 @@ class StaticPair:
         for one in replicas:
             refresh(one)
         return health(GroupView("group", replicas, None))
+
+
+def _known(found: v1.InSyncSet | None) -> tuple[v1.InSyncSet | None, str]:
+    return found, "the nameserver has restarted"
 
 
 def both(replicas: list[Replica]) -> v1.InSyncSet:
@@ -245,7 +250,7 @@ async def test_a_follower_that_left_the_set_is_not_promoted(tmp_path: Path) -> N
             replicas,
             request,
             lambda _: None,
-            lambda found=found: (found, "the nameserver has restarted"),
+            partial(_known, found),
         )
         with pytest.raises(CliError, match=reason):
             await asyncio.to_thread(run.failover)
