@@ -26,8 +26,8 @@ the end stands still until they have taken the first set of this incarnation. Ot
 state decides (`StateSeen`): IN_SYNC means that the state names exactly this incarnation, and the
 leader proposes every change (`ProposeIsr`). Members of the state and of undecided proposals count.
 An incarnation that the state names and that has not acknowledged anything to *this* leader stops
-the replicated end, unless a later incarnation with all of its data takes its seat (`Member.fills`). See
-`pending_isr.py`.
+the replicated end, unless a later incarnation with all of its data takes its seat (`Member.fills`).
+See `pending_isr.py`.
 
 The state is derived: a restarted leader rebuilds it from its followers' first acknowledgements.
 """
