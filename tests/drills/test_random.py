@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.drills.run import run_random
+from cometmq.drills.stage import LEAST_SHARE
 from cometmq.tests.drills.judging import settle
-from cometmq.tests.drills.run import run_random
-from cometmq.tests.drills.stage import LEAST_SHARE
 
 SECONDS = 6.0
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.ha.state import epochs_file
-from cometmq.ha.state.epoch_scan import EPOCH_START_TAG, META_TOPIC
-from cometmq.proto import v1
-
+from ..ha.state import epochs_file
+from ..ha.state.epoch_scan import EPOCH_START_TAG, META_TOPIC
+from ..proto import v1
 from . import logwalk
 
 
