@@ -7,6 +7,7 @@ import click
 
 from ..operations.errors import CliError, Exit
 
+_WAYS = ("numbers", "all", "random", "kills", "pauses", "compose", "merge")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -64,8 +65,9 @@ def drill(*, lists: bool, **chosen: Any) -> int:
             modes = ", ".join(row.modes)
             click.echo(f"{row.number:>3}  {modes:<12}  {row.title} -> {row.expected}")
         return Exit.DONE
-    ways = ("numbers", "all", "random", "kills", "pauses", "compose", "merge")
-    if sum(bool(chosen[way]) for way in ways) != 1:
+    if chosen["seed"] is not None and not any(chosen[way] for way in _WAYS):
+        chosen["random"] = 1
+    if sum(bool(chosen[way]) for way in _WAYS) != 1:
         raise CliError(
             "Choose one: NUMBERS of drills (see --list), --all, --random, --kills, --pauses,"
             " --compose or --merge.",

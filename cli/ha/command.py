@@ -32,6 +32,7 @@ from .rolling import (
     RestartCommands,
     restart_script,
     run_script,
+    runnable,
 )
 from .rows import settled, states
 from .static_groups import PromotionRequest, StaticFailover
@@ -187,7 +188,7 @@ def rolling_restart(
     commands = RestartCommands(broker, nameserver, max_wait)
     script = restart_script(namesrv, group, commands)
     if only_plan:
-        click.echo(script, nl=False)
+        click.echo(runnable(script, namesrv), nl=False)
         return Exit.DONE
     return run_script(script, namesrv)
 

@@ -481,6 +481,21 @@ def test_status_waits_for_the_only_controller_though_its_routes_are_known(stack:
     assert "policy" in found
 
 
+def test_a_printed_restart_names_the_file_of_the_token(stack: ExitStack, tmp_path: Path) -> None:
+    _, nameserver = whole(stack)
+    file = tmp_path / "the token"
+    file.write_text("secret-of-the-cluster\n")
+    arguments = ["rolling-restart", "--plan", "--namesrv", nameserver.address, "--group", GROUP]
+    done = CliRunner().invoke(ha, [*arguments, "--token-file", str(file)], standalone_mode=False)
+    assert done.exception is None, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("#!")
+    assert f"export COMETMQ_CLUSTER_TOKEN_FILE='{file}'" in lines
+    assert "secret-of-the-cluster" not in done.stdout
+    done = CliRunner().invoke(ha, arguments, standalone_mode=False)
+    assert "export" not in done.stdout
+
+
 def test_a_group_without_a_report_is_not_called_static(stack: ExitStack) -> None:
     _, door = whole(stack)
     refused = v1.GroupsResponse(code=v2.INTERNAL_SERVER_ERROR, message="the disk is full")

@@ -1,6 +1,6 @@
 """Random drills: kills, pauses and disconnections by a seed, then hundreds of sends.
 
-Two in every run; `scripts/drill --random 100 --seed 1` runs more.
+Two in every run; `cometmq drill --random 100 --seed 1` runs more.
 """
 
 from __future__ import annotations
