@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..ha.state import epochs_file
-from ..ha.state.epoch_scan import EPOCH_START_TAG, META_TOPIC
+from ..ha.state.epoch_scan import EPOCH_START_TAG
 from ..proto import v1
+from ..store.format.topic_names import META_TOPIC
 from . import logwalk
 
 
