@@ -97,9 +97,9 @@ class DoorConfig:
         "bytes",
     )
     front_unfinished_bytes: int = _setting(
-        256 * _MIB,
-        "native door: bytes of unfinished requests of all connections; from half of it on, "
-        "connections with more than their share are refused first",
+        96 * _MIB,
+        "native door and remoting port: bytes of unfinished requests of all connections; at the "
+        "native door connections with more than their share are refused first, from half of it on",
         "bytes",
     )
     front_unread_connection_bytes: int = _setting(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -37,7 +38,8 @@ REQUEST_BYTES_MAX = 64 << 20
 CALLS_MAX = 1_000
 #: Bytes of answers in the buffer from which on the connection is not read.
 _UNREAD_BYTES_PAUSE = 1 << 20
-#: One turn of the event loop: a read has thousands of small requests.
+#: Time of the requests of all connections in one turn of the event loop: one read has thousands of
+#: small requests, and hundreds of connections are ready at once.
 _TURN_NS = 20_000_000
 #: Lines about connections that were closed, in each minute: strangers choose their number.
 _LINES_MAX = 20
@@ -119,8 +121,34 @@ class Shared:
         #: Bytes of unfinished frames of all connections.
         self.unfinished = 0
         self.draining = False
+        #: Steady time at which the present turn of the event loop ends; 0: nothing was served in it.
+        self._turn_end_ns = 0
+        #: What the turns before had no time for, once for each connection.
+        self._waiting: deque[Callable[[], None]] = deque()
         self._lines = 0
         self._lines_since_ns = 0
+
+    def has_time(self) -> bool:
+        """Return whether a further request can be served in this turn of the event loop."""
+        now_ns = self.steady_ns()
+        if not self._turn_end_ns:
+            self._turn_end_ns = now_ns + _TURN_NS
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return now_ns < self._turn_end_ns
+
+    def serve_later(self, serve: Callable[[], None]) -> None:
+        """Call `serve` in a later turn, after those that wait already."""
+        self._waiting.append(serve)
+
+    def _next_turn(self) -> None:
+        self._turn_end_ns = 0
+        first, self._waiting = self._waiting, deque()
+        try:
+            while first and self.has_time():
+                first.popleft()()
+        finally:  # those without time in this turn go before those that had some
+            first.extend(self._waiting)
+            self._waiting = first
 
     def log_closed(self, event: str, peer: str, reason: object) -> None:
         """Log why a connection was closed, or count the line for a later one."""
@@ -178,23 +206,25 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active_ns = self._shared.steady_ns()
-        self._serve(self._reader.frames(data))
+        frames = self._reader.frames(data)
+        if self._shared.has_time():
+            self._serve(frames)
+        else:
+            self._serve_later(frames)
 
     def _serve(self, frames: Iterator[bytes]) -> None:
-        """Serve frames; after a turn leave the event loop to others and go on later."""
+        """Serve frames; at the end of a turn leave the event loop to others and go on later."""
         shared = self._shared
         if self._transport.is_closing():
             return
-        stop_ns = shared.steady_ns() + _TURN_NS
         try:
             for frame in frames:
                 if shared.take is None or not self._take(shared.take, frame):
                     self._receive(decode(frame))
                 if self._transport.is_closing():
                     return
-                if shared.steady_ns() >= stop_ns:
-                    self.pause(_LONG_TURN)
-                    asyncio.get_running_loop().call_soon(self._serve, frames)
+                if not shared.has_time():
+                    self._serve_later(frames)
                     return
         except FrameError as error:
             shared.statistics.malformed += 1
@@ -203,6 +233,10 @@ class Connection(asyncio.Protocol):
             return
         self.resume(_LONG_TURN)
         self._note_unfinished(self._reader.unfinished)
+
+    def _serve_later(self, frames: Iterator[bytes]) -> None:
+        self.pause(_LONG_TURN)
+        self._shared.serve_later(partial(self._serve, frames))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
