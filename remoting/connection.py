@@ -121,7 +121,7 @@ class Shared:
         #: Bytes of unfinished frames of all connections.
         self.unfinished = 0
         self.draining = False
-        #: Steady time at which the present turn of the event loop ends; 0: nothing was served in it.
+        #: Steady time at which the turn of the event loop ends; 0: nothing was served in it.
         self._turn_end_ns = 0
         #: What the turns before had no time for, once for each connection.
         self._waiting: deque[Callable[[], None]] = deque()

@@ -155,7 +155,6 @@ async def test_all_connections_share_a_turn_of_the_loop(monkeypatch: pytest.Monk
     assert all(number <= at // many + 2 for at, number in enumerate(served.seen))
 
 
-
 async def test_answers_come_in_any_order() -> None:
     async with serving() as (served, _, port), RemotingClient(port) as client:
         first, second = client.post(Command(WAIT)), client.post(Command(WAIT, body=b"light"))
