@@ -167,8 +167,8 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: Shared, peer: str = "") -> None:
-        """`peer`: HOST:PORT, if the socket does not know it."""
+    def __init__(self, shared: Shared, peer: str = "", certificate: bytes = b"") -> None:
+        """`peer`: HOST:PORT, if the socket does not know it; `certificate`: see the attribute."""
         self._shared = shared
         self._reader = FrameReader()
         self._unfinished = 0
@@ -181,6 +181,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         #: "host:port" of the peer.
         self.peer = peer
+        #: The verified certificate (DER) of the peer; empty: it has shown none.
+        self.certificate = certificate
         #: Of the request that is handled now: the user that signed it, if that was checked.
         self.metadata: tuple[tuple[str, str], ...] = ()
         #: Steady times: last traffic, start of the unfinished frame, start of a full write buffer.
@@ -196,6 +198,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not self.peer and (name := transport.get_extra_info("peername")):
             self.peer = host_port(name[0].removeprefix("::ffff:"), name[1])
+        if secure := transport.get_extra_info("ssl_object"):
+            self.certificate = secure.getpeercert(binary_form=True) or b""
         self.active_ns = shared.steady_ns()
         transport.set_write_buffer_limits(high=_UNREAD_BYTES_PAUSE)
         if len(shared.connections) >= shared.connections_max or shared.draining:

@@ -64,6 +64,7 @@ NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_NO_CERTIFIED = "the client's certificate names no enabled user."
 _NO_SECRET = bytes(32)
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
@@ -106,6 +107,7 @@ class Guard:
         audit: AuditLog | None = None,
         clients: ClientRegistry | None = None,
         steady_ns: Callable[[], int] = lambda: 0,
+        user_of_certificate: Callable[[bytes], str] = lambda _: "",
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. A signature is accepted for
@@ -125,6 +127,7 @@ class Guard:
         self._audit = audit
         self._clients = clients
         self._steady_ns = steady_ns
+        self._user_of_certificate = user_of_certificate
         self._users_version = -1
         #: When the first of the known former secrets is accepted no longer; 0: there is none.
         self._expires_ms = 0
@@ -226,7 +229,21 @@ class Guard:
         except WireError:
             self._refused["signature"] += 1
             raise
-        ctx.metadata = Verified(((_USER, name),))
+        self._check_other(known, needs, ctx)
+
+    def check_certified(self, needs: Callable[[], Needs], ctx: RequestContext) -> None:
+        """Check a call of another protocol by a client whose certificate names `ctx.user`; as
+        `check_signed`."""
+        self._refresh()
+        self._check_other(self._certified(ctx.user), needs, ctx)
+
+    def secret_of(self, name: str) -> bytes:
+        """Return the secret of a user that is identified. Raises WireError."""
+        return (self._known.get(name) or self._open(name)).secrets[0]
+
+    def _check_other(self, known: _Known, needs: Callable[[], Needs], ctx: RequestContext) -> None:
+        """Give a call of another protocol to its user, and check the rights. Raises WireError."""
+        ctx.metadata = Verified(((_USER, known.user.name),))
         if known.is_super:
             return
         needed = needs()
@@ -247,6 +264,8 @@ class Guard:
                 header = value
             elif name == DATE_TIME:
                 date_time = value
+        if ctx.user and not header:
+            return self._certified(ctx.user)
         known = self._signatures.get((header, date_time))
         if known is None:
             try:
@@ -257,6 +276,16 @@ class Guard:
         if len(self._recent) >= _RECENT_MAX:
             self._recent.clear()
         self._recent[id(ctx.metadata)] = ctx.metadata, known
+        return known
+
+    def _certified(self, name: str) -> _Known:
+        """Return the user that a client's certificate names. Raises WireError."""
+        try:
+            known = self._known.get(name) or self._open(name)
+            _check_enabled(known)
+        except WireError:
+            self._refused["certificate"] += 1
+            raise unauthorized(_NO_CERTIFIED) from None
         return known
 
     def _refresh(self) -> None:
@@ -314,10 +343,14 @@ class Guard:
 
     def _check_clock(self, ctx: RequestContext) -> None:
         """Raise WireError if the signature is not of the present."""
-        now_ms, date_time = self._wall_ms(), ""
+        now_ms, date_time, signed = self._wall_ms(), "", False
         for name, value in ctx.metadata:
             if name == DATE_TIME:
                 date_time = value
+            elif name == AUTHORIZATION:
+                signed = bool(value)
+        if not signed:  # a certificate has identified the client
+            return
         known_ms = self._made_ms.get(date_time)
         if known_ms is not None and abs(now_ms - known_ms) <= self._clock_skew_ms:
             return
@@ -418,6 +451,14 @@ class Guard:
                 self._audit.refused(path, request, ctx, error)
             raise
 
+    def still(self, user: str, needs: Needs, ctx: RequestContext) -> bool:
+        """Return whether the user of an open stream may have it: as `allows`, and with a
+        certificate that is still accepted."""
+        shown = ctx.peer_certificate if ctx.user and not ctx.forwarded else b""
+        if shown and self._user_of_certificate(shown) != ctx.user:
+            return False
+        return self.allows(user, needs, ctx.peer)
+
     def recheck_streams(self) -> Iterator[None]:
         """End the streams whose users have lost the rights on what they name, one a step."""
         for session in list(self._sessions):
@@ -484,6 +525,6 @@ class _CheckedSession:
 
     def recheck(self) -> None:
         """End the stream if its user has lost the right on what it names."""
-        if not self._guard.allows(self._user, self._needs, self._ctx.peer):
+        if not self._guard.still(self._user, self._needs, self._ctx):
             text = "the user of this stream has lost a right that it needs, or is disabled"
             self._outbound.finish(RpcFailure(PERMISSION_DENIED, text))

@@ -52,6 +52,7 @@ def openings(settings: Settings) -> Iterator[Finding]:
     yield _anonymous(settings)
     yield _tls(settings)
     yield _token(settings)
+    yield _client_certificates(settings)
     yield _door(settings)
     yield _metrics(settings)
     if settings.process == "broker":
@@ -132,6 +133,16 @@ def _tls(settings: Settings) -> Finding:
     found = f"{mode}: listeners on the network read messages and repeat signatures"
     advice = "tlsMode=enforcing with tlsCertificate, tlsKey and tlsCa; cometmq auth dev-ca"
     return Finding("TLS", found, settings.verdict, advice)
+
+
+def _client_certificates(settings: Settings) -> Finding:
+    what = "certificates of clients"
+    if settings["tlsClientIdentity"] in ("", "none") and not settings["frontTlsClientCa"]:
+        return Finding(what, "name no users")
+    if settings["tlsCrl"]:
+        return Finding(what, "with revocation lists")
+    found = "accepted until they expire"
+    return Finding(what, found, "note", "tlsCrl=FILE with the lists of the authority")
 
 
 def _token(settings: Settings) -> Finding:

@@ -24,6 +24,8 @@ def of_files(values: Mapping[str, str], now: datetime) -> Iterator[Finding]:
     for key in _CERTIFICATES:
         if values.get(key):
             yield from _certificates(key, Path(values[key]), now)
+    if values.get("tlsCrl"):
+        yield _lists(Path(values["tlsCrl"]), now)
 
 
 def readable(what: str, file: Path) -> Finding:
@@ -66,3 +68,19 @@ def _certificates(key: str, file: Path, now: datetime) -> Iterator[Finding]:
         yield Finding(key, text, "note", advice)
     else:
         yield Finding(key, text)
+
+
+def _lists(file: Path, now: datetime) -> Finding:
+    """Return the finding about revocation lists, which count also after their end."""
+    from cryptography import x509
+
+    begin = b"-----BEGIN X509 CRL-----"
+    try:
+        parts = file.read_bytes().split(begin)[1:]
+        ends = [x509.load_pem_x509_crl(begin + part).next_update_utc for part in parts]
+    except (OSError, ValueError) as error:
+        return Finding("tlsCrl", f"{file}: {error}", "bad", "tlsCrl=FILE with lists (PEM)")
+    if any(end is not None and end <= now for end in ends):
+        advice = "fetch the present lists of the authority"
+        return Finding("tlsCrl", f"{file}: a newer list is due", "note", advice)
+    return Finding("tlsCrl", f"{file}: {len(ends)} lists")

@@ -48,7 +48,7 @@ class Trial:
 async def run(attack: Attack, target: Target) -> Trial:
     """Run one attack, for `ATTACK_S` at most."""
     faults, memory_mib = target.faults(), target.memory.own_mib()
-    epoch = target.metric("cometmq_epoch")
+    epoch = target.epoch()
     before = await _usual(target)
     target.memory.reset_peak()
     resident_mib = target.memory.peak_mib()
@@ -80,7 +80,7 @@ async def run(attack: Attack, target: Target) -> Trial:
         stays_mib,
         after["tracebacks"] - faults["tracebacks"],
         after["internal"] - faults["internal"],
-        round(target.metric("cometmq_epoch") - epoch),
+        round(target.epoch() - epoch),
     )
 
 
