@@ -219,6 +219,7 @@ class ClientPort:
             clients=broker.clients,
             steady_ns=self._clock.steady_ns,
             user_of_certificate=self._links.user_of,
+            failures_max=self._config.authentication_max_failures,
         )
 
     def _methods(self, relay: Relay) -> list[Method]:

@@ -108,7 +108,7 @@ def _revoked(crl: bytes, authorities: "Sequence[x509.Certificate]") -> frozenset
     ValueError for a list that no authority has signed."""
     from cryptography import x509
 
-    found = set()
+    found: set[tuple[bytes, int]] = set()
     for part in crl.split(_CRL_BEGIN)[1:]:
         made = x509.load_pem_x509_crl(_CRL_BEGIN + part)
         name = made.issuer.rfc4514_string()

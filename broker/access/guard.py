@@ -32,6 +32,7 @@ from ...front.service import Kind
 from ...nodes.addresses import host_of, is_loopback
 from ...proto import paths
 from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
+from .attempts import Attempts
 from .rights import PUBLIC, RIGHTS, SUPER
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_TOO_MANY = "too many wrong signatures of this user from this address: try again in a minute."
 _NO_CERTIFIED = "the client's certificate names no enabled user."
 _NO_SECRET = bytes(32)
 _NO_POLICY = "no matched policies."
@@ -108,12 +110,14 @@ class Guard:
         clients: ClientRegistry | None = None,
         steady_ns: Callable[[], int] = lambda: 0,
         user_of_certificate: Callable[[bytes], str] = lambda _: "",
+        failures_max: int = 0,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. A signature is accepted for
         `clock_skew_ms` before and after its time (0: always), in any time zone with `local_times`;
         `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of
-        a client in `clients` that is another user's is refused."""
+        a client in `clients` that is another user's is refused. `user_of_certificate` returns the
+        user that a certificate names; `failures_max`: see `Attempts`."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
@@ -128,6 +132,7 @@ class Guard:
         self._clients = clients
         self._steady_ns = steady_ns
         self._user_of_certificate = user_of_certificate
+        self._attempts = Attempts(failures_max)
         self._users_version = -1
         #: When the first of the known former secrets is accepted no longer; 0: there is none.
         self._expires_ms = 0
@@ -220,16 +225,8 @@ class Guard:
         belongs to the user.
         """
         self._refresh()
-        try:
-            known = self._known.get(name) or self._open(name)
-            self.computed += 1
-            if not any(map(is_signed, known.secrets)):
-                raise unauthorized(_WRONG_SIGNATURE)
-            _check_enabled(known)
-        except WireError:
-            self._refused["signature"] += 1
-            raise
-        self._check_other(known, needs, ctx)
+        # The classic clients of a proxy have its address: by connection.
+        self._check_other(self._signer(name, is_signed, ctx.peer), needs, ctx)
 
     def check_certified(self, needs: Callable[[], Needs], ctx: RequestContext) -> None:
         """Check a call of another protocol by a client whose certificate names `ctx.user`; as
@@ -268,11 +265,7 @@ class Guard:
             return self._certified(ctx.user)
         known = self._signatures.get((header, date_time))
         if known is None:
-            try:
-                known = self._verify(header, date_time)
-            except WireError:
-                self._refused["signature"] += 1
-                raise
+            known = self._verify(header, date_time, host_of(ctx.peer))
         if len(self._recent) >= _RECENT_MAX:
             self._recent.clear()
         self._recent[id(ctx.metadata)] = ctx.metadata, known
@@ -291,7 +284,10 @@ class Guard:
     def _refresh(self) -> None:
         """Forget what is known if a user has changed or a former secret is accepted no longer."""
         expired = self._expires_ms and self._wall_ms() >= self._expires_ms
-        if expired or self._tables.users_version != self._users_version:
+        if self._tables.users_version != self._users_version:
+            self._attempts.clear()
+            self._forget()
+        elif expired:
             self._forget()
 
     def _forget(self) -> None:
@@ -303,21 +299,44 @@ class Guard:
         self._recent.clear()
         self._decisions = 0
 
-    def _verify(self, header: str, date_time: str) -> _Known:
-        if not header:
-            raise unauthorized("username cannot be null.")
-        if not date_time:
-            raise unauthorized("datetime is null.")
-        credential = parse_authorization(header)
-        known = self._known.get(credential.user) or self._open(credential.user)
-        self.computed += 1
-        if not any(is_signed(credential, secret, date_time) for secret in known.secrets):
-            raise unauthorized(_WRONG_SIGNATURE)
-        _check_enabled(known)
+    def _verify(self, header: str, date_time: str, source: str) -> _Known:
+        try:
+            if not header:
+                raise unauthorized("username cannot be null.")
+            if not date_time:
+                raise unauthorized("datetime is null.")
+            credential = parse_authorization(header)
+        except WireError:
+            self._refused["signature"] += 1
+            raise
+        known = self._signer(
+            credential.user, lambda key: is_signed(credential, key, date_time), source
+        )
         if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
             if len(self._signatures) >= _SIGNATURES_MAX:
                 self._signatures.clear()
             self._signatures[header, date_time] = known
+        return known
+
+    def _signer(self, name: str, is_signed: Callable[[bytes], bool], source: str) -> _Known:
+        """Return the user who has signed a call; a failure counts for `source`. Raises
+        WireError."""
+        now_ns = self._steady_ns()
+        if self._attempts.are_spent(source, name, now_ns):
+            self._refused["attempts"] += 1
+            raise unauthorized(_TOO_MANY)
+        try:
+            known = self._known.get(name) or self._open(name)
+            self.computed += 1
+            if not any(map(is_signed, known.secrets)):
+                raise unauthorized(_WRONG_SIGNATURE)
+        except WireError:
+            self._attempts.failed(source, name, now_ns)
+            self._refused["signature"] += 1
+            raise
+        if not known.user.enabled:
+            self._refused["signature"] += 1
+        _check_enabled(known)
         return known
 
     def _open(self, name: str) -> _Known:

@@ -58,6 +58,7 @@ def openings(settings: Settings) -> Iterator[Finding]:
     if settings.process == "broker":
         yield _authorization(settings)
         yield _clock(settings)
+        yield _failures(settings)
         yield _secrets_key(settings)
         yield _first_user(settings)
         yield _audit(settings)
@@ -182,6 +183,14 @@ def _clock(settings: Settings) -> Finding:
         advice = "authenticationLocalTimes=false, where all clients have the time zone UTC"
         return Finding(what, found, "note", advice)
     return Finding(what, f"{skew} ms")
+
+
+def _failures(settings: Settings) -> Finding:
+    limit = settings["authenticationMaxFailures"]
+    if limit != "0":
+        return Finding("wrong signatures", f"{limit} a minute from one address")
+    found = "any number may be tried"
+    return Finding("wrong signatures", found, "note", "authenticationMaxFailures=20")
 
 
 def _secrets_key(settings: Settings) -> Finding:

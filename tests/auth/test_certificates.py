@@ -82,8 +82,9 @@ class Authority:
             number = x509.load_pem_x509_certificate(each.cert_chain_pems[0].bytes()).serial_number
             entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
             made = made.add_revoked_certificate(entry.build())
-        extension = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-        made = made.add_extension(extension, critical=False)
+        own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        of = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
+        made = made.add_extension(of, critical=False)
         made = made.add_extension(x509.CRLNumber(len(revoked) + 1), critical=False)
         text = made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
         (self.folder / "crl.pem").write_bytes(text)
@@ -160,10 +161,10 @@ async def cluster(tmp_path: Path, tls: TlsConfig) -> AsyncIterator[tuple[Live, L
                 yield leader, follower, proxy
 
 
-async def change(leader: Live, **fields: bool) -> None:
-    """Change the user `orders`."""
+async def disable(leader: Live) -> None:
+    """Disable the user `orders`."""
     async with signed(leader.client("tool@2"), "admin", "admin-secret") as tool:
-        request = v1.PutUserRequest(name="orders", **fields)
+        request = v1.PutUserRequest(name="orders", enabled=False)
         answer = await tool.call(paths.PUT_USER, request, v1.UserResponse)
         assert answer.code == v2.OK, answer.message
 
@@ -196,7 +197,7 @@ async def test_a_certificate_is_its_user_on_every_node_and_both_ports(
             for topic, client in (("other", own), ("orders", unknown), ("orders", None)):
                 code = await sent(node.bound.remoting, topic, authority.context(client))
                 assert code == Reply.NO_PERMISSION
-        await change(leader, enabled=False)
+        await disable(leader)
         await until(lambda: not follower.node.metadata.users["orders"].enabled)
         for address in (leader.bound.client, follower.bound.client, proxy):
             async with authority.wire(address, own) as wire:

@@ -61,6 +61,7 @@ def test_what_is_closed_is_good(process: str) -> None:
         ("clusterToken", {"clusterToken": ""}, "note"),
         ("clusterToken", {"trustedNetwork": "true", "tlsMode": "permissive"}, "note"),
         ("frontDoor", {"frontDoor": "grpcio"}, "note"),
+        ("wrong signatures", {"authenticationMaxFailures": "0"}, "note"),
         ("certificates of clients", {"tlsClientIdentity": "CN"}, "note"),
         ("metrics", {}, "note"),
         ("age of signatures", {"authenticationClockSkew": "0"}, "bad"),

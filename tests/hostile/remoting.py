@@ -129,13 +129,13 @@ def acknowledgements() -> Iterator[bytes]:
         for name in ("so", "q"):
             acks = json.dumps(one).replace(f'"{name}": 0', f'"{name}": {"9" * digits}')
             yield f'{{"brokerName":"broker-a","acks":[{acks}]}}'.encode()
-    for acks in (
+    for entries in (
         [{**one, "b": "/" * 400_000}],
         [{**one, "b": "A" * 399_996 + "AQ=="}],
         [{**one, "so": "9" * 488_000}],
         [{**one, "c": f"g{n}", "b": "/w=="} for n in range(20_000)],
     ):
-        yield json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
+        yield json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
 
 
 @attack(*(reply.name for reply in Reply))
