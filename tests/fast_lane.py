@@ -20,7 +20,7 @@ FOLDERS = (
 
 LEFT_OUT = {
     "auth": """
-        comparison decision every_path forwarded_credentials own_clients owners signature
+        certificates comparison decision every_path forwarded_credentials own_clients owners signature
         through_nodes tls users
     """,
     "broker": """
