@@ -1,7 +1,7 @@
-"""Failed logins, counted by address and user name: who guesses gets some attempts a minute. Pure.
+"""Failed logins, counted by address and user name: a guesser gets some attempts a minute. Pure.
 
-A stranger locks out nobody at other addresses. The classic clients of a proxy share its address:
-they are counted by connection. Lost with the process; forgotten when a user changes.
+Clients at other addresses are not affected. The classic clients of a proxy share its address: they
+are counted by connection. Lost with the process; forgotten when a user changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _WINDOW_NS = 60_000_000_000
 _PAIRS_MAX = 10_000
 #: No user has a longer name.
 _NAME_MAX = 64
-#: Whoever has an address of IPv6 has its network.
+#: The owner of an address of IPv6 has all of its network.
 _PREFIX = 64
 
 
