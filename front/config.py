@@ -97,7 +97,7 @@ class DoorConfig:
         "bytes",
     )
     front_unfinished_bytes: int = _setting(
-        96 * _MIB,
+        80 * _MIB,
         "native door and remoting port: bytes of unfinished requests of all connections; at the "
         "native door connections with more than their share are refused first, from half of it on",
         "bytes",

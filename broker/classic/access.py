@@ -27,6 +27,7 @@ from ...remoting.connection import RemotingError
 from ..access.guard import NAMES_NOTHING
 from ..access.rights import SUPER
 from .errors import reply_code
+from .rights import BY_OFFSET, NOT_FOUND
 
 if TYPE_CHECKING:
     from ...remoting.command import Command
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..access.rights import Needs
 
 #: Clients up to version 4.9.3 add this field after they have signed.
+_NO_SUCH_MESSAGE = "no message at this offset that the user may have, or no right on the group"
 _UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
 
 
@@ -86,7 +88,10 @@ class ClassicAccess:
             else:
                 raise RemotingError(Reply.NO_PERMISSION, "the request has no AccessKey")
         except WireError as error:
-            raise RemotingError(reply_code(error.code), error.message) from None
+            text = error.message
+            if ctx.metadata and command.code in BY_OFFSET:  # signed; a right is missing
+                text = _NO_SUCH_MESSAGE
+            raise RemotingError(reply_code(error.code), text) from None
         peer.metadata = ctx.metadata
         return certified
 
@@ -110,6 +115,8 @@ class ClassicAccess:
             if not self._passes_on(command):
                 raise
             return ()  # a message or transaction that only the leader has
+        if NOT_FOUND in needs and self._passes_on(command):
+            return ()
         if not needs and command.code not in self._public:
             raise RemotingError(Reply.NO_PERMISSION, NAMES_NOTHING)
         return needs
