@@ -22,6 +22,7 @@ from ..nodes.addresses import host_port
 from .codec import FrameError, FrameReader, decode, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply
+from .handshakes import Handshakes
 from .header_fields import HeaderError
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class Shared:
         #: Bytes of unfinished frames of all connections.
         self.unfinished = 0
         self.draining = False
+        self.handshakes = Handshakes()
         #: Steady time at which the turn of the event loop ends; 0: nothing was served in it.
         self._turn_end_ns = 0
         #: What the turns before had no time for, once for each connection.

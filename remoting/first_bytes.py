@@ -112,6 +112,8 @@ async def _connect(
     try:
         async with asyncio.timeout(limit_s):
             context = await context_of(accepted)
+            if context is not None:
+                await shared.handshakes.turn(accepted.getpeername()[0])
             taken = True
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(shared, peer, certificate), accepted, ssl=context
