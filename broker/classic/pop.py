@@ -27,20 +27,19 @@ from ...store.format.errors import StoreError
 from ...store.format.properties import encode_properties
 from ...store.format.record import decode, encode_record
 from ..messages.validation import MAX_BATCH, MIN_INVISIBLE_MS
-from ..pop.handles import ReceiptHandle, decode_handle
-from ..pop.retry import is_retry_topic, origin_topic
+from ..names.handles import ReceiptHandle, decode_handle
+from ..names.retry import is_retry_topic, origin_topic
 from .assignment import ANY_QUEUE, TooManyTopicsError, pops, share, with_mode
-from .bodies import asked_assignment, batch_ack, json_object, name_of
-from .errors import known_group, known_topic, reply_code
+from .base.bodies import asked_assignment, batch_ack, json_object, name_of
+from .base.errors import known_group, known_topic, reply_code
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..lite.receive_service import ReceiveService
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..pop.ack import AckService
-    from .members import Members
+    from .base.members import Members
 
 _HANDLE = "POP_CK"
 _REPLIES: dict[int, Reply] = {
@@ -58,7 +57,6 @@ class ClassicPop:
         *,
         store: MessageStore,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         receiving: ReceiveService,
         acks: AckService,
@@ -67,7 +65,6 @@ class ClassicPop:
     ) -> None:
         self._store = store
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._receiving = receiving
         self._acks = acks
@@ -283,7 +280,7 @@ class ClassicPop:
         except TooManyTopicsError as error:
             raise RemotingError(Reply.INVALID_PARAMETER, str(error)) from None
         self._changes.check_writable()
-        end = self._meta_log.write_group(structs.replace(known, attributes=attributes))
+        end = self._changes.log.write_group(structs.replace(known, attributes=attributes))
         return self._changes.when_durable(end, reply(Reply.SUCCESS))
 
 

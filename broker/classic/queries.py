@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..visible.dispatch_pump import DispatchPump
 
 #: Messages and bytes of an answer; the first message may be larger.
 _COUNT_MAX = 64

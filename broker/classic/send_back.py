@@ -19,18 +19,18 @@ from ...store.format.properties import encode_properties
 from ...store.format.record import Message, Record
 from ...store.format.results import StoredRecord
 from ..messages.stored_properties import in_bucket_order
+from ..names.retry import NOT_COPIED
 from ..pop.dead_letter import Origin, is_dead_letter_topic
-from ..pop.retry import NOT_COPIED
 from ..sending.fast_path import Prepared
-from .errors import context_of, known_group
+from .base.errors import context_of, known_group
 from .queries import clients_record
 from .send import answer_of
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.counters import Counters
     from ..delay.delayed import DelayedMessages
     from ..metadata.tables import Metadata
-    from ..metrics.counters import Counters
     from ..pop.dead_letter import DeadLetters, GroupTopics
     from ..sending.sender import Sender
 

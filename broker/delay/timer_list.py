@@ -20,8 +20,8 @@ from ...store.format.properties import decode_properties
 from ...store.format.record import checked_delivery
 from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled, recall_key
 from ..metadata.tables import is_system_topic
+from ..names.recall_handle import RecallHandle
 from .delivery_copy import number
-from .recall_handle import RecallHandle
 from .timer_intake import due_ms
 
 if TYPE_CHECKING:

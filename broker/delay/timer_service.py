@@ -39,11 +39,11 @@ from .timer_stats import TimerStats
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.dispatch_pump import DispatchPump
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from ...proto import v2
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.runs import Receipts
-from .delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
+from ..names.delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
+from ..names.handles import FIFO_REVIVE_QUEUE
+from ..names.retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
 from .fifo.order import by_priority, falls_in, in_turn, priority_factor, with_retries
 from .fifo.ordered_group import OrderedGroup, OrderedQueue
 from .group import PopGroup
-from .handles import FIFO_REVIVE_QUEUE
 from .queue import PopQueue
-from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
 from .reviver import LOOKED_AT, last_delay_ms
 from .turn import ANSWER_BYTES_MAX, PopTurn, TurnContext, matches
 
@@ -33,19 +33,18 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
     from ...store.message_store import MessageStore
-    from ..config import BrokerConfig
-    from ..journal.api import Journal
-    from ..leadership import Leadership
+    from ..base.config import BrokerConfig
+    from ..base.leadership import Leadership
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
+    from .journal_api import Journal
     from .request import PopRequest
     from .reviver import Reviver
+    from .subscription import Core
 
 #: Reads of one queue for one request. With the time of a turn it bounds a filter that drops
 #: everything.
 _READS_MAX = 16
-
-Core = PopGroup | OrderedGroup
 
 
 class PopReader:

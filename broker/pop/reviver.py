@@ -24,23 +24,23 @@ from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, decode_delivery
 from ...store.format.results import PutStatus, StoredRecord
+from ..names.delivery import UNDELIVERED_MS, Delivery
+from ..names.retry import NORMAL, RETRY_V1, RETRY_V2, retry_copy
 from .dead_letter import Origin, is_dead_letter_topic
-from .delivery import UNDELIVERED_MS, Delivery
 from .group import PopGroup
 from .queue import PopQueue
-from .retry import NORMAL, RETRY_V1, RETRY_V2, retry_copy
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.internal_appender import InternalAppender
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..journal.api import Journal
-    from ..leadership import Leadership
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.durability import DurabilityGate
     from .dead_letter import DeadLetters, GroupTopics
+    from .journal_api import Journal
     from .subscription import Subscription
 
 logger = logging.getLogger(__name__)

@@ -20,17 +20,17 @@ from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, sized_item
 from ..messages.runs import Receipts, Room, RunConverter
 from ..messages.validation import MAX_BATCH
+from ..names.delivery import Key, PopOptions
 from .dead_letter import Origin, is_dead_letter_topic
-from .delivery import Key, PopOptions
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
     from ...store.message_store import MessageStore
+    from ..base.counters import Counters
+    from ..cold.cold_records import ColdRecords
     from ..messages.filters import Filter
-    from ..metrics.counters import Counters
     from ..trace.spans import DeliveryTraces
-    from .cold import ColdRecords
     from .dead_letter import DeadLetters
     from .request import PopRequest
 

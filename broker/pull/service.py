@@ -6,7 +6,7 @@ message arrives; an offset outside of the queue is ILLEGAL_OFFSET with the neare
 filtered messages are skipped, and the next offset tells how far. Pulled messages have no receipt
 handle and change no state. A pull from an offset below 0 requests the start offset, as broadcasting
 clients with their own offsets do: the answer is ILLEGAL_OFFSET with that offset
-(`offsets/broadcast.py`).
+(`broadcast.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from ..messages.validation import (
 )
 from ..messages.wire import STATUS_OK, field, status, varint
 from ..metadata.tables import Group
-from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
+from ..names.retry import is_retry_topic
 from ..pop.request import consuming_group, readable_topic
-from ..pop.retry import is_retry_topic
 from ..pop.turn import ANSWER_BYTES_MAX, matches
+from .broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,14 +46,13 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.format.results import GetResult
     from ...store.message_store import MessageStore
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..pop.polls import PollLimit
     from ..pop.receive import PopService
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
 
 _READS_MAX = 16
 #: Time of the loop for one request.
@@ -111,7 +110,6 @@ class PullService:
         leadership: Leadership,
         pump: DispatchPump,
         pop: PopService,
-        limit: PollLimit,
         runs: RunConverter,
     ) -> None:
         self._runs = runs
@@ -125,7 +123,7 @@ class PullService:
         self._leadership = leadership
         self._pump = pump
         self._pop = pop
-        self._limit = limit
+        self._limit = pop.limit
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0

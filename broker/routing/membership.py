@@ -10,18 +10,18 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ...proto import v1
+from ..base.cluster_view import MemberView
 from ..metadata.tables import template_topic
-from .cluster_view import MemberView
 from .registrar import Registrant, Registrar
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ...nodes.node_links import NodeLinks
     from ...store.message_store import MessageStore
-    from ..leadership import Leadership
+    from ..base.cluster_view import ClusterView
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
-    from ..runtime import Runtime
-    from .cluster_view import ClusterView
 
 # How long the start waits for nameservers; a running one answers within milliseconds.
 _FIRST_ANSWERS_S = 0.5

@@ -24,8 +24,8 @@ from ...proto import paths, v1
 
 if TYPE_CHECKING:
     from ...nodes.node_links import NodeLinks
+    from ..base.cluster_view import ClusterView
     from ..metadata.tables import Metadata, Topic
-    from .cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 

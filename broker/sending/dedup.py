@@ -20,7 +20,7 @@ from .dedup_window import Reservation, SendWindow
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.message_store import MessageStore
-    from ..config import BrokerConfig
+    from ..base.config import BrokerConfig
     from .fast_path import Prepared
 
 logger = logging.getLogger(__name__)

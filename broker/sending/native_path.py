@@ -18,8 +18,8 @@ from msgspec.structs import astuple
 
 from ...proto.errors import WireError
 from ...proto.native import Native
+from ..base.counters import SIZE_BOUNDS
 from ..messages.validation import check_topic
-from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
 from .send_request import SendRequest
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from cometmq_native import codec
 
     from ...store.message_store import MessageStore
+    from ..base.counters import Counters
     from ..metadata.tables import Metadata, Topic
-    from ..metrics.counters import Counters
     from .fast_path import Origin, TopicTemplate
 
 #: A request for the crate: its bytes or None, the client's host, its packed address, and whether

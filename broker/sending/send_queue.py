@@ -22,8 +22,8 @@ from .send_request import SendRequest
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..runtime import Runtime
-    from .durability import DurabilityGate
+    from ..base.runtime import Runtime
+    from ..visible.durability import DurabilityGate
 
 # Bytes of collected requests; the configuration bounds their number.
 PENDING_BYTES_MAX = 256 << 20

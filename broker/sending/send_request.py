@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..late_request import LateRequest
+from ..base.late_request import LateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

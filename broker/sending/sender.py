@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from ...front.service import ClientRun, Together
     from ...store.message_store import MessageStore
     from ..access.quotas import Quotas
-    from ..admin.auto_topics import AutoTopics
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
+    from ..metadata.auto_topics import AutoTopics
     from ..metadata.tables import Metadata, Topic
-    from ..runtime import Runtime
     from ..trace.service import TraceService
     from ..trace.spans import Spans
-    from .durability import DurabilityGate
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
 
 logger = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...store.message_store import MessageStore
-    from ..metrics.counters import Counters
+    from ..base.counters import Counters
     from ..trace.service import TraceService
+    from ..visible.durability import DurabilityGate
     from .dedup import SendDedup
-    from .durability import DurabilityGate
 
 _PUT_OK = PutStatus.PUT_OK
 

@@ -7,13 +7,21 @@ needs `--accept-loss`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ...operations.errors import CliError, Exit
-from ...operations.replication import DRAINING, HEALTHY, Replica, group_fields, replica_rows
+from ...operations.replication import (
+    DRAINING,
+    HEALTHY,
+    GroupView,
+    Replica,
+    group_fields,
+    replica_rows,
+)
 from ...proto import paths, v1
 from ..options import (
     DEFAULT_NAMESERVER,
@@ -113,17 +121,34 @@ def ha() -> None:
     metavar="DURATION",
     help="Wait until every group is healthy, at most this long, as 5m or in seconds.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(1),
+    help="Replicas of each group (default: those that have registered).",
+)
 @output_option
-def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_ms: int, output: str) -> int:
+def status(
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    wait_ms: int,
+    replicas: int | None,
+    output: str,
+) -> int:
     """Show health, leader, in-sync set and replicas of each group, within a second.
 
     Exit code 3: a group is neither healthy nor draining. Unknown values are `unknown`, null in
     JSON.
 
     \b
-    cometmq ha status --wait 60
+    cometmq ha status --wait 60 --replicas 3
     """
-    found = settled(lambda: states(namesrv, group, named), wait_ms / 1_000)
+
+    def look() -> list[GroupView]:
+        return [replace(view, expected=replicas or 0) for view in states(namesrv, group, named)]
+
+    found = settled(look, wait_ms / 1_000)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
     if output == "json":
         show_document(documents)

@@ -59,7 +59,8 @@ def restart_script(namesrv: str, group: str, commands: RestartCommands) -> str:
 def _lines(view: GroupView, servers: list[str], commands: RestartCommands) -> Iterator[str]:
     assert view.report is not None
     where = f"--namesrv {shlex.quote(';'.join(servers))} --group {shlex.quote(view.group)}"
-    wait = f"cometmq ha status --wait {commands.wait_s:g} {where}"
+    whole = f"--replicas {len(view.replicas)}"
+    wait = f"cometmq ha status --wait {commands.wait_s:g} {whole} {where}"
     leader = view.leader()
     followers = [one for one in view.replicas if one is not leader]
     yield wait

@@ -25,7 +25,7 @@ from typing import Any
 
 import grpc
 
-from cometmq.broker.assembly import native_parts
+from cometmq.broker.core.build import native_parts
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
 from cometmq.ha.stream.channel import channel_options

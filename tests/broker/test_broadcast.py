@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cometmq.broker.metadata.tables import Group
-from cometmq.broker.offsets.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
+from cometmq.broker.pull.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import Desk, desk

@@ -298,7 +298,7 @@ async def test_a_step_is_logged_once_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with machine(tmp_path) as one:
-        with caplog.at_level(logging.WARNING, logger="cometmq.broker.clock_watch"):
+        with caplog.at_level(logging.WARNING, logger="cometmq.broker.base.clock_watch"):
             for ms in (900, 8 * HOUR, -8 * HOUR, 0):
                 await one.step(ms)
         steps = [one.getMessage() for one in caplog.records if "clock_watch" in one.name]

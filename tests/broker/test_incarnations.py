@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.lite.names import queue_of
 from cometmq.broker.messages.validation import MIXED
+from cometmq.broker.names.lite import queue_of
 from cometmq.front.clock import Clock
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import Message

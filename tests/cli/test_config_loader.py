@@ -192,7 +192,7 @@ def test_values_written_to_a_file_are_loaded_back(
 
 
 def real_owners() -> list[type]:
-    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.base.config import BrokerConfig
     from cometmq.front.config import DoorConfig
     from cometmq.ha.config import HaConfig
     from cometmq.nameserver.config import NameserverConfig

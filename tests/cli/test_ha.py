@@ -353,6 +353,14 @@ def test_status_of_a_healthy_group(stack: ExitStack) -> None:
     assert "problems" not in found
 
 
+def test_a_group_is_healthy_once_the_expected_replicas_have_registered(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    assert invoke("status", "--namesrv", door.address, "--replicas", "3")[0] == Exit.DONE
+    code, (found,) = invoke("status", "--namesrv", door.address, "--replicas", "4")
+    assert code == Exit.UNHEALTHY
+    assert found["problems"] == ["3 of 4 replicas have registered"]
+
+
 def test_an_overdue_heartbeat_is_a_problem(stack: ExitStack) -> None:
     _, door = whole(stack)
     door.silent_ms[2] = 2300

@@ -18,8 +18,8 @@ from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.header_fields import read
 from ....store.format.record import decode_delivery
-from ...slices import Slices
-from ..errors import known_group, known_topic
+from ...base.slices import Slices
+from ..base.errors import known_group, known_topic
 from .tables import ROWS_MAX, document, in_task, too_many_rows
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from ....remoting.connection import Connection, Handler
     from ....store.message_store import MessageStore
     from ...admin.offsets import OffsetAdmin
-    from ...dispatch_pump import DispatchPump
     from ...metadata.tables import Metadata
     from ...offsets.consumer_offsets import ConsumerOffsets
-    from ..members import Members
+    from ...visible.dispatch_pump import DispatchPump
+    from ..base.members import Members
     from .rates import StoreRates
 
 

@@ -12,9 +12,9 @@ from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
-from ...slices import Slices
-from ..bodies import ITEMS_MAX, items_of, json_object, malformed, value_of
-from ..errors import reply_code
+from ...base.slices import Slices
+from ..base.bodies import ITEMS_MAX, items_of, json_object, malformed, value_of
+from ..base.errors import reply_code
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
