@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.door import choose_door
