@@ -97,9 +97,9 @@ class DoorConfig:
         "bytes",
     )
     front_unfinished_bytes: int = _setting(
-        80 * _MIB,
-        "native door and remoting port: bytes of unfinished requests of all connections; at the "
-        "native door connections with more than their share are refused first, from half of it on",
+        256 * _MIB,
+        "native door: bytes of unfinished requests of all connections; from half of it on, "
+        "connections with more than their share are refused first. A remoting port has a third",
         "bytes",
     )
     front_unread_connection_bytes: int = _setting(

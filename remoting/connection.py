@@ -42,6 +42,8 @@ _UNREAD_BYTES_PAUSE = 1 << 20
 #: Time of the requests of all connections in one turn of the event loop: one read has thousands of
 #: small requests, and hundreds of connections are ready at once.
 _TURN_NS = 20_000_000
+#: Part of `frontUnfinishedBytes`: frames are smaller than the requests of gRPC, and are held whole.
+_UNFINISHED_SHARE = 3
 #: Lines about connections that were closed, in each minute: strangers choose their number.
 _LINES_MAX = 20
 _LINES_NS = 60_000_000_000
@@ -287,7 +289,7 @@ class Connection(asyncio.Protocol):
         elif size < self._unfinished or not self._unfinished:  # another frame
             self.unfinished_since_ns = self.active_ns
         self._unfinished = size
-        if size and shared.unfinished > shared.config.front_unfinished_bytes:
+        if size and shared.unfinished > shared.config.front_unfinished_bytes // _UNFINISHED_SHARE:
             # At once: the next connection must not be closed for the bytes of this one.
             shared.unfinished -= size
             self._unfinished = 0

@@ -252,7 +252,7 @@ async def test_a_silent_connection_is_closed() -> None:
 
 
 async def test_unfinished_frames_of_all_connections_are_bounded() -> None:
-    async with serving(front_unfinished_bytes=100_000) as (_, server, port):
+    async with serving(front_unfinished_bytes=300_000) as (_, server, port):
         async with RemotingClient(port) as first, RemotingClient(port) as second:
             for client in (first, second):
                 client.writer.write(struct.pack(">iI", 8 << 20, 100) + b"x" * 60_000)
