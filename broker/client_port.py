@@ -114,7 +114,7 @@ class ClientPort:
             locate, serves_all = guard.locating(locate), None  # each request is checked
             rechecks = Rechecks(
                 asyncio.get_running_loop(),
-                lambda: broker.metadata.users_version,
+                lambda: (broker.metadata.users_version, self._links.revoked),
                 broker.receiving.end_polls,
                 guard.recheck_streams,
             )
@@ -210,6 +210,8 @@ class ClientPort:
             audit=audit,
             clients=broker.clients,
             steady_ns=self._clock.steady_ns,
+            user_of_certificate=self._links.user_of,
+            failures_max=self._config.authentication_max_failures,
         )
 
     def _methods(self, relay: Relay) -> list[Method]:

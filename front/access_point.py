@@ -324,7 +324,7 @@ class AccessPoint:
         return self._tick
 
     def _marked(self, owner: str, ctx: RequestContext) -> tuple[tuple[str, str], ...]:
-        return ctx.metadata + forward_mark(self._links, owner, ctx.peer)
+        return ctx.metadata + forward_mark(self._links, owner, ctx.peer, ctx.user)
 
     def _timeout_s(self, ctx: RequestContext) -> float | None:
         if ctx.deadline_ns is None:

@@ -10,7 +10,7 @@ from functools import partial
 from ..nodes.addresses import host_of, is_loopback
 from ..nodes.node_links import NodeLinks
 from ..proto.errors import PERMISSION_DENIED, RpcFailure
-from .context import FORWARDED, RequestContext
+from .context import FORWARDED, USER, RequestContext
 
 #: Refuses a call before its request is parsed: raises RpcFailure or WireError.
 Admission = Callable[[RequestContext], None]
@@ -47,13 +47,21 @@ def forwarded_by_nodes_only(links: NodeLinks, admit: Admission | None) -> Admiss
             check_node(links, ctx)
             # Never the node's own address: an unknown client is not one of this machine.
             ctx.peer = ctx.forwarded_for if ":" in ctx.forwarded_for else ""
+            # Not of a process that is a node by its machine alone: it has no right of a user.
+            if ctx.forwarded_user and links.admits(ctx.token, ctx.peer_certificate, local=False):
+                ctx.user = links.forwarded_user(ctx.forwarded_user)
+        else:
+            ctx.user = links.user_of(ctx.peer_certificate)
         if admit is not None:
             admit(ctx)
 
     return check
 
 
-def forward_mark(links: NodeLinks, address: str, peer: str) -> tuple[tuple[str, str], ...]:
+def forward_mark(
+    links: NodeLinks, address: str, peer: str, user: str
+) -> tuple[tuple[str, str], ...]:
     """Return the metadata that marks a request to the node at `address` as forwarded for the
-    client with the address `peer`."""
-    return ((FORWARDED, peer), *links.metadata(address))
+    client with the address `peer`, whose certificate names `user` (empty: none)."""
+    mark = ((FORWARDED, peer), *links.metadata(address))
+    return (*mark, (USER, user)) if user else mark

@@ -28,7 +28,7 @@ class DoorConfig:
     front_max_receive_message_size: int = _setting(
         16 * _MIB,
         "largest request; above the body limit, so that clients get the broker's error, not "
-        "gRPC's. A broker accepts at least maxMessageSize and 1 MiB, a nameserver 64 MiB",
+        "gRPC's. A broker accepts at least maxMessageSize and 1 MiB, a nameserver 32 MiB",
         "bytes",
     )
     front_max_metadata_size: int = _setting(16 * 1024, "largest metadata of a request", "bytes")
@@ -99,7 +99,7 @@ class DoorConfig:
     front_unfinished_bytes: int = _setting(
         256 * _MIB,
         "native door: bytes of unfinished requests of all connections; from half of it on, "
-        "connections with more than their share are refused first",
+        "connections with more than their share are refused first. A remoting port has a third",
         "bytes",
     )
     front_unread_connection_bytes: int = _setting(

@@ -19,6 +19,7 @@ CLIENT_VERSION = "x-mq-client-version"
 NAMESPACE = "x-mq-namespace"
 TOKEN = TOKEN_KEY
 FORWARDED = "x-cometmq-forwarded"
+USER = "x-cometmq-user"
 
 #: Names that are picked: identity, version, the fields of a signature, and the mark of a poll that
 #: is shorter than the protocol has it.
@@ -30,6 +31,7 @@ PICKED = frozenset(
         NAMESPACE,
         TOKEN,
         FORWARDED,
+        USER,
         "authorization",
         "x-mq-date-time",
         "x-mq-protocol",
@@ -40,7 +42,7 @@ PICKED = frozenset(
 )
 
 #: Names that a node sets for one hop; the others are forwarded unchanged.
-ONE_HOP = frozenset((FORWARDED, TOKEN))
+ONE_HOP = frozenset((FORWARDED, TOKEN, USER))
 
 _NS_PER_MS = 1_000_000
 # Clients that try the addresses of one endpoint in turn (docs/formats/grpc-api.md, section 9.1).
@@ -85,8 +87,14 @@ class RequestContext(Struct):
     #: "host:port" of the client of a forwarded request, as the forwarding node sent it. An access
     #: point replaces `peer` by it once it has admitted the node.
     forwarded_for: str = ""
+    #: User that the certificate of the client of a forwarded request names, as the forwarding node
+    #: sent it.
+    forwarded_user: str = ""
     #: Arrival on the steady clock.
     begin_ns: int = 0
+    #: User that the client's certificate names (`tlsClientIdentity`); empty: none. Set with the
+    #: admission.
+    user: str = ""
 
     def has(self, name: str) -> bool:
         """Return True if the call has metadata of this name."""

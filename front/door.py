@@ -73,6 +73,7 @@ def choose_door(
     if config.front_tls_certificate and links.tls.tls_mode == "disabled":
         raise CertificateError("frontTlsCertificate is set, but tlsMode=disabled: remove one.")
     maker = None if config.front_door == "grpcio" else _native_maker()
+    _check_client_certificates(config, links, nodes=nodes)
     if config.front_door == "native" and maker is None:
         raise DoorMissingError(
             "frontDoor=native, but the package cometmq-native is not installed, or "
@@ -100,10 +101,30 @@ def choose_door(
     return _bind(GrpcioDoor, config, links, nodes=nodes)
 
 
+def _check_client_certificates(config: DoorConfig, links: NodeLinks, *, nodes: bool) -> None:
+    """Raise CertificateError for settings about certificates of clients that have no effect."""
+    if nodes or links.files is not None or config.front_tls_client_ca:
+        return
+    for key, value in (
+        ("tlsClientIdentity", links.tls.tls_client_identity.removeprefix("none")),
+        ("tlsCrl", links.tls.tls_crl),
+    ):
+        if value:
+            raise CertificateError(
+                f"{key}={value}, but no port asks for certificates of clients: set tlsCertificate, "
+                "tlsKey and tlsCa."
+            )
+
+
 def _check_grpcio(links: NodeLinks) -> None:
     """Raise DoorMissingError for a TLS mode that the grpcio door does not have."""
     if links.files is None:
         return
+    if links.tls.tls_client_identity != "none":
+        raise DoorMissingError(
+            "tlsClientIdentity is set, but the grpcio door cannot request certificates: install "
+            "cometmq-native and set frontDoor=auto, or set tlsClientIdentity=none"
+        )
     if links.tls.tls_mode == "permissive":
         raise DoorMissingError(
             "tlsMode=permissive with tlsCertificate, but the grpcio door serves either plaintext "

@@ -42,6 +42,7 @@ from .context import (
     NAMESPACE,
     PICKED,
     TOKEN,
+    USER,
     RequestContext,
 )
 from .failure import DETAILS_MAX, FailureHandler
@@ -145,7 +146,7 @@ class _Call:
         picked = dict([pair for pair in self._metadata if pair[0] in PICKED])
         get = picked.get
         remaining_s = call.time_remaining()
-        forwarded = picked.pop(FORWARDED, None)
+        forwarded, user = picked.pop(FORWARDED, None), picked.pop(USER, "")
         now_ns = door.steady_ns()
         return RequestContext(
             get(CLIENT_ID, ""),
@@ -161,6 +162,7 @@ class _Call:
             tls=door.tls,
             peer_certificate=_certificate(call) if door.nodes and door.tls else b"",
             forwarded_for=forwarded or "",
+            forwarded_user=user,
             begin_ns=now_ns,
         )
 

@@ -60,8 +60,9 @@ _UNAVAILABLE = 14
 # would need 2**20 changes per millisecond.
 _VERSION_SHIFT = 20
 # A complete topic table: 100,000 topics (the default of `maxTopics`) with names of 127 bytes take
-# 15 MB; an operator may raise that limit.
-_TABLE_BYTES = 64 << 20
+# 15 MB; an operator may double that limit. A stranger's request is in memory twice until it is
+# refused.
+_TABLE_BYTES = 32 << 20
 # A topic, a namespace and the addresses of one endpoint.
 _QUERY_BYTES = 64 << 10
 

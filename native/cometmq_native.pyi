@@ -91,10 +91,11 @@ class Server:
         key: bytes,
         client_ca: bytes | None = None,
         client_optional: bool = False,
+        crl: bytes | None = None,
     ) -> None:
         """Enable TLS with this certificate chain and key (PEM). With `client_ca` (PEM) clients need
-        a certificate signed by it; with `client_optional` they may also have none. Raises
-        ValueError."""
+        a certificate signed by it; with `client_optional` they may also have none. One that the
+        revocation lists `crl` (PEM) name is refused. Raises ValueError."""
 
     def refuse_plaintext(self) -> None:
         """Close connections in plaintext from now on."""

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from .addresses import is_local
-from .certificates import CertificateFiles, Certificates, has_dns_name
+from .certificates import CertificateFiles, Certificates, Names, names_of
 from .tls_config import TlsConfig
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,9 @@ class NodeLinks:
         config = self.tls
         self.files: CertificateFiles | None = None
         if config.has_certificates:
-            self.files = CertificateFiles(config.tls_certificate, config.tls_key, config.tls_ca)
+            self.files = CertificateFiles(
+                config.tls_certificate, config.tls_key, config.tls_ca, config.tls_crl
+            )
             if config.tls_mode == "permissive" and not token:
                 raise ValueError(
                     "tlsMode=permissive with tlsCertificate requires clusterToken: callers in "
@@ -119,16 +121,42 @@ class NodeLinks:
         `certificate` is its verified certificate (PEM or DER), or empty; `local`: it is a process
         of this machine.
         """
-        trusted = certificate if self.files is not None else b""
-        if trusted and has_dns_name(trusted, self.tls.tls_node_name):
-            return True
+        if certificate and self.files is not None:
+            found = names_of(certificate)
+            if found is not None and self._is_revoked(found):
+                return False
+            if found is not None and self.tls.tls_node_name in found.dns_names:
+                return True
         if not self.token:
             return local
         return hmac.compare_digest(token.encode(), self.token.encode())
 
+    def user_of(self, certificate: bytes) -> str:
+        """Return the user that a client's verified certificate (PEM or DER) names; empty if it
+        names none, is revoked, or is that of a node, which acts for others."""
+        if not certificate or self.tls.tls_client_identity == "none":
+            return ""
+        found = names_of(certificate)
+        if found is None or self._is_revoked(found) or self.tls.tls_node_name in found.dns_names:
+            return ""
+        return found.user(self.tls.tls_client_identity)
+
+    @property
+    def revoked(self) -> frozenset[tuple[bytes, int]]:
+        """What the revocation lists name: issuers and serial numbers."""
+        return self.files.last.revoked if self.files is not None else frozenset()
+
+    def forwarded_user(self, user: str) -> str:
+        """Return the user that another node has found in a client's certificate; empty if this
+        node takes no users of certificates."""
+        return "" if self.tls.tls_client_identity == "none" else user
+
+    def _is_revoked(self, found: Names) -> bool:
+        return (found.issuer, found.serial) in self.revoked
+
     def server_context(self) -> ssl.SSLContext | None:
-        """Return the context of a TLS server that asks clients for no certificate, None without
-        certificates; the same object until they change."""
+        """Return the context of a TLS server that takes a certificate of clients if it names their
+        users, None without certificates; the same object until they change."""
         if self.files is None:
             return None
         current = self.files.current()
@@ -167,6 +195,9 @@ def _context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(config.tls_certificate, config.tls_key)
+    if config.tls_client_identity != "none":
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(config.tls_ca)
     return context
 
 

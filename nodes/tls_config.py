@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 TlsMode = Literal["disabled", "permissive", "enforcing"]
+#: Which name of a client's certificate is that of its user.
+Identity = Literal["none", "CN", "SAN"]
 
 
 def _setting(default: Any, help_text: str) -> Any:
@@ -42,6 +44,19 @@ class TlsConfig:
         "DNS name in the certificate of every node: a certificate of tlsCa with this name has the "
         "rights of a node",
     )
+    tls_client_identity: Identity = field(
+        default="none",
+        metadata={
+            "help": "user of a client that signs nothing and has a certificate of tlsCa: the one "
+            "with its only common name (CN), or its only DNS name or e-mail address (SAN). A "
+            "certificate with tlsNodeName names no user. none: clients sign"
+        },
+    )
+    tls_crl: str = _setting(
+        "",
+        "file of the revocation lists (PEM) of the authorities of tlsCa or frontTlsClientCa, read "
+        "again when it changes: a certificate in one is refused, also on open connections",
+    )
     tls_node_calls: bool = _setting(
         False,
         "with tlsMode=permissive: call other nodes with TLS (set it when all nodes are permissive, "
@@ -68,6 +83,10 @@ class TlsConfig:
             raise ValueError(
                 "tlsNodeCalls=true requires tlsCertificate, tlsKey and tlsCa, and another tlsMode "
                 "than disabled."
+            )
+        if self.tls_client_identity not in ("none", "CN", "SAN"):
+            raise ValueError(
+                f"tlsClientIdentity must be none, CN or SAN, not {self.tls_client_identity!r}."
             )
         if not self.tls_node_name:
             raise ValueError("tlsNodeName must not be empty.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -21,6 +22,7 @@ from ..nodes.addresses import host_port
 from .codec import FrameError, FrameReader, decode, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply
+from .handshakes import Handshakes
 from .header_fields import HeaderError
 
 if TYPE_CHECKING:
@@ -37,8 +39,11 @@ REQUEST_BYTES_MAX = 64 << 20
 CALLS_MAX = 1_000
 #: Bytes of answers in the buffer from which on the connection is not read.
 _UNREAD_BYTES_PAUSE = 1 << 20
-#: One turn of the event loop: a read has thousands of small requests.
+#: Time of the requests of all connections in one turn of the event loop: one read has thousands of
+#: small requests, and hundreds of connections are ready at once.
 _TURN_NS = 20_000_000
+#: Part of `frontUnfinishedBytes`: frames are smaller than the requests of gRPC, and are held whole.
+_UNFINISHED_SHARE = 3
 #: Lines about connections that were closed, in each minute: strangers choose their number.
 _LINES_MAX = 20
 _LINES_NS = 60_000_000_000
@@ -119,8 +124,35 @@ class Shared:
         #: Bytes of unfinished frames of all connections.
         self.unfinished = 0
         self.draining = False
+        self.handshakes = Handshakes()
+        #: Steady time at which the turn of the event loop ends; 0: nothing was served in it.
+        self._turn_end_ns = 0
+        #: What the turns before had no time for, once for each connection.
+        self._waiting: deque[Callable[[], None]] = deque()
         self._lines = 0
         self._lines_since_ns = 0
+
+    def has_time(self) -> bool:
+        """Return whether a further request can be served in this turn of the event loop."""
+        now_ns = self.steady_ns()
+        if not self._turn_end_ns:
+            self._turn_end_ns = now_ns + _TURN_NS
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return now_ns < self._turn_end_ns
+
+    def serve_later(self, serve: Callable[[], None]) -> None:
+        """Call `serve` in a later turn, after those that wait already."""
+        self._waiting.append(serve)
+
+    def _next_turn(self) -> None:
+        self._turn_end_ns = 0
+        first, self._waiting = self._waiting, deque()
+        try:
+            while first and self.has_time():
+                first.popleft()()
+        finally:  # those without time in this turn go before those that had some
+            first.extend(self._waiting)
+            self._waiting = first
 
     def log_closed(self, event: str, peer: str, reason: object) -> None:
         """Log why a connection was closed, or count the line for a later one."""
@@ -139,8 +171,8 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: Shared, peer: str = "") -> None:
-        """`peer`: HOST:PORT, if the socket does not know it."""
+    def __init__(self, shared: Shared, peer: str = "", certificate: bytes = b"") -> None:
+        """`peer`: HOST:PORT, if the socket does not know it; `certificate`: see the attribute."""
         self._shared = shared
         self._reader = FrameReader()
         self._unfinished = 0
@@ -153,6 +185,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         #: "host:port" of the peer.
         self.peer = peer
+        #: The verified certificate (DER) of the peer; empty: it has shown none.
+        self.certificate = certificate
         #: Of the request that is handled now: the user that signed it, if that was checked.
         self.metadata: tuple[tuple[str, str], ...] = ()
         #: Steady times: last traffic, start of the unfinished frame, start of a full write buffer.
@@ -168,6 +202,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not self.peer and (name := transport.get_extra_info("peername")):
             self.peer = host_port(name[0].removeprefix("::ffff:"), name[1])
+        if secure := transport.get_extra_info("ssl_object"):
+            self.certificate = secure.getpeercert(binary_form=True) or b""
         self.active_ns = shared.steady_ns()
         transport.set_write_buffer_limits(high=_UNREAD_BYTES_PAUSE)
         if len(shared.connections) >= shared.connections_max or shared.draining:
@@ -178,23 +214,25 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.active_ns = self._shared.steady_ns()
-        self._serve(self._reader.frames(data))
+        frames = self._reader.frames(data)
+        if self._shared.has_time():
+            self._serve(frames)
+        else:
+            self._serve_later(frames)
 
     def _serve(self, frames: Iterator[bytes]) -> None:
-        """Serve frames; after a turn leave the event loop to others and go on later."""
+        """Serve frames; at the end of a turn leave the event loop to others and go on later."""
         shared = self._shared
         if self._transport.is_closing():
             return
-        stop_ns = shared.steady_ns() + _TURN_NS
         try:
             for frame in frames:
                 if shared.take is None or not self._take(shared.take, frame):
                     self._receive(decode(frame))
                 if self._transport.is_closing():
                     return
-                if shared.steady_ns() >= stop_ns:
-                    self.pause(_LONG_TURN)
-                    asyncio.get_running_loop().call_soon(self._serve, frames)
+                if not shared.has_time():
+                    self._serve_later(frames)
                     return
         except FrameError as error:
             shared.statistics.malformed += 1
@@ -203,6 +241,10 @@ class Connection(asyncio.Protocol):
             return
         self.resume(_LONG_TURN)
         self._note_unfinished(self._reader.unfinished)
+
+    def _serve_later(self, frames: Iterator[bytes]) -> None:
+        self.pause(_LONG_TURN)
+        self._shared.serve_later(partial(self._serve, frames))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -247,7 +289,7 @@ class Connection(asyncio.Protocol):
         elif size < self._unfinished or not self._unfinished:  # another frame
             self.unfinished_since_ns = self.active_ns
         self._unfinished = size
-        if size and shared.unfinished > shared.config.front_unfinished_bytes:
+        if size and shared.unfinished > shared.config.front_unfinished_bytes // _UNFINISHED_SHARE:
             # At once: the next connection must not be closed for the bytes of this one.
             shared.unfinished -= size
             self._unfinished = 0

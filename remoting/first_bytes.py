@@ -69,7 +69,11 @@ class HandedOver:
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     def _receive(
-        self, connection: socket.socket, peer: str, context: ssl.SSLContext | None
+        self,
+        connection: socket.socket,
+        peer: str,
+        context: ssl.SSLContext | None,
+        certificate: bytes,
     ) -> None:
         if not _has_room(self._shared, len(self._waiting)):
             connection.close()
@@ -78,7 +82,7 @@ class HandedOver:
         async def known(_: socket.socket) -> ssl.SSLContext | None:
             return context
 
-        work = _connect(self._shared, connection, known, peer)
+        work = _connect(self._shared, connection, known, peer, certificate)
         task = asyncio.get_running_loop().create_task(work)
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
@@ -100,6 +104,7 @@ async def _connect(
     accepted: socket.socket,
     context_of: Callable[[socket.socket], Awaitable[ssl.SSLContext | None]],
     peer: str = "",
+    certificate: bytes = b"",
 ) -> None:
     """Make a connection of a socket; close it if it speaks neither protocol."""
     limit_s = shared.config.front_request_timeout / 1_000
@@ -107,9 +112,11 @@ async def _connect(
     try:
         async with asyncio.timeout(limit_s):
             context = await context_of(accepted)
+            if context is not None:
+                await shared.handshakes.turn(accepted.getpeername()[0])
             taken = True
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Connection(shared, peer), accepted, ssl=context
+                lambda: Connection(shared, peer, certificate), accepted, ssl=context
             )
     except TimeoutError:
         shared.statistics.timed_out += 1

@@ -20,8 +20,8 @@ FOLDERS = (
 
 LEFT_OUT = {
     "auth": """
-        comparison decision every_path forwarded_credentials own_clients owners signature
-        through_nodes tls users
+        certificates comparison decision every_path forwarded_credentials own_clients owners
+        signature through_nodes tls users
     """,
     "broker": """
         absent_things ack admin_forwarded admin_groups admin_offsets admin_topics

@@ -227,7 +227,7 @@ class AuditLog:
         """Return the user named by the call; of a refused call it is only claimed."""
         header = next((value for name, value in ctx.metadata if name == AUTHORIZATION), "")
         if not self._authentication or not header:
-            return ""
+            return ctx.user if self._authentication else ""
         try:
             return parse_authorization(header).user
         except WireError:

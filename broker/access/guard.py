@@ -32,6 +32,7 @@ from ...front.service import Kind
 from ...nodes.addresses import host_of, is_loopback
 from ...proto import paths
 from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
+from .attempts import Attempts
 from .rights import PUBLIC, RIGHTS, SUPER
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_TOO_MANY = "too many wrong signatures of this user from this address: try again in a minute."
+_NO_CERTIFIED = "the client's certificate names no enabled user."
 _NO_SECRET = bytes(32)
 _NO_POLICY = "no matched policies."
 _DENIED = "the decision is deny."
@@ -106,12 +109,15 @@ class Guard:
         audit: AuditLog | None = None,
         clients: ClientRegistry | None = None,
         steady_ns: Callable[[], int] = lambda: 0,
+        user_of_certificate: Callable[[bytes], str] = lambda _: "",
+        failures_max: int = 0,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. A signature is accepted for
         `clock_skew_ms` before and after its time (0: always), in any time zone with `local_times`;
         `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of
-        a client in `clients` that is another user's is refused."""
+        a client in `clients` that is another user's is refused. `user_of_certificate` returns the
+        user that a certificate names; `failures_max`: see `Attempts`."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
@@ -125,6 +131,8 @@ class Guard:
         self._audit = audit
         self._clients = clients
         self._steady_ns = steady_ns
+        self._user_of_certificate = user_of_certificate
+        self._attempts = Attempts(failures_max)
         self._users_version = -1
         #: When the first of the known former secrets is accepted no longer; 0: there is none.
         self._expires_ms = 0
@@ -217,16 +225,22 @@ class Guard:
         belongs to the user.
         """
         self._refresh()
-        try:
-            known = self._known.get(name) or self._open(name)
-            self.computed += 1
-            if not any(map(is_signed, known.secrets)):
-                raise unauthorized(_WRONG_SIGNATURE)
-            _check_enabled(known)
-        except WireError:
-            self._refused["signature"] += 1
-            raise
-        ctx.metadata = Verified(((_USER, name),))
+        # The classic clients of a proxy have its address: by connection.
+        self._check_other(self._signer(name, is_signed, ctx.peer), needs, ctx)
+
+    def check_certified(self, needs: Callable[[], Needs], ctx: RequestContext) -> None:
+        """Check a call of another protocol by a client whose certificate names `ctx.user`; as
+        `check_signed`."""
+        self._refresh()
+        self._check_other(self._certified(ctx.user), needs, ctx)
+
+    def secret_of(self, name: str) -> bytes:
+        """Return the secret of a user that is identified. Raises WireError."""
+        return (self._known.get(name) or self._open(name)).secrets[0]
+
+    def _check_other(self, known: _Known, needs: Callable[[], Needs], ctx: RequestContext) -> None:
+        """Give a call of another protocol to its user, and check the rights. Raises WireError."""
+        ctx.metadata = Verified(((_USER, known.user.name),))
         if known.is_super:
             return
         needed = needs()
@@ -247,22 +261,33 @@ class Guard:
                 header = value
             elif name == DATE_TIME:
                 date_time = value
+        if ctx.user and not header:
+            return self._certified(ctx.user)
         known = self._signatures.get((header, date_time))
         if known is None:
-            try:
-                known = self._verify(header, date_time)
-            except WireError:
-                self._refused["signature"] += 1
-                raise
+            known = self._verify(header, date_time, host_of(ctx.peer))
         if len(self._recent) >= _RECENT_MAX:
             self._recent.clear()
         self._recent[id(ctx.metadata)] = ctx.metadata, known
         return known
 
+    def _certified(self, name: str) -> _Known:
+        """Return the user that a client's certificate names. Raises WireError."""
+        try:
+            known = self._known.get(name) or self._open(name)
+            _check_enabled(known)
+        except WireError:
+            self._refused["certificate"] += 1
+            raise unauthorized(_NO_CERTIFIED) from None
+        return known
+
     def _refresh(self) -> None:
         """Forget what is known if a user has changed or a former secret is accepted no longer."""
         expired = self._expires_ms and self._wall_ms() >= self._expires_ms
-        if expired or self._tables.users_version != self._users_version:
+        if self._tables.users_version != self._users_version:
+            self._attempts.clear()
+            self._forget()
+        elif expired:
             self._forget()
 
     def _forget(self) -> None:
@@ -274,21 +299,44 @@ class Guard:
         self._recent.clear()
         self._decisions = 0
 
-    def _verify(self, header: str, date_time: str) -> _Known:
-        if not header:
-            raise unauthorized("username cannot be null.")
-        if not date_time:
-            raise unauthorized("datetime is null.")
-        credential = parse_authorization(header)
-        known = self._known.get(credential.user) or self._open(credential.user)
-        self.computed += 1
-        if not any(is_signed(credential, secret, date_time) for secret in known.secrets):
-            raise unauthorized(_WRONG_SIGNATURE)
-        _check_enabled(known)
+    def _verify(self, header: str, date_time: str, source: str) -> _Known:
+        try:
+            if not header:
+                raise unauthorized("username cannot be null.")
+            if not date_time:
+                raise unauthorized("datetime is null.")
+            credential = parse_authorization(header)
+        except WireError:
+            self._refused["signature"] += 1
+            raise
+        known = self._signer(
+            credential.user, lambda key: is_signed(credential, key, date_time), source
+        )
         if len(header) + len(date_time) <= _HEADERS_KEPT_MAX:
             if len(self._signatures) >= _SIGNATURES_MAX:
                 self._signatures.clear()
             self._signatures[header, date_time] = known
+        return known
+
+    def _signer(self, name: str, is_signed: Callable[[bytes], bool], source: str) -> _Known:
+        """Return the user who has signed a call; a failure counts for `source`. Raises
+        WireError."""
+        now_ns = self._steady_ns()
+        if self._attempts.are_spent(source, name, now_ns):
+            self._refused["attempts"] += 1
+            raise unauthorized(_TOO_MANY)
+        try:
+            known = self._known.get(name) or self._open(name)
+            self.computed += 1
+            if not any(map(is_signed, known.secrets)):
+                raise unauthorized(_WRONG_SIGNATURE)
+        except WireError:
+            self._attempts.failed(source, name, now_ns)
+            self._refused["signature"] += 1
+            raise
+        if not known.user.enabled:
+            self._refused["signature"] += 1
+        _check_enabled(known)
         return known
 
     def _open(self, name: str) -> _Known:
@@ -314,10 +362,14 @@ class Guard:
 
     def _check_clock(self, ctx: RequestContext) -> None:
         """Raise WireError if the signature is not of the present."""
-        now_ms, date_time = self._wall_ms(), ""
+        now_ms, date_time, signed = self._wall_ms(), "", False
         for name, value in ctx.metadata:
             if name == DATE_TIME:
                 date_time = value
+            elif name == AUTHORIZATION:
+                signed = bool(value)
+        if not signed:  # a certificate has identified the client
+            return
         known_ms = self._made_ms.get(date_time)
         if known_ms is not None and abs(now_ms - known_ms) <= self._clock_skew_ms:
             return
@@ -419,6 +471,14 @@ class Guard:
                 self._audit.refused(path, request, ctx, error)
             raise
 
+    def still(self, user: str, needs: Needs, ctx: RequestContext) -> bool:
+        """Return whether the user of an open stream may have it: as `allows`, and with a
+        certificate that is still accepted."""
+        shown = ctx.peer_certificate if ctx.user and not ctx.forwarded else b""
+        if shown and self._user_of_certificate(shown) != ctx.user:
+            return False
+        return self.allows(user, needs, ctx.peer)
+
     def recheck_streams(self) -> Iterator[None]:
         """End the streams whose users have lost the rights on what they name, one a step."""
         for session in list(self._sessions):
@@ -485,6 +545,6 @@ class _CheckedSession:
 
     def recheck(self) -> None:
         """End the stream if its user has lost the right on what it names."""
-        if not self._guard.allows(self._user, self._needs, self._ctx.peer):
+        if not self._guard.still(self._user, self._needs, self._ctx):
             text = "the user of this stream has lost a right that it needs, or is disabled"
             self._outbound.finish(RpcFailure(PERMISSION_DENIED, text))

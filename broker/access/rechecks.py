@@ -24,11 +24,12 @@ class Rechecks:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        version: Callable[[], int],
+        version: Callable[[], object],
         end_polls: Callable[[], None],
         streams: Callable[[], Iterator[None]],
     ) -> None:
-        """`version` changes with users and policies; `streams` checks one stream at each step."""
+        """`version` changes with users, policies and revoked certificates; `streams` checks one
+        stream at each step."""
         self._loop = loop
         self._version = version
         self._end_polls = end_polls

@@ -271,6 +271,12 @@ class BrokerConfig:
         "time zone. A signature that was captured is accepted again when it fits another zone, "
         "for at most 26 hours. false: they need the time zone UTC.",
     )
+    authentication_max_failures: int = _setting(
+        20,
+        "Wrong signatures of one user name from one address in a minute; further ones are refused "
+        "without a look at them, also right ones. Other addresses are not affected. Classic "
+        "clients are counted by connection. 0: no limit.",
+    )
     audit_log_file: str = _setting(
         "",
         "File for a line of JSON about each administrative call and each denial: time, user, "
@@ -317,6 +323,10 @@ class BrokerConfig:
         if self.authentication_clock_skew < 0:
             raise ValueError(
                 f"authenticationClockSkew={self.authentication_clock_skew} is below 0."
+            )
+        if self.authentication_max_failures < 0:
+            raise ValueError(
+                f"authenticationMaxFailures={self.authentication_max_failures} is below 0."
             )
         self.first_user()
 

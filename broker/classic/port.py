@@ -93,9 +93,9 @@ class ClassicPort:
         self._parts = (*self._parts, listed)
         if guard is not None:
             needs = rights(broker.store, broker.transactions)
-            access = ClassicAccess(guard, needs, PUBLIC, following.passes_on)
+            access = ClassicAccess(guard, needs, PUBLIC, following.passes_on, links.user_of)
             handlers = {code: access.checking(handler) for code, handler in handlers.items()}
-        handlers = audited(handlers, audit)
+        handlers = audited(handlers, audit, links.user_of)
 
         def take(frame: bytes, peer: Connection) -> TakenSend | None:
             return sends.take(frame, peer) if leadership.is_leader else None

@@ -59,6 +59,11 @@ _PUB, _SUB, _GET = int(Action.PUB), int(Action.SUB), int(Action.GET)
 #: Requests that may need no right: they concern the members that the client's own user has entered
 #: (`base/members.py`), and a client without consumer groups names none.
 PUBLIC = frozenset((Request.HEART_BEAT, Request.UNREGISTER_CLIENT))
+#: Name a message by its offset. A denial does not tell its topic, or whether there is one: the
+#: answer would show any user the topics of a log, and where their messages lie.
+BY_OFFSET = frozenset((Request.VIEW_MESSAGE_BY_ID, Request.CONSUMER_SEND_MSG_BACK))
+#: The need of a message that does not exist: only a user with a right on every topic is told.
+NOT_FOUND: Need = (TOPIC, "", int(Action.SUB))
 
 
 def rights(
@@ -105,9 +110,7 @@ def _of_record(
     read: Callable[[MessageStore, int], Record | None], store: MessageStore, offset: int
 ) -> Need:
     record = read(store, offset)
-    if record is None:
-        raise RemotingError(Reply.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    return _read(record.topic)
+    return NOT_FOUND if record is None else _read(record.topic)
 
 
 def _send(command: Command) -> Needs:

@@ -64,7 +64,7 @@ class Relay:
             if old is not None:
                 await old.close()
         assert self._channel is not None
-        metadata = (*ctx.metadata, *forward_mark(self._links, target, ctx.peer))
+        metadata = (*ctx.metadata, *forward_mark(self._links, target, ctx.peer, ctx.user))
         try:
             await self._channel.call(path, request, metadata, _TIMEOUT_S)
         except grpc.aio.AioRpcError as error:

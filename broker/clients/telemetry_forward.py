@@ -60,6 +60,8 @@ class ForwardedClient(Struct):
     client_id: str
     peer: str
     metadata: tuple[tuple[str, str], ...]
+    #: That its certificate names; empty: none.
+    user: str
     settings: bytes = b""
     topics: frozenset[str] = frozenset()
     #: By the leader's address.
@@ -115,9 +117,9 @@ class TelemetryForward:
         if command.HasField("settings"):
             if client is None:
                 client = self._forwarded[ctx.client_id] = ForwardedClient(
-                    ctx.client_id, ctx.peer, ctx.metadata
+                    ctx.client_id, ctx.peer, ctx.metadata, ctx.user
                 )
-            client.metadata = ctx.metadata
+            client.metadata, client.user = ctx.metadata, ctx.user
             client.settings = command.SerializeToString()
             client.topics = self._topics_of(command.settings)
             for link in client.links.values():
@@ -193,7 +195,8 @@ class TelemetryForward:
     async def _maintain(self, client: ForwardedClient, link: _Link, address: str) -> None:
         """Keep the stream open until the link is ended."""
         delay_s = _RETRY_FIRST_S
-        metadata = (*client.metadata, *forward_mark(self._links, address, client.peer))
+        mark = forward_mark(self._links, address, client.peer, client.user)
+        metadata = (*client.metadata, *mark)
         while True:
             await self._connected(address)
             start = self._pool.call(address, paths.TELEMETRY, requests=True, answers=True)

@@ -232,7 +232,8 @@ class Metrics:
             ),
             self._counter(
                 "cometmq_refused_calls",
-                "Calls refused because of their signature, clock, client id or a missing right.",
+                "Calls refused because of their signature, certificate, clock, client id or a "
+                "missing right, or of too many wrong signatures.",
                 [((why,), number) for why, number in sorted(counters.refused_calls.items())],
                 ("reason",),
             ),

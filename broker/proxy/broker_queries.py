@@ -122,9 +122,9 @@ class BrokerQueries:
     ) -> None:
         """With authentication, wait until a broker accepts the call. Raises WireError.
 
-        A call with a signature has an effect on the streams of its user.
+        A call of a user has an effect on the streams of that user.
         """
-        if not self._authentication and not ctx.has(AUTHORIZATION):
+        if not (self._authentication or ctx.user or ctx.has(AUTHORIZATION)):
             return
         raw = request.SerializeToString()
         for address in self._candidates(""):
@@ -227,4 +227,4 @@ class BrokerQueries:
             self._watch.poll_soon()
 
     def _marked(self, address: str, ctx: RequestContext) -> tuple[tuple[str, str], ...]:
-        return (*ctx.metadata, *forward_mark(self._links, address, ctx.peer))
+        return (*ctx.metadata, *forward_mark(self._links, address, ctx.peer, ctx.user))

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Characters of a header that is no signature.
 _NAME_MAX = 64
+#: In place of the digest of a signature; no digest is this text.
+_BY_CERTIFICATE = "certificate"
 
 
 class ProxyTelemetry(TelemetryForward):
@@ -153,23 +155,28 @@ class ProxyTelemetry(TelemetryForward):
 
 
 def signer(ctx: RequestContext) -> str:
-    """Return the name in a call's signature, which the proxy cannot check; empty without one."""
+    """Return the name in a call's signature, which the proxy cannot check, or without one the user
+    that the client's certificate names; empty without both."""
     header = next((value for name, value in ctx.metadata if name == AUTHORIZATION), "")
     try:
-        return parse_authorization(header).user if header else ""
+        return parse_authorization(header).user if header else ctx.user
     except WireError:
         return header[:_NAME_MAX]  # refused by the brokers
 
 
 def keyed(ctx: RequestContext) -> RequestContext:
-    """Return a context whose client id stands for the id and the whole signature.
+    """Return a context whose client id stands for the id and the whole signature, or the user of
+    the certificate.
 
     What is sent to brokers has the metadata of the call.
     """
     signed = [value for name, value in ctx.metadata if name in (AUTHORIZATION, DATE_TIME)]
-    if not signed or not ctx.client_id or ctx.client_id.isspace():
+    by_certificate = ctx.user and not ctx.has(AUTHORIZATION)
+    if not (signed or by_certificate) or not ctx.client_id or ctx.client_id.isspace():
         return ctx
     digest = hashlib.sha256("\0".join(signed).encode()).hexdigest()
+    if by_certificate:
+        digest = _BY_CERTIFICATE
     return replace(ctx, client_id="\0".join((ctx.client_id, signer(ctx), digest)))
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import resource
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -20,21 +20,13 @@ from ..links import connect as connected
 from ..options import output_option
 from ..output import show_rows
 from .connect import connect
+from .finding import Finding, code_of
+from .security import security
 from .version import version_of
 
 _SEGMENT_BYTES = 1 << 30  # the default of mappedFileSizeCommitLog
 #: A broker keeps segments, queue files and one socket for each client open.
 _DESCRIPTORS_MIN = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check. `verdict`: good, note (works, but limited) or bad."""
-
-    what: str
-    found: str
-    verdict: str = "good"
-    advice: str = ""
 
 
 @click.group(invoke_without_command=True)
@@ -56,7 +48,8 @@ class Finding:
 def doctor(
     ctx: click.Context, *, endpoint: str | None, store: Path | None, segment: int, output: str
 ) -> int:
-    """Check this machine and the installation; `connect` checks the way to a broker.
+    """Check this machine and the installation; `connect` checks the way to a broker, `security`
+    what is open.
 
     \b
     cometmq doctor
@@ -72,11 +65,11 @@ def doctor(
     if endpoint:
         findings.append(_serving(endpoint))
     show_rows([asdict(finding) for finding in findings], output, empty="")
-    bad = any(finding.verdict == "bad" for finding in findings)
-    return Exit.PROBLEMS if bad else Exit.DONE
+    return code_of(findings)
 
 
 doctor.add_command(connect)
+doctor.add_command(security)
 
 
 def _python() -> Finding:

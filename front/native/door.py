@@ -31,6 +31,7 @@ from ..context import (
     ONE_HOP,
     PICKED,
     TOKEN,
+    USER,
     RequestContext,
 )
 from ..errors import AddressError, PortInUseError
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SERVE = {Kind.UNARY: serve_unary, Kind.SERVER_STREAM: serve_stream, Kind.BIDI: serve_bidi}
-_FIRST = (CLIENT_ID, LANGUAGE, CLIENT_VERSION, NAMESPACE, FORWARDED, TOKEN)
+_FIRST = (CLIENT_ID, LANGUAGE, CLIENT_VERSION, NAMESPACE, FORWARDED, TOKEN, USER)
 _NAMES = (*_FIRST, *sorted(PICKED.difference(_FIRST)))
 #: Events taken across the boundary at once: enough to amortise the wake-up, few enough to leave
 #: time for timers and other sockets.
@@ -82,7 +83,7 @@ def _prepare(
     peer: str, tls: bool, certificate: bytes | None, values: tuple[str | None, ...]
 ) -> tuple[Any, ...]:
     """Return the context fields of one set of headers; cached for each connection and set."""
-    client_id, language, version, namespace, forwarded, token = values[: len(_FIRST)]
+    client_id, language, version, namespace, forwarded, token, user = values[: len(_FIRST)]
     named = zip(_NAMES, values, strict=True)
     pairs = tuple((n, v) for n, v in named if v is not None and n not in ONE_HOP)
     return (
@@ -97,6 +98,7 @@ def _prepare(
         tls,
         certificate or b"",
         forwarded or "",
+        user or "",
     )
 
 
@@ -116,6 +118,7 @@ def _context(
         tls,
         shown,
         forwarded_for,
+        forwarded_user,
     ) = head
     return RequestContext(
         client_id,
@@ -132,6 +135,7 @@ def _context(
         tls,
         shown,
         forwarded_for,
+        forwarded_user,
         now_ns,
     )
 
@@ -492,7 +496,7 @@ class NativeDoor:
             if self._handover is None:
                 connection.close()
             else:
-                self._handover.pass_on(connection, event[2])
+                self._handover.pass_on(connection, event[2], certificate=event[3] or b"")
             return
         pending = self._calls.get(event[1])
         if pending is None:

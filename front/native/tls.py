@@ -59,7 +59,10 @@ class DoorCertificate:
             files = self._links.files
             if files is None or config.front_tls_certificate:
                 files = CertificateFiles(
-                    config.front_tls_certificate, config.front_tls_key, config.front_tls_client_ca
+                    config.front_tls_certificate,
+                    config.front_tls_key,
+                    config.front_tls_client_ca,
+                    self._links.tls.tls_crl if config.front_tls_client_ca else "",
                 )
             self._files = files
             self._use(files.current())
@@ -82,8 +85,12 @@ class DoorCertificate:
         self._used = current
         if self._config.front_tls_certificate:
             # Authorities of clients: each needs a certificate.
-            self._server.set_tls(current.chain, current.key, current.authorities or None)
+            self._server.set_tls(
+                current.chain, current.key, current.authorities or None, crl=current.crl
+            )
         else:
             # Authorities of nodes: clients have no certificate.
             optional = not self._nodes
-            self._server.set_tls(current.chain, current.key, current.authorities, optional)
+            self._server.set_tls(
+                current.chain, current.key, current.authorities, optional, current.crl
+            )

@@ -10,9 +10,10 @@ import socket
 import ssl
 from collections.abc import Callable
 
-#: Receives an open socket, the HOST:PORT of its peer, and the context of a handshake to come (None:
-#: plaintext, or TLS that is decrypted already). Owns the socket.
-Receiver = Callable[[socket.socket, str, ssl.SSLContext | None], None]
+#: Receives an open socket, the HOST:PORT of its peer, the context of a handshake to come (None:
+#: plaintext, or TLS that is decrypted already), and the verified certificate (DER) of a handshake
+#: that is done (empty: none). Owns the socket.
+Receiver = Callable[[socket.socket, str, ssl.SSLContext | None, bytes], None]
 
 
 class Handover:
@@ -30,11 +31,15 @@ class Handover:
         self._receive = None
 
     def pass_on(
-        self, connection: socket.socket, peer: str, context: ssl.SSLContext | None = None
+        self,
+        connection: socket.socket,
+        peer: str,
+        context: ssl.SSLContext | None = None,
+        certificate: bytes = b"",
     ) -> None:
         """Hand a connection over; closes it without a receiver."""
         if self._receive is None:
             connection.close()
             return
         connection.setblocking(False)
-        self._receive(connection, peer, context)
+        self._receive(connection, peer, context, certificate)

@@ -55,9 +55,9 @@ pub enum Event {
     Drained(u64),
     /// The client's stream cannot be decoded any further: gRPC status and message.
     Broken(u64, u16, String),
-    /// A connection of the remoting protocol, without TLS, and the address of its peer. It is closed
-    /// if Python does not take it.
-    Remoting(OwnedFd, String),
+    /// A connection of the remoting protocol, without TLS, the address of its peer, and the verified
+    /// certificate (DER) that it has shown. It is closed if Python does not take it.
+    Remoting(OwnedFd, String, Option<Vec<u8>>),
     /// The server has closed its last connection.
     Closed,
 }

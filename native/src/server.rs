@@ -212,18 +212,21 @@ impl Server {
     }
 
     /// Enable TLS with this certificate chain and key (PEM). With `client_ca` (PEM) clients need a
-    /// certificate signed by it; with `client_optional` they may also have none. Raises ValueError.
-    #[pyo3(signature = (chain, key, client_ca=None, client_optional=false))]
+    /// certificate signed by it; with `client_optional` they may also have none. One that the
+    /// revocation lists `crl` (PEM) name is refused. Raises ValueError.
+    #[pyo3(signature = (chain, key, client_ca=None, client_optional=false, crl=None))]
     fn set_tls(
         &self,
         chain: &[u8],
         key: &[u8],
         client_ca: Option<&[u8]>,
         client_optional: bool,
+        crl: Option<&[u8]>,
     ) -> PyResult<()> {
         let clients = client_ca.map(|certificates| ClientAuthority {
             certificates,
             required: !client_optional,
+            revoked: crl.unwrap_or_default(),
         });
         self.tls
             .replace(chain, key, clients)
@@ -347,7 +350,10 @@ impl Server {
             Event::Drained(id) => (5u8, id).into_pyobject(py),
             Event::Broken(id, code, text) => (6u8, id, code, text).into_pyobject(py),
             Event::Closed => (7u8,).into_pyobject(py),
-            Event::Remoting(socket, peer) => (8u8, socket.into_raw_fd(), peer).into_pyobject(py),
+            Event::Remoting(socket, peer, certificate) => {
+                let certificate = certificate.map(|der| PyBytes::new(py, &der));
+                (8u8, socket.into_raw_fd(), peer, certificate).into_pyobject(py)
+            }
         }
     }
 }
@@ -458,13 +464,14 @@ async fn connection(
             drop(newcomer); // Python has limits of its own
                             // A socket that cannot be taken back from tokio is closed.
             if let Ok(stream) = stream.into_std() {
-                hand_over(&door, stream.into(), address);
+                hand_over(&door, stream.into(), address, None);
             }
         }
         Ok(Spoken::RemotingTls(stream)) => {
             drop(newcomer);
             door.counters.tls.up();
-            decrypt_for_python(&door, *stream, address).await;
+            let peer = over_tls(address, stream.get_ref());
+            decrypt_for_python(&door, *stream, peer).await;
         }
         Err(_) => door.counters.handshakes_failed.up(),
     }
@@ -480,14 +487,14 @@ fn over_tls(address: String, stream: &TlsStream<TcpStream>) -> Peer {
     }
 }
 
-fn hand_over(door: &Door, socket: OwnedFd, peer: String) {
+fn hand_over(door: &Door, socket: OwnedFd, peer: String, certificate: Option<Vec<u8>>) {
     door.counters.remoting.up();
-    door.inbox.push(Event::Remoting(socket, peer));
+    door.inbox.push(Event::Remoting(socket, peer, certificate));
 }
 
 /// Pass a connection to Python as a socket without TLS, and copy until one end closes; the drain of
 /// the server ends what is left.
-async fn decrypt_for_python<S>(door: &Door, mut stream: S, peer: String)
+async fn decrypt_for_python<S>(door: &Door, mut stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -497,7 +504,7 @@ where
     let Ok(other) = other.into_std() else {
         return;
     };
-    hand_over(door, other.into(), peer);
+    hand_over(door, other.into(), peer.address, peer.certificate);
     // The reason why a client has left does not matter.
     let _ = copy_bidirectional(&mut stream, &mut own).await;
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -52,6 +52,9 @@ pub struct ClientAuthority<'a> {
     pub certificates: &'a [u8],
     /// Refuse clients without a certificate. A certificate of another authority is always refused.
     pub required: bool,
+    /// Their revocation lists (PEM): a certificate in one is refused. One whose authority has no
+    /// list counts as valid, and a list that has expired still counts.
+    pub revoked: &'a [u8],
 }
 
 /// The certificate in use, if there is one.
@@ -162,6 +165,13 @@ fn configuration(
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             if !authority.required {
                 verifier = verifier.allow_unauthenticated();
+            }
+            if !authority.revoked.is_empty() {
+                let lists = CertificateRevocationListDer::pem_slice_iter(authority.revoked);
+                verifier = verifier
+                    .with_crls(lists.collect::<Result<Vec<_>, _>>()?)
+                    .only_check_end_entity_revocation()
+                    .allow_unknown_revocation_status();
             }
             builder.with_client_cert_verifier(verifier.build()?)
         }

@@ -12,6 +12,7 @@ import pytest
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, parse_source
 from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
+from cometmq.broker.access.attempts import Attempts
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.base.config import BrokerConfig
@@ -283,3 +284,59 @@ def test_a_stream_is_checked_at_each_message() -> None:
     with pytest.raises(WireError, match="no permission to access Topic:other"):
         session.receive(settings("other"))
     assert len(received) == 1
+
+
+def test_wrong_signatures_close_an_address_to_a_user_for_a_minute() -> None:
+    now = [1]
+    world = World(failures_max=3, steady_ns=lambda: now[0])
+    world.user("orders", ("Topic:*", "Pub", True))
+    world.user("other", ("Topic:*", "Pub", True))
+    for _ in range(3):
+        assert world.send(signed("orders", "wrong-secret")) == "check signature failed."
+    # The right one is not looked at either, and no wrong one makes the minute longer.
+    for at_s, secret in ((1, SECRET), (59, "wrong-secret"), (60, SECRET)):
+        now[0] = at_s * 1_000_000_000
+        assert world.send(signed("orders", secret)).startswith("too many wrong signatures")
+    assert world.send(signed("orders", peer="10.9.9.9:5")) == ""
+    assert world.send(signed("other")) == ""
+    now[0] = 60_000_000_002
+    assert world.send(signed("orders", time="20261123T060430Z")) == ""
+    assert world.refused == {"signature": 3, "attempts": 3}
+
+
+def test_an_unknown_name_closes_as_a_known_one_does() -> None:
+    world = World(failures_max=2)
+    world.user("orders", ("Topic:*", "Pub", True))
+    answers = [[world.send(signed(name, "wrong")) for _ in range(4)] for name in ("orders", "no")]
+    assert answers[0] == answers[1]
+    world.user("new", ("Topic:*", "Pub", True))  # users have changed: failures are forgotten
+    assert world.send(signed("orders")) == ""
+
+
+def test_classic_clients_are_counted_by_connection() -> None:
+    world = World(failures_max=2)
+    world.user("orders", ("Topic:*", "Pub", True))
+
+    def classic(port: int, secret: bytes) -> str:
+        ctx = RequestContext("c", peer=f"10.0.0.1:{port}")
+        try:
+            world.guard.check_signed("orders", lambda known: known == secret, lambda: (), ctx)
+        except WireError as error:
+            return error.message
+        return ""
+
+    for _ in range(2):
+        classic(1, b"wrong-secret")
+    assert classic(1, SECRET.encode()).startswith("too many wrong signatures")
+    assert classic(2, SECRET.encode()) == ""  # another client of the same proxy
+
+
+def test_failures_take_little_memory_and_networks_count_as_one_address() -> None:
+    attempts = Attempts(2)
+    for number in range(20_000):
+        attempts.failed(f"10.0.{number >> 8}.{number & 255}", "x" * 100_000, 1)
+    assert len(attempts) == 10_000
+    for number in range(2):
+        attempts.failed(f"2001:db8::{number}", "orders", 1)
+    assert attempts.are_spent("2001:db8::9", "orders", 1)
+    assert not attempts.are_spent("2001:db8:0:1::9", "orders", 1)

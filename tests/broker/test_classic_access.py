@@ -102,6 +102,26 @@ async def test_requests_need_the_signature_of_a_user(tmp_path: Path) -> None:
         assert live.node.runtime.counters.refused_calls["signature"] == 4
 
 
+async def test_a_denial_does_not_tell_whose_message_lies_at_an_offset(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (live, client):
+        foreign = (await client.post(signed(message(b="others", e=0), "admin"))).fields["msgId"]
+        back = {"group": GROUP, "delayLevel": 0, "originTopic": TOPIC}
+        answers = [
+            await client.post(signed(request(code, offset=at, **fields), "c"))
+            for at in (int(foreign[16:], 16), 1, 1 << 40)
+            for code, fields in ((33, {}), (36, back))
+        ]
+        assert {answer.code for answer in answers} == {Reply.NO_PERMISSION}
+        assert len({answer.remark for answer in answers}) == 1
+        # A user with a right on every topic, or of type Super, is told.
+        every = (Policy(ResourcePattern.parse("Topic:*"), parse_actions("Sub"), True, ()),)
+        sealed = live.node.keys.key.seal("every", SECRET)
+        live.node.metadata.put_user(User("every", sealed, policies=every))
+        for user in ("every", "admin"):
+            answer = await client.post(signed(request(33, offset=1), user))
+            assert answer.code == Reply.SYSTEM_ERROR
+
+
 async def test_users_have_the_rights_of_their_policies(tmp_path: Path) -> None:
     retry = f"%RETRY%{GROUP}"
     async with guarded(tmp_path) as (_, client):

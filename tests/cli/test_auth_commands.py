@@ -40,6 +40,15 @@ def run(cluster: Cluster, *words: str, code: int = 0, cwd: Path | None = None, *
     return text
 
 
+def test_doctor_security_checks_a_running_broker(cluster: Cluster) -> None:
+    data = ("--data", str(cluster.data))
+    shown = run(cluster, "doctor", "security", "-o", "json", *data)
+    rows = {row["what"]: row for row in json.loads(shown)}
+    assert {rows[name]["verdict"] for name in ("authentication", "authorization")} == {"good"}
+    assert "1 of type Super" in rows["users"]["found"]
+    assert "cometmq quota set" in rows["quotas"]["advice"]
+
+
 def test_commands_sign_with_the_keys_of_the_data_directory(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -121,6 +121,34 @@ def broken_frames() -> Iterator[bytes]:
     yield frame(command % (b"{" + b",".join(b'"k%d":"v"' % n for n in range(5_000)) + b"}"))
 
 
+def acknowledgements() -> Iterator[bytes]:
+    """Yield bodies of BATCH_ACK_MESSAGE that cost more than they have bytes."""
+    one: dict[str, Any] = {"c": "walkers", "t": CLASSIC, "r": "0", "b": "AQ=="}
+    one |= dict.fromkeys(("so", "pt", "it", "rq", "q"), 0)
+    for digits in (4_000, 488_000):
+        for name in ("so", "q"):
+            acks = json.dumps(one).replace(f'"{name}": 0', f'"{name}": {"9" * digits}')
+            yield f'{{"brokerName":"broker-a","acks":[{acks}]}}'.encode()
+    for entries in (
+        [{**one, "b": "/" * 400_000}],
+        [{**one, "b": "A" * 399_996 + "AQ=="}],
+        [{**one, "so": "9" * 488_000}],
+        [{**one, "c": f"g{n}", "b": "/w=="} for n in range(20_000)],
+    ):
+        yield json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
+
+
+@attack(*(reply.name for reply in Reply))
+async def acknowledgements_of_any_length(one: Attacker) -> str:
+    """Batches of acknowledgements: numbers of 488,000 digits, large bit sets, 20,000 groups."""
+    words = set()
+    async with RemotingClient(one.target.node.ports["remoting"]) as client:
+        for body in acknowledgements():
+            answer = await client.post(Command(Request.BATCH_ACK_MESSAGE, {}, body))
+            words.add(Reply(answer.code).name)
+    return " ".join(sorted(words))
+
+
 @attack("closed")
 async def broken_remoting_frames(one: Attacker) -> str:
     """Frames that lie about their length or are no header: the connection is closed."""
@@ -167,6 +195,16 @@ async def pushed(port: int, data: bytes, times: int) -> None:
 def unfinished() -> bytes:
     """Return a frame of 16 MB without its last bytes."""
     return frame(b"", length=FRAME_BYTES_MAX - 4) + bytes(FRAME_BYTES_MAX - 100)
+
+
+@attack("done")
+async def small_remoting_answers_that_are_not_read(one: Attacker) -> str:
+    """Requests with answers under 1 KiB on 200 connections that read none of them."""
+    for port in PORTS:
+        request = encode(Command(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "no-such-topic"}))
+        number = one.target.node.ports[port]
+        await asyncio.gather(*(pushed(number, request * 500, 8) for _ in range(200)))
+    return "done"
 
 
 @attack("done")

@@ -66,7 +66,7 @@ def row(trial: Trial) -> str:
     )
 
 
-def judge(trials: list[Trial]) -> list[str]:
+def judge(door: str, trials: list[Trial]) -> list[str]:
     """Return what is wrong."""
     wrong = []
     for trial in trials:
@@ -77,8 +77,10 @@ def judge(trials: list[Trial]) -> list[str]:
             wrong.append(f"{name}: the neighbour failed: {trial.neighbour.failures[0]}")
         if trial.turn_ms > TURN_MAX_MS and "flood" not in name:
             wrong.append(f"{name}: a turn of the event loop took {trial.turn_ms:.0f} ms")
-        if trial.attack.door == "native" and trial.peak_mib > PEAK_MIB:
+        if door == "native" and trial.peak_mib > PEAK_MIB:
             wrong.append(f"{name}: {trial.peak_mib:.0f} MiB at the peak")
+        if trial.elections:
+            wrong.append(f"{name}: the group had an election")
         if trial.stays_mib > STAYS_MIB:
             wrong.append(f"{name}: {trial.stays_mib:.0f} MiB stay")
     if total := sum(trial.tracebacks for trial in trials):
@@ -165,7 +167,7 @@ def main() -> int:
             f"internal errors {sum(t.internal_errors for t in trials)}, neighbour at "
             f"{rate_share(trials):.0%} of its rate"
         )
-        wrong += [f"{door}: {text}" for text in judge(trials)]
+        wrong += [f"{door}: {text}" for text in judge(door, trials)]
     if chosen.report is not None:
         chosen.report.write_text("\n".join(reports))
     for text in wrong:

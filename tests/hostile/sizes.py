@@ -307,9 +307,10 @@ async def long_poll_flood(one: Attacker) -> str:
 
 @attack(*TOO_LARGE, "UNAUTHENTICATED", "PERMISSION_DENIED")
 async def large_registration_at_the_nameserver(one: Attacker) -> str:
-    """Registrations of 60 MB and with a million fields, without the cluster's token."""
+    """Registrations of 60 and 30 MB and with a million fields, without the cluster's token."""
     answers = []
+    large = [sub(1, b"r" * (size * MIB)) for size in (60, 30)]
     async with connect(f"127.0.0.1:{one.target.node.ports['namesrv']}") as wire:
-        for request in (sub(1, b"r" * (60 * MIB)), sub(2, sub(1, b"t")) * 1_000_000):
+        for request in (*large, sub(2, sub(1, b"t")) * 1_000_000):
             answers.append(await one.outcome(paths.REGISTER, request, wire=wire))
     return summary(answers)

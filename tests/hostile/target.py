@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import urllib.request
@@ -25,6 +26,7 @@ SETTINGS = {
     # Classic clients and tools, at the broker and at the nameserver.
     "COMETMQ_REMOTING_LISTEN_PORT": "-1",
 }
+_PAGES = 5
 _PROBE = Path(__file__).parent / "probe"
 _FAULTS = {"tracebacks": "Traceback (most recent call last)", "internal": "door.internal_error"}
 
@@ -95,6 +97,13 @@ class Target:
         """Return the sum of a metric's samples."""
         found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics").decode(), re.M)
         return sum(map(float, found))
+
+    def epoch(self) -> float:
+        """Return the epoch of the group; a page that an attack makes late is asked for again."""
+        for _ in range(_PAGES):
+            with contextlib.suppress(OSError):
+                return self.metric("cometmq_epoch")
+        raise AssertionError("the page of metrics does not come")
 
     def turns(self) -> list[dict[str, Any]]:
         """Return the long turns of the event loop since the call before; see the probe."""

@@ -46,6 +46,7 @@ async def test_hostile_input_harms_nobody_else(target: Target, attack: Attack) -
     assert not trial.neighbour.failures
     assert trial.neighbour.longest_ms < STALL_MAX_MS
     assert trial.stays_mib <= STAYS_MIB
+    assert not trial.elections
     assert (trial.tracebacks, trial.internal_errors) == (0, 0), target.log()[-5_000:]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.tests.conftest import NATIVE_DOOR
 from cometmq.tests.harness.cluster import wait_until
-from cometmq.tests.hostile import floods
+from cometmq.tests.hostile import floods, remoting, sizes
 from cometmq.tests.hostile.attacker import Attacker, Run
 from cometmq.tests.hostile.run import PEAK_MIB
 from cometmq.tests.hostile.target import Target
@@ -23,6 +23,8 @@ FLOODS: tuple[Run, ...] = (
     floods.header_blocks_without_an_end,
     floods.small_answers_that_are_not_read,
     floods.connections_without_an_end,
+    remoting.unfinished_remoting_frames,
+    sizes.large_registration_at_the_nameserver,
 )
 
 

@@ -36,6 +36,8 @@ class Trial:
     stays_mib: float
     tracebacks: int
     internal_errors: int
+    #: By which the epoch of the group has grown: the leader lost its lease.
+    elections: int
 
     @property
     def share(self) -> float:
@@ -46,6 +48,7 @@ class Trial:
 async def run(attack: Attack, target: Target) -> Trial:
     """Run one attack, for `ATTACK_S` at most."""
     faults, memory_mib = target.faults(), target.memory.own_mib()
+    epoch = target.epoch()
     before = await _usual(target)
     target.memory.reset_peak()
     resident_mib = target.memory.peak_mib()
@@ -77,6 +80,7 @@ async def run(attack: Attack, target: Target) -> Trial:
         stays_mib,
         after["tracebacks"] - faults["tracebacks"],
         after["internal"] - faults["internal"],
+        round(target.epoch() - epoch),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -130,6 +131,30 @@ async def test_many_small_requests_leave_the_loop_to_others_in_between(
         assert len(set(turns)) > count // 2, "another task ran between most of them"
 
 
+async def test_all_connections_share_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_TURN_NS", 1)  # every request ends its turn
+    many, each = 20, 5
+    async with serving() as (served, _, port):
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(many)]
+        turns: list[int] = []
+
+        async def other() -> None:
+            while len(served.seen) < many * each:
+                turns.append(len(served.seen))
+                await asyncio.sleep(0)
+
+        for number in range(1, each + 1):  # all are ready in one turn
+            for _, writer in opened:
+                writer.write(encode(Command(ECHO, opaque=number)))
+        await asyncio.wait_for(other(), WAIT_S)
+        for _, writer in opened:
+            writer.close()
+    grown = [after - before for before, after in itertools.pairwise(turns)]
+    assert max(grown) == 1, "a turn served requests of several connections"
+    # They take turns: the first one, whose turn was before the others arrived, may be ahead by one.
+    assert all(number <= at // many + 2 for at, number in enumerate(served.seen))
+
+
 async def test_answers_come_in_any_order() -> None:
     async with serving() as (served, _, port), RemotingClient(port) as client:
         first, second = client.post(Command(WAIT)), client.post(Command(WAIT, body=b"light"))
@@ -227,7 +252,7 @@ async def test_a_silent_connection_is_closed() -> None:
 
 
 async def test_unfinished_frames_of_all_connections_are_bounded() -> None:
-    async with serving(front_unfinished_bytes=100_000) as (_, server, port):
+    async with serving(front_unfinished_bytes=300_000) as (_, server, port):
         async with RemotingClient(port) as first, RemotingClient(port) as second:
             for client in (first, second):
                 client.writer.write(struct.pack(">iI", 8 << 20, 100) + b"x" * 60_000)

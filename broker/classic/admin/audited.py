@@ -60,20 +60,28 @@ _NAMES = {int(code): code.name for kind in (Request, Admin) for code in kind}
 _TARGETS = ("topic", "b", "consumerGroup", "group", "offset")
 
 
-def audited(handlers: Mapping[int, Handler], audit: AuditLog | None) -> dict[int, Handler]:
+def audited(
+    handlers: Mapping[int, Handler], audit: AuditLog | None, user_of: Callable[[bytes], str]
+) -> dict[int, Handler]:
     """Return the table with a line for each request that changes something, also if the handler
-    refuses it, and for each denial."""
+    refuses it, and for each denial. `user_of` returns the user that a certificate names."""
     if audit is None:
         return dict(handlers)
     chosen = {**CHANGES, **READS} if audit.reads else CHANGES
     lines: dict[int, Handler] = {
-        code: _with_line(handlers[code], audit, code.name, field) for code, field in chosen.items()
+        code: _with_line(handlers[code], audit, code.name, field, user_of)
+        for code, field in chosen.items()
     }
-    others = handlers.keys() - lines.keys()
-    return {**lines, **{code: _with_denials(handlers[code], audit, code) for code in others}}
+    denials = {
+        code: _with_denials(handlers[code], audit, code, user_of)
+        for code in handlers.keys() - lines.keys()
+    }
+    return {**lines, **denials}
 
 
-def _with_denials(handler: Handler, audit: AuditLog, code: int) -> Handler:
+def _with_denials(
+    handler: Handler, audit: AuditLog, code: int, user_of: Callable[[bytes], str]
+) -> Handler:
     def handle(command: Command, peer: Connection) -> Any:
         fields = command.fields
         try:
@@ -81,18 +89,20 @@ def _with_denials(handler: Handler, audit: AuditLog, code: int) -> Handler:
         except RemotingError as error:
             if error.code == Reply.NO_PERMISSION and audit.admits_denial(administrative=False):
                 target = next((fields[name] for name in _TARGETS if fields.get(name)), "")
-                call = AuditedCall(
-                    fields.get(ACCESS_KEY, ""), peer.peer, _NAMES.get(code, str(code)), target
-                )
+                user = fields.get(ACCESS_KEY, "") or user_of(peer.certificate)
+                call = AuditedCall(user, peer.peer, _NAMES.get(code, str(code)), target)
                 audit.note(call, error.code, error.remark)
             raise
 
     return handle
 
 
-def _with_line(handler: Handler, audit: AuditLog, name: str, field: str) -> Handler:
+def _with_line(
+    handler: Handler, audit: AuditLog, name: str, field: str, user_of: Callable[[bytes], str]
+) -> Handler:
     def handle(command: Command, peer: Connection) -> Any:
-        user, target = command.fields.get(ACCESS_KEY, ""), command.fields.get(field, "")
+        user = command.fields.get(ACCESS_KEY, "") or user_of(peer.certificate)
+        target = command.fields.get(field, "")
         note = partial(audit.note, AuditedCall(user, peer.peer, name, target))
         try:
             answer = handler(command, peer)

@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.broker.metadata.tables import TEMPLATE_TOPIC, Topic
+from cometmq.front.config import DoorConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
-from cometmq.nodes.tls_config import TlsConfig
+from cometmq.nodes.tls_config import Identity, TlsConfig
 from cometmq.remoting.codes import Reply, Request
 from cometmq.tests.broker.live import (
     Live,
@@ -23,6 +27,7 @@ from cometmq.tests.broker.live import (
     running,
     settings,
 )
+from cometmq.tests.conftest import NATIVE_DOOR
 from cometmq.tests.harness.jvm import JAVA
 from cometmq.tests.harness.tls_cluster import dev_ca
 from cometmq.tests.interop.programs import CACHE, compiled, fetched, require
@@ -118,9 +123,42 @@ async def test_the_client_works_unmodified(version: str, program: str, tmp_path:
         await nameserver.stop(0.5)
 
 
+def certificate(folder: Path, user: str) -> list[str]:
+    """Make the certificate of a user; return the client's options for it."""
+    authority = trustme.CA.from_pem(
+        (folder / "ca.pem").read_bytes(), (folder / "ca.key").read_bytes()
+    )
+    made = authority.issue_cert("client.example", common_name=user)
+    made.cert_chain_pems[0].write_to_path(folder / "client.pem")
+    key = load_pem_private_key(made.private_key_pem.bytes(), None)
+    plain = serialization.NoEncryption()
+    (folder / "client.key").write_bytes(
+        key.private_bytes(Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    )
+    options = {
+        "test.mode.enable": "false",
+        "client.authServer": "true",
+        "client.trustCertPath": str(folder / "ca.pem"),
+        "client.certPath": str(folder / "client.pem"),
+        "client.keyPath": str(folder / "client.key"),
+    }
+    return [f"-Dtls.{name}={value}" for name, value in options.items()]
+
+
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("version", ["5.5.0", "4.9.8"])
-async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "identity"),
+    [
+        *(("5.5.0", "none"), ("4.9.8", "none")),
+        pytest.param("5.5.0", "CN", marks=pytest.mark.slow),
+        pytest.param("4.9.8", "CN", marks=pytest.mark.slow),
+    ],
+)
+async def test_the_client_works_with_tls_and_signatures_or_its_certificate(
+    version: str, identity: Identity, tmp_path: Path
+) -> None:
+    if identity != "none" and not NATIVE_DOOR:
+        pytest.skip("only the native door requests certificates")
     command = await asyncio.to_thread(java, version)
     folder, home = tmp_path / "tls", tmp_path / "home"
     home.mkdir()
@@ -128,6 +166,7 @@ async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: 
     files = {"tls_certificate": "n.pem", "tls_key": "n.key", "tls_ca": "ca.pem"}
     tls = TlsConfig(
         tls_mode="enforcing",
+        tls_client_identity=identity,
         **{name: str(folder / file) for name, file in files.items()},  # type: ignore[arg-type]
     )
     config = NameserverConfig(
@@ -153,7 +192,8 @@ async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: 
     )
     chosen = replace(chosen, ha=replace(chosen.ha, cluster_token="the-token-of-the-tests"))
     try:
-        async with running(chosen, tls=tls) as live:
+        door = DoorConfig(front_door="grpcio" if identity == "none" else "native")
+        async with running(chosen, door=door, tls=tls) as live:
             for kind in TOPICS["More"]:
                 live.node.meta_log.write_topic(Topic(f"java-{kind}", 4, 4))
             policies = tuple(
@@ -168,7 +208,11 @@ async def test_the_client_works_with_signatures_and_tls(version: str, tmp_path: 
             live.node.metadata.put_user(User("java", sealed, policies=policies))
             command.insert(1, "-Dtls.enable=true")
             remoting = f"127.0.0.1:{nameserver.remoting_port}"
-            arguments = ["More", remoting, "java", "java", "java-secret"]
+            arguments = ["More", remoting, "java"]
+            if identity == "none":
+                arguments += ["java", "java-secret"]
+            else:
+                command[1:1] = certificate(folder, "java")
             output = await output_of([*command, *arguments], home)
             assert output.splitlines()[-1] == "OK", output[-3_000:]
     finally:
