@@ -238,7 +238,7 @@ class ClientPort:
             forward=broker.telemetry_forward,
             stacks=stacks,
         )
-        queries = MessageQueries(broker.store, broker.pump)
+        queries = MessageQueries(broker.store, broker.metadata, broker.pump)
         reads = LogReads(
             self._config.broker_name,
             self._clock,

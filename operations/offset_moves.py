@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from ..proto import paths, v1
 from .broker_groups import BrokerGroups, Outcome, answers
-from .errors import CliError
+from .errors import CliError, Exit
 
+_LITE = "%LMQ%"
 #: Of a queue: its broker group and its id.
 Queue = tuple[str, int]
 #: Gets a sentence about each broker group and queue without a move.
@@ -111,6 +112,12 @@ def _moves(
             tell(f"{outcome.broker}: {outcome.error}")
     for name, plan in plans:
         for change in plan.changes:
+            if change.topic.startswith(_LITE):
+                raise CliError(
+                    f"Group {request.group} consumes lite topics of {request.topic}, which are"
+                    " reset to a time, an edge or an offset only; --lite-topics selects some.",
+                    Exit.USAGE,
+                )
             if change.topic != request.topic:
                 continue
             after = target((name, change.queue_id), change)

@@ -2360,7 +2360,9 @@ class ListTimersResponse(_message.Message):
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingMessage]: ...
     @_builtins.property
     def due(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Messages of all topics that are due from begin_ms to each of bounds_ms; recalled ones count."""
+        """Messages of all topics that are due from begin_ms to each of bounds_ms; those of deleted
+        topics count.
+        """
 
     def __init__(
         self,

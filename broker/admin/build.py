@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .clients import ClientAdmin
 from .groups import GroupAdmin
+from .left_behind import LeftBehind
 from .offsets import OffsetAdmin
 from .service import Admin
 from .topics import TopicAdmin
@@ -35,6 +36,9 @@ def build_admin(
         progress=broker.progress,
         status=broker.status,
         waiting=waiting,
+        left_behind=LeftBehind(
+            clock, broker.store, broker.metadata, broker.changes.log, broker.offsets
+        ),
     )
     groups = GroupAdmin(
         clock=clock,

@@ -115,14 +115,12 @@ class GroupAdmin:
         names_topics = is_wildcard(before) and not is_wildcard(after)
         if not (becomes_ordered or binds_other or names_topics):
             return
-        slices = Slices(self._clock)
         retries = waiting = unread = 0
-        for _, row in self._progress.all_group_queues((before.name,)):
+        async for _, row in self._progress.all_group_queues((before.name,)):
             retries += row.lag if row.retry else 0
             if is_lite_queue(row.topic):
                 waiting += row.lag
                 unread += 0 if self._progress.has_read(before.name, row.topic) else row.lag
-            await slices.pause()
         if becomes_ordered and retries:
             raise WireError(
                 v2.FORBIDDEN,

@@ -20,6 +20,7 @@ from ..messages.key_query import INDEX_TYPES, key_query
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
+    from ..metadata.tables import Metadata
     from ..visible.dispatch_pump import DispatchPump
 
 #: Bytes of records in one answer; one message of any size always fits. Clients accept 4 MiB.
@@ -29,14 +30,16 @@ _ANSWER_BYTES_MAX: Final = 3 << 20
 class MessageQueries:
     """The handler."""
 
-    def __init__(self, store: MessageStore, pump: DispatchPump) -> None:
+    def __init__(self, store: MessageStore, metadata: Metadata, pump: DispatchPump) -> None:
         self._store = store
+        self._metadata = metadata
         self._pump = pump
 
     def query_messages(
         self, request: v1.QueryMessagesRequest, ctx: RequestContext
     ) -> v1.QueryMessagesResponse:
-        """The newest messages that match, oldest first."""
+        """The newest messages that match, oldest first; by key without those of a deleted topic
+        of the name."""
         self._pump.catch_up()
         try:
             records = self._find(request)
@@ -72,7 +75,9 @@ class MessageQueries:
         if not request.topic:
             raise WireError(v2.BAD_REQUEST, "name the topic")
         asked = key_query(request, store.config.max_msgs_num_batch)
-        return [] if asked is None else store.queries.find(asked)
+        found = [] if asked is None else store.queries.find(asked)
+        is_older = self._metadata.is_older
+        return [one for one in found if not is_older(request.topic, one.physical_offset)]
 
 
 def _found(record: Record) -> tuple[v1.FoundMessage, int]:

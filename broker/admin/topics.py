@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..visible.dispatch_pump import DispatchPump
+    from .left_behind import LeftBehind
     from .waiting import WaitingMessages
 
 QUEUES_MAX = 1_024
@@ -64,6 +65,7 @@ class TopicAdmin:
         progress: ConsumerProgress,
         status: BrokerStatus,
         waiting: WaitingMessages,
+        left_behind: LeftBehind,
     ) -> None:
         config = self._config = runtime.config
         self._clock = runtime.clock
@@ -75,6 +77,7 @@ class TopicAdmin:
         self._progress = progress
         self._status = status
         self._waiting = waiting
+        self._left_behind = left_behind
         # Apache's broker creates system topics with these names.
         self._own_names = frozenset(
             (
@@ -142,6 +145,7 @@ class TopicAdmin:
         self._pump.catch_up()  # what was acknowledged waits for its time only once it is dispatched
         in_flight = await self._in_flight(request.name)
         waiting = await self._waiting.count((request.name,))
+        left = await self._left_behind.find(request.name)
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
         self._pump.catch_up()
@@ -156,7 +160,7 @@ class TopicAdmin:
             code=v2.OK,
             message="OK",
             topics=[request.name, *retries],
-            messages=waiting + held,
+            messages=waiting + left.messages + held,
             groups=sorted(groups),
             in_flight=in_flight,
         )
@@ -166,9 +170,11 @@ class TopicAdmin:
             raise WireError(
                 v2.FORBIDDEN,
                 f"topic {request.name} holds {answer.messages} messages, {waiting} of which wait "
-                "for their time or the end of a transaction: accept the loss",
+                f"for their time or the end of a transaction, and {left.messages} are retries or "
+                "dead letters of groups: accept the loss",
             )
         self._changes.check_writable()
+        self._left_behind.drop(left)
         for name in retries:
             self._changes.log.delete_topic(name)
             await slices.pause()

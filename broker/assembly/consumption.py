@@ -51,6 +51,7 @@ def build_consumption(core: Core, sending: Sending, native: Native | None) -> Co
         pop=pops.pop,
         runs=runs,
     )
+    core.offsets.subscribe_removals(pulls.forget)
     acks = AckService(
         runtime=runtime,
         store=store,
@@ -107,4 +108,5 @@ def _journal(core: Core, sending: Sending) -> JournalService:
         system_topics=core.system_topics,
     )
     core.offsets.subscribe_removals(journal.forget)
+    core.offsets.subscribe_removals(sending.sender.removed)
     return journal

@@ -167,7 +167,7 @@ def _handlers(
         **calls.handlers(),
         **ClassicReplies(broker.runtime, broker.sender, producers, may).handlers(),
         **ClassicRecalls(broker.recalls, config.region_id).handlers(),
-        **ClassicQueries(broker.store, broker.pump).handlers(),
+        **ClassicQueries(broker.store, broker.metadata, broker.pump).handlers(),
     }
     return table, (clients, transactions, calls)
 
@@ -194,6 +194,7 @@ def _consuming(
         receiving=broker.receiving,
         acks=broker.acks,
         members=members,
+        progress=broker.progress,
         broker_name=broker_name,
     )
     return {**offsets.handlers(), **pulls.handlers(), **pop.handlers()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...proto import v2
 from ...remoting.codes import Reply, Request
-from ...remoting.command import Command
+from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import SendBack
 from ...store.format.message_id import OffsetId
@@ -70,6 +70,8 @@ class SendBacks:
         header = command.header(SendBack)
         group = known_group(self._metadata, header.group)
         record = self._record(header.offset)
+        if self._metadata.is_older(_first_topic(record), record.physical_offset):
+            return reply(Reply.SUCCESS)  # its topic was deleted: a refusal makes the client send it
         known = self._metadata.group(group)
         assert known is not None
         limit = header.max_reconsume_times

@@ -22,8 +22,9 @@ from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, property
 from ...store.format.record import Message, decode_delivery
 from ...store.format.results import AppendResult, PutStatus
 from ..base.json_file import Saver
+from ..metadata.incarnations import is_left_over
 from ..metadata.system_topics import PROGRESS_GROUP
-from .delivery_copy import copy_of, is_left_over, own_queue
+from .delivery_copy import copy_of, own_queue
 from .level_core import DelayCore
 
 if TYPE_CHECKING:

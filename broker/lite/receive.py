@@ -179,6 +179,12 @@ class LiteReceive:
         groups = [k[0] for k in self._cores if k[1] == queue] if group is None else [group]
         for name in groups:
             self._cores.pop((name, queue), None)
+        self._pop_service.forget_order(queue, group or "")
+
+    def forget_group(self, group: str) -> None:
+        """Drop the states of a deleted group."""
+        for key in [key for key in self._cores if key[0] == group]:
+            del self._cores[key]
 
     def rewind(self, queue: str, group: str, offset: int) -> None:
         """Move a group to an offset that an operator has set; drop messages in flight and the lock.

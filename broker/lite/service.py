@@ -254,6 +254,7 @@ class LiteService:
     def forget(self, topic: str | None, group: str | None) -> None:
         """Drop subscriptions of a deleted group, or end lite topics of a deleted parent."""
         if group is not None:
+            self.receiving.forget_group(group)
             for client in self.table:
                 if client.key[0] == group:
                     self._drop(client.key)

@@ -9,7 +9,7 @@ where this node holds the pop state of a queue, that state counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
@@ -62,35 +62,54 @@ class ConsumerProgress:
         #: Returns the members of a group that use the remoting protocol.
         self.classic_members: Callable[[str], list[v1.GroupClient]] = lambda _group: []
 
-    def all_group_queues(
-        self, groups: Container[str] | None = None
-    ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
+    async def all_group_queues(
+        self, groups: Collection[str] | None = None
+    ) -> AsyncIterator[tuple[str, v1.GroupQueueStatus]]:
         """Group and queue of every topic that was ever consumed, by the named groups or by all, and
         of the retry topics beside it; and of the lite topics that wildcard groups are to read.
-        Offsets may change between two steps."""
+        Other requests run between two steps, which may change offsets."""
         self._pump.catch_up()
+        slices = Slices(self._runtime.clock)
         for topic, group in self._offsets.pairs():
+            await slices.pause()
             if groups is not None and group not in groups:
                 continue
             offsets = dict(self._offsets.queues(topic, group))
             for queue_id, offset in offsets.items():
                 yield group, self.queue_row(topic, group, queue_id, offset)
+                await slices.pause()
             if topic.startswith(_RETRY_PREFIX):
                 continue
             consumed = self._metadata.topics.get(topic)
             for queue_id in range(consumed.read_queues if consumed is not None else 0):
                 if queue_id not in offsets:
                     yield group, self.queue_row(topic, group, queue_id, NOT_CONSUMED)
+                    await slices.pause()
             for name in queue_topics(topic, group)[1:]:
                 known = self._metadata.topics.get(name)
                 if known is not None and (name, group) not in self._offsets:
                     for queue_id in range(known.read_queues):
                         yield group, self.queue_row(name, group, queue_id, NOT_CONSUMED)
-        yield from self._unread_lite_queues(groups)
+                        await slices.pause()
+        for group in list(self._metadata.groups) if groups is None else list(groups):
+            await slices.pause()
+            for row in self._unread_classic_retries(group):
+                yield group, row
+        async for found in self._unread_lite_queues(groups, slices):
+            yield found
 
-    def _unread_lite_queues(
-        self, groups: Container[str] | None
-    ) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
+    def _unread_classic_retries(self, group: str) -> Iterator[v1.GroupQueueStatus]:
+        """Yield the queues with messages that classic clients sent back, if none has read any."""
+        known = self._metadata.topics.get(_RETRY_PREFIX + group)
+        if known is not None and (known.name, group) not in self._offsets:
+            for queue_id in range(known.read_queues):
+                row = self.queue_row(known.name, group, queue_id, NOT_CONSUMED)
+                if row.lag:
+                    yield row
+
+    async def _unread_lite_queues(
+        self, groups: Container[str] | None, slices: Slices
+    ) -> AsyncIterator[tuple[str, v1.GroupQueueStatus]]:
         """Yield the queues of lite topics that wildcard groups have not read yet."""
         wildcard = [
             (known.name, parent, known.lite_since)
@@ -105,6 +124,7 @@ class ConsumerProgress:
                 if lite is not None and lite[0] == parent and (queue, group) not in self._offsets:
                     start = self._store.reader.offset_by_position(queue, 0, since)
                     yield group, self.queue_row(queue, group, 0, start)
+                await slices.pause()
 
     async def group_queues(
         self, group: str, topic: str = "", rows_max: int = ROWS_MAX
@@ -114,9 +134,8 @@ class ConsumerProgress:
         Raises WireError above `rows_max`.
         """
         wanted = queue_topics(topic, group) if topic else ()
-        slices = Slices(self._runtime.clock)
         rows = []
-        for _, row in self.all_group_queues((group,)):
+        async for _, row in self.all_group_queues((group,)):
             if not topic or row.topic in wanted:
                 rows.append(row)
             if len(rows) > rows_max:
@@ -124,7 +143,6 @@ class ConsumerProgress:
                     v2.PAYLOAD_TOO_LARGE,
                     f"group {group} consumes more than {rows_max} queues: name a topic",
                 )
-            await slices.pause()
         return sorted(rows, key=lambda row: (row.retry, row.topic, row.queue_id))
 
     def queue_row(self, topic: str, group: str, queue_id: int, offset: int) -> v1.GroupQueueStatus:
@@ -167,9 +185,8 @@ class ConsumerProgress:
         """The progress of these groups, in one pass."""
         slices = Slices(self._runtime.clock)
         rows: dict[str, list[v1.GroupQueueStatus]] = {group: [] for group in groups}
-        for group, row in self.all_group_queues(rows):
+        async for group, row in self.all_group_queues(rows):
             rows[group].append(row)
-            await slices.pause()
         clients = Counter(client.group for client in self._alive())
         progress = {}
         for group, found in rows.items():

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from ...front.metrics.families import Buckets, Families, flag, page_of
 from ..base.counters import SIZE_BOUNDS
-from ..base.slices import Slices
 from ..metadata.tables import is_system_topic, type_name
 from .clients import client_families
 from .groups import GroupSums, StoreTimes
@@ -118,10 +117,9 @@ class Metrics:
         """Read all values, those of groups in slices; return the metrics, and what makes those of
         groups."""
         await self._timers.settle()
-        groups, slices = GroupSums(), Slices(self._clock)
-        for group, row in self._progress.all_group_queues():
+        groups = GroupSums()
+        async for group, row in self._progress.all_group_queues():
             groups.add(group, row)
-            await slices.pause()
         groups.read_times(self._store_times)
         dead = dict(self._counters.dead + self._pop.reviver.dead)
         of_groups = partial(groups.families, dead, self._clock.wall_ms(), self._families)

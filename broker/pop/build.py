@@ -50,6 +50,7 @@ def build_pops(
     reviver = _reviver(core, journal, appender, topics, dead_letters)
     context = TurnContext(
         store,
+        core.metadata,
         cold,
         dead_letters,
         runtime.counters,

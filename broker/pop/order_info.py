@@ -157,14 +157,26 @@ class OrderInfo:
             await self._saver.close()
             self._saver = None
 
+    def forget(self, topic: str = "", group: str = "") -> None:
+        """Drop what waits of a deleted topic or group, or of one on the other."""
+        self._parse_received()
+        for name in list(self._waiting):
+            of_topic, _, of_group = name.partition(_SEPARATOR)
+            if topic in ("", of_topic) and group in ("", of_group):
+                del self._waiting[name]
+                self.changed()
+
     def restore(self, core: OrderedGroup, reader: PopReader) -> None:
         """Lock the queues of a group that were locked before the restart."""
         self._parse_received()
-        topic = self._metadata.topic(core.topic)
+        topic, group = self._metadata.topic(core.topic), self._metadata.group(core.group)
+        now_ms = self._clock.forward_ms()
         queues = self._waiting.pop(f"{core.topic}{_SEPARATOR}{core.group}", {})
         for queue_id, batch in queues.items():
             if topic is not None and queue_id >= topic.read_queues:
                 continue  # a lite topic is not in the tables; it has one queue
+            if group is not None and group.is_younger(batch.pop_ms, now_ms):
+                continue  # of a deleted group
             queue = reader.ordered(core, (NORMAL, queue_id))
             if queue.committed > batch.offsets[-1]:
                 continue

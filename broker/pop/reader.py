@@ -17,6 +17,7 @@ from ...proto import v2
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.runs import Receipts
+from ..metadata.incarnations import is_left_over
 from ..names.delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
 from ..names.handles import FIFO_REVIVE_QUEUE
 from ..names.retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
@@ -187,8 +188,11 @@ class PopReader:
             record = decode_delivery(stored.data)
             attempts = record.reconsume_times + delivery.attempts
             used_up = attempts >= turn.request.group.max_attempts
-            if not matches(record, turn.request.tags) or (
-                used_up and turn.dead_letter(queue.topic, stored, attempts)
+            place = queue.topic, record.properties, stored.physical_offset
+            if (
+                not matches(record, turn.request.tags)
+                or is_left_over(self._metadata, *place)
+                or (used_up and turn.dead_letter(queue.topic, stored, attempts))
             ):
                 core.drop(queue, delivery.offset)
                 self._journal.settled(core, queue, delivery.offset)
@@ -299,7 +303,14 @@ def _convert(
         and offset not in moving
     ]
     if queue.key[0] == RETRY_V1:
-        records = [s for s in records if is_of_group(decode_delivery(s.data), core.group)]
+        # Such a topic stays at the deletion of one whose groups share it.
+        since = turn.request.topic.since
+        records = [
+            stored
+            for stored in records
+            if stored.physical_offset >= since
+            and is_of_group(decode_delivery(stored.data), core.group)
+        ]
     middle = turn.handle_middle(queue.key, turn.now_ms, turn.terms.revive_queue)
     offsets, full = _fill(turn, queue.topic, records, room=count, middle=middle)
     return offsets, offsets[-1] + 1 if full else result.next_offset

@@ -244,6 +244,7 @@ class PopService:
 
     def forget(self, topic: str = "", group: str = "") -> None:
         """End the polls and drop the states of a deleted topic or group, or of one on the other."""
+        self._order_info.forget(topic, group)
         for sub in self._subs:
             if topic in ("", sub.core.topic) and group in ("", sub.core.group):
                 self._polls.end(sub)
@@ -272,6 +273,10 @@ class PopService:
     def restore_order(self, core: OrderedGroup) -> None:
         """Restore the lock of a FIFO state that another part owns."""
         self._order_info.restore(core, self.reader)
+
+    def forget_order(self, topic: str = "", group: str = "") -> None:
+        """Drop the locks of FIFO states of another part that are not restored yet."""
+        self._order_info.forget(topic, group)
 
     def watch(self, sub: Subscription) -> None:
         """Save a changed FIFO state of another part; call `sub.on_due` when its lock ends."""

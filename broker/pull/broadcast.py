@@ -65,6 +65,12 @@ class BroadcastOffsets:
             reader.seen_ms = now_ms
             reader.queues[queue_id] = (offset, now_ms)
 
+    def forget(self, topic: str | None, group: str | None) -> None:
+        """Drop the clients of a deleted topic or group; they begin again with a new one."""
+        for key in list(self._readers):
+            if topic in (None, key[0]) and group in (None, key[1]):
+                self._count -= len(self._readers.pop(key))
+
     def slowest(self, now_ms: int) -> list[tuple[str, str, int, int]]:
         """Return topic, group, queue and the lowest offset of its clients; remove silent
         clients.

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -34,6 +35,7 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status, varint
+from ..metadata.incarnations import has_origins, without_left_overs
 from ..metadata.tables import Group
 from ..names.retry import is_retry_topic
 from ..pop.request import consuming_group, readable_topic
@@ -227,6 +229,15 @@ class PullService:
             raise WireError(v2.BAD_REQUEST, f"unknown offset policy {int(policy)}")
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)
 
+    def forget(self, topic: str | None, group: str | None) -> None:
+        """A topic or group was deleted: its broadcasting clients commit no offsets any more, and
+        those of a new one do not begin at theirs."""
+        self._broadcast.forget(topic, group)
+        if group is not None:
+            for of_topic, name in self._offsets.pairs():
+                if name == broadcast_group(group):
+                    self._offsets.forget(of_topic, name)
+
     def notify(self, topic: str, queue_id: int) -> None:
         """Wake the pulls that wait for new messages of a queue."""
         waiters = self._waiters.get((topic, queue_id))
@@ -345,6 +356,9 @@ class PullService:
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
                 return pull.form.outside(pull, result)
+            if has_origins(pull.topic):
+                records = without_left_overs(self._metadata, pull.topic, result.records)
+                result = replace(result, records=records)
             answer = pull.form.found(pull, result)
             if answer is not None:
                 return answer

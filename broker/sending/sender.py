@@ -124,7 +124,9 @@ class Sender:
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
         self._dedup = (
-            SendDedup(config, self._clock, store) if config.message_deduplication_enable else None
+            SendDedup(config, self._clock, store, metadata)
+            if config.message_deduplication_enable
+            else None
         )
         self._settlement = Settlement(
             store=store,
@@ -313,6 +315,11 @@ class Sender:
         """Let a message with this id be stored again: it was recalled."""
         if self._dedup is not None:
             self._dedup.forget(topic, message_id)
+
+    def removed(self, topic: str | None, _group: str | None) -> None:
+        """A topic or group was deleted."""
+        if topic is not None and self._dedup is not None:
+            self._dedup.forget_topic(topic)
 
     def append_pending(self) -> None:
         """Check and append the collected requests, and answer them or wait for durability."""

@@ -424,6 +424,16 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
         assert "CONSUMER_GROUP_NOT_FOUND" in shell(*reset, code=4)
 
 
+def test_a_shift_of_lite_topics_is_refused_with_what_works(shell: Shell) -> None:
+    shell("topic", "create", "rooms", "--type", "lite", "--queues", "1")
+    shell("group", "create", "talkers", "--attribute", "+lite.bind.topic=rooms")
+    shell("message", "send", "rooms", "x", "--lite-topic", "one")
+    reset = ("offset", "reset", "talkers", "rooms")
+    shell(*reset, "earliest")
+    said = shell(*reset, "--shift", "1", "--dry-run", code=2)
+    assert "are reset to a time, an edge or an offset only" in said
+
+
 def test_mqadmin_names_work_and_are_not_listed(shell: Shell) -> None:
     where = ("-n", "127.0.0.1:9876", "-c", "DefaultCluster")
     made = shell(

@@ -413,6 +413,21 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     assert (len(texts), len(set(texts[3:])), set(texts)) == (6, 3, {"body-0", "body-1", "body-2"})
 
 
+def test_every_topic_that_the_page_of_a_group_of_lite_topics_links_to_exists(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("rooms", kind="lite", queues=1)
+    address = ("--endpoint", shared_cluster.address("master"))
+    reads = ("--attribute", "+lite.bind.topic=rooms", "--attribute", "+lite.sub.wildcard=true")
+    shared_cluster.run("group", "create", "talkers", *reads, *address)
+    shared_cluster.run("message", "send", "rooms", "x", "--lite-topic", "one", *address)
+    shared_cluster.run("offset", "reset", "talkers", "rooms", "earliest", "--yes", *address)
+    page = console.get("/groups/talkers")
+    assert "%LMQ%$rooms$one" in page
+    for link in set(re.findall(r'href="(/topics/[^"]+)"', page)):
+        assert console.ask("GET", unescape(link)).status == 200, link
+
+
 def test_a_group_without_a_controller_is_shown_and_its_changes_are_refused(
     console: Served, shared_cluster: Cluster
 ) -> None:
