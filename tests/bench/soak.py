@@ -1,7 +1,7 @@
 """Soak of a whole cluster: every kind of work at once, the memory of each process, lost messages.
 
 `python -m cometmq.tests.bench.soak [--seconds 3600] [--rate 40]` starts nameserver, master, slave
-and proxy with small segments and short retention, works with them over both protocols and prints
+and proxy with small segments, works with them over both protocols and prints
 the resident memory of each process: from the eleventh minute on it may grow by GROWTH_MAX_MIB.
 Exit code 1: a process grew by more, or an acknowledged message was not received.
 """
@@ -39,8 +39,9 @@ from cometmq.tests.remoting.client import RemotingClient
 SEGMENT_BYTES = 16 << 20
 SAMPLE_S, WARM_S, WINDOW_S, DRAIN_S = 10.0, 600.0, 300.0, 120.0
 GROWTH_MAX_MIB = 5.0
+# With 0 hours, delayed messages go with the segment that they were stored in.
 ENVIRONMENT = {
-    "COMETMQ_FILE_RESERVED_TIME": "0",
+    "COMETMQ_FILE_RESERVED_TIME": "1",
     "COMETMQ_DELETE_WHEN": ";".join(f"{hour:02}" for hour in range(24)),
     "COMETMQ_CLEAN_RESOURCE_INTERVAL": "1000",
 }

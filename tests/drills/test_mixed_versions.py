@@ -42,7 +42,10 @@ ACKS = 30
 SEVERAL = """
 import json, sys
 from click.testing import CliRunner
-from cometmq.cli.root import cli
+try:
+    from cometmq.cli.root import cli
+except ModuleNotFoundError:  # release 0.1.0
+    from cometmq.cli.main import cli
 def run(words):
     done = CliRunner().invoke(cli, [*words, "-o", "json"], catch_exceptions=False)
     assert done.exit_code == 0, (words, done.output)
