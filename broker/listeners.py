@@ -128,9 +128,9 @@ class ReplicationListener:
         if self._broker is not None:
             self._broker.offsets.drop_waiting()
 
-    def member_joined(self) -> None:
+    def members_changed(self) -> None:
         if self._membership is not None:
-            self._membership.member_joined()
+            self._membership.members_changed()
 
     def promoted(self, epoch: int) -> None:
         if self._role is not None:

@@ -33,13 +33,14 @@ from ..options import (
 from ..output import print_table, show_document, show_fields, show_rows
 from ..times import duration
 from .replay import replay
-from .replicas import Nameservers, call, find, most_advanced, refresh
+from .replicas import Nameservers, call, find, last_set, most_advanced, refresh
 from .rolling import (
     BROKER_COMMAND,
     NAMESERVER_COMMAND,
     RestartCommands,
     restart_script,
     run_script,
+    runnable,
 )
 from .rows import settled, states
 from .static_groups import PromotionRequest, StaticFailover
@@ -212,7 +213,7 @@ def rolling_restart(
     commands = RestartCommands(broker, nameserver, max_wait)
     script = restart_script(namesrv, group, commands)
     if only_plan:
-        click.echo(script, nl=False)
+        click.echo(runnable(script, namesrv), nl=False)
         return Exit.DONE
     return run_script(script, namesrv)
 
@@ -244,7 +245,8 @@ def switchover(
     say = Steps(output)
     if report is None:
         promotion = PromotionRequest(to=to, dry_run=dry_run, max_wait_ms=int(max_wait * 1000))
-        _end_static(say, StaticFailover(replicas, promotion, say).switchover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).switchover())
         return
     name = report.state.group
     request = v1.SwitchoverRequest(
@@ -282,7 +284,8 @@ def failover(
         promotion = PromotionRequest(
             to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, promotion, say).failover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).failover())
         return
     name = report.state.group
     if dead and not dry_run and report.state.HasField("leader"):
@@ -349,7 +352,8 @@ def force_elect(
         promotion = PromotionRequest(
             to=to, accept_loss=True, leader_is_dead=accept_loss, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, promotion, say).failover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).failover())
         return
     name = report.state.group
     request = v1.ForceElectRequest(

@@ -97,6 +97,16 @@ def _command(template: str, address: str, broker_id: int) -> str:
     return template.replace("{host}", shlex.quote(host)).replace("{id}", str(broker_id))
 
 
+def runnable(script: str, namesrv: str) -> str:
+    """Return the script with what its commands need to reach the nodes as this one does."""
+    variables = links().file_variables(namesrv)
+    if set(variables) == {"COMETMQ_NAMESRV_ADDR"}:
+        return script
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    first, _, rest = script.partition("\n")
+    return "\n".join([first, *exports, rest])
+
+
 def run_script(script: str, namesrv: str) -> int:
     """Run the script, with this installation's `cometmq`; return its exit code."""
     folder = Path(sys.executable).parent

@@ -78,6 +78,9 @@ class Side:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     base: int
+    #: Here the comparison begins: a broker that starts writes records of its own between the first
+    #: messages.
+    start: int = 0
     frames: FrameReader = field(default_factory=FrameReader)
 
     async def send(self, commands: list[Command]) -> list[Command]:
@@ -104,7 +107,7 @@ class Side:
             log += store.read_log(self.base + len(log), 1 << 24)
         self.base = store.log_end
         queues = {
-            name: _units(queue)
+            name: _units(queue, self.start)
             for name, queue in store.queue_table.queues.items()
             if name[0] in TOPICS
         }
@@ -113,11 +116,12 @@ class Side:
         return len(log), _records(log), queues, sent
 
 
-def _units(queue: ConsumeQueue) -> bytes:
+def _units(queue: ConsumeQueue, start: int) -> list[tuple[int, ...]]:
+    """Return the units of records from a place in the log on."""
     units = b""
     while len(units) < queue.max_offset * UNIT.size:
         units += queue.read(len(units) // UNIT.size, queue.max_offset)
-    return units
+    return [unit for unit in UNIT.iter_unpack(units) if unit[0] >= start]
 
 
 def _records(log: bytes) -> list[bytes]:
@@ -194,7 +198,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         return Pair(loop, await side("native", ""), await side("python", "off"))
 
     opened = loop.run_until_complete(both())
-    opened.native.base = opened.python.base = max(opened.native.base, opened.python.base)
+    begin = max(opened.native.base, opened.python.base)
+    for each in (opened.native, opened.python):
+        each.base = each.start = begin
     yield opened
     loop.run_until_complete(stack.aclose())
     loop.close()

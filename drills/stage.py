@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +29,8 @@ from .plant import POLL_S, START_S, Plant
 from .process import DrillError
 from .settings import Setup
 
+#: The module that loads through the official client, and what it imports: a development extra.
+OFFICIAL_LOAD, OFFICIAL_CLIENT = "cometmq.drills.official_load", "rocketmq"
 TOPIC, READERS = "drill", "drill-readers"
 WATCH_S = 0.1
 SETTLE_S = 60.0
@@ -134,19 +137,26 @@ class Stage:
             self._loads.append(
                 self._client(
                     f"raw-{run}",
-                    *("-m", "cometmq.tests.drills.load", "--run", run),
+                    *("-m", "cometmq.drills.load", "--run", run),
                     *("--senders", str(workload.senders), "--size", str(workload.size)),
                     *("--pause", str(workload.pause_s / self.share)),
                     *("--retry", str(RETRY_S / self.share)),
                 )
             )
-        if workload.official:
-            script = str(Path(__file__).with_name("official_load.py"))
+        if workload.official and find_spec(OFFICIAL_CLIENT) is not None:
             more = ("--group", READERS) if workload.official_reads else ()
             self._loads.append(
                 self._client(
                     f"official-{run}",
-                    *(script, "--run", run, "--senders", str(workload.official), *more),
+                    *(
+                        "-m",
+                        OFFICIAL_LOAD,
+                        "--run",
+                        run,
+                        "--senders",
+                        str(workload.official),
+                        *more,
+                    ),
                     *("--pause", str(workload.official_pause_s / self.share)),
                 )
             )
@@ -160,7 +170,7 @@ class Stage:
         self._readers.append(
             self._client(
                 f"reads-{run}",
-                *("-m", "cometmq.tests.drills.load", "--run", run, "--senders", "0"),
+                *("-m", "cometmq.drills.load", "--run", run, "--senders", "0"),
                 *("--readers", str(readers), "--group", READERS, "--resolve", "3"),
             )
         )
@@ -203,7 +213,7 @@ class Stage:
 
     def start_sdk(self, run: str, pause_s: float) -> None:
         """Start the load through the project's SDK."""
-        module = ("-m", "cometmq.tests.drills.sdk_load")
+        module = ("-m", "cometmq.drills.sdk_load")
         words = ("--run", run, "--pause", str(pause_s))
         self._loads.append(self._client(f"sdk-{run}", *module, *words))
 

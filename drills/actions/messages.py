@@ -8,12 +8,14 @@ from pathlib import Path
 
 import grpc
 
-from cometmq.proto import paths, v1, v2
-
-from ..harness.official import SDK_AGENT, Official
-from . import ask, history
+from ...client import sync
+from ...client.errors import CometError
+from ...client.transactions import Resolution
+from ...proto import paths, v1, v2
+from .. import ask, history
+from ..stage import READERS, TOPIC, Stage
+from ..wire import normal_message
 from .moves import quiet
-from .stage import READERS, TOPIC, Stage
 
 DELAYED, HALVES = "drill-delayed", "drill-halves"
 
@@ -45,7 +47,6 @@ class _Sent:
 
 
 def _send(address: str, topic: str, *, body: bytes = b"x", delay_s: float = 0.0) -> _Sent:
-    from ..harness.wire import normal_message
 
     message = normal_message(topic, f"01{time.monotonic_ns():032X}", body)
     if delay_s:
@@ -120,19 +121,16 @@ def delayed_survive(s: Stage) -> None:
 def _consume(s: Stage, topic: str, wanted: set[str], seconds: float = 40.0) -> set[str]:
     """Receive through all replicas until every wanted message has arrived."""
     got: set[str] = set()
-    client = Official(s.plant.endpoints, s.folder / f"home-{topic}")
-    try:
-        client.call("simple", group=f"{READERS}-{topic}", topics={topic: "*"}, await_s=2)
+    group = f"{READERS}-{topic}"
+    with sync.SimpleConsumer(s.plant.endpoints, group=group, topics=topic, wait=2.0) as client:
         end = time.monotonic() + seconds
         while not got >= wanted and time.monotonic() < end:
             try:
-                some = client.call("receive", invisible_s=20)
-                client.call("ack", ids=[one["id"] for one in some])
-            except AssertionError:
+                some = client.receive(invisible_for=20.0)
+                client.ack_all(some)
+            except CometError:
                 continue
-            got.update(str(one["body"]).split("|")[0] for one in some)
-    finally:
-        client.close()
+            got.update(one.body.decode().split("|")[0] for one in some)
     return got
 
 
@@ -142,14 +140,13 @@ def halves_survive(s: Stage) -> None:
     leader = s.plant.wait_leader()
     address = s.plant.client_address(leader, direct=True)
     s.retry("create the topic", lambda: ask.create_topic(address, HALVES, kind=v2.TRANSACTION))
-    # The official client reopens its telemetry stream only after minutes, so our SDK is used here.
-    producer = Official(s.plant.endpoints, s.folder / "home-producer", agent=SDK_AGENT)
-    try:
-        producer.call("producer", topics=[HALVES], checks="COMMIT")
+    with sync.TransactionProducer(
+        s.plant.endpoints, topics=[HALVES], checker=lambda _: Resolution.COMMIT, timeout=60.0
+    ) as producer:
         for number in range(5):
-            producer.call("transact", end="commit", topic=HALVES, body=f"c{number}")
-            producer.call("transact", end="rollback", topic=HALVES, body=f"r{number}")
-            producer.call("transact", end="leave", topic=HALVES, body=f"h{number}")
+            producer.transaction(HALVES, b"c%d" % number).commit()
+            producer.transaction(HALVES, b"r%d" % number).rollback()
+            producer.transaction(HALVES, b"h%d" % number)  # left to the broker's check
         quiet(s, 0.5)  # op messages are written in batches, here every 200 ms
         s.plant.wait_in_sync(len(s.plant.brokers))
         s.plant.kill(leader)
@@ -160,8 +157,6 @@ def halves_survive(s: Stage) -> None:
         s.check("the committed and the checked ones came", got >= wanted, sorted(wanted - got))
         rolled = {body for body in got if body.startswith("r")}
         s.check("nothing that was rolled back came", not rolled, rolled)
-    finally:
-        producer.close()
     s.compare_ends = False  # the leader writes half messages again if their producer is gone
     s.finish()
 

@@ -8,11 +8,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from . import ask
-from .logwalk import log_end, segments
+from .. import ask
+from ..logwalk import log_end, segments
+from ..process import DrillError
+from ..stage import Stage, Workload
 from .moves import archives, disk_fault, hold_reason, phase, quiet
-from .process import DrillError
-from .stage import Stage, Workload
 
 GIB = 1 << 30
 BIG = Workload(senders=8, readers=0, official=0, pause_s=0.0, size=60_000)

@@ -1,6 +1,6 @@
 """Workload of a drill through the project's Python SDK: one producer, a few concurrent senders.
 
-`python -m cometmq.tests.drills.sdk_load --endpoints A;B --topic T --history FILE` sends until
+`python -m cometmq.drills.sdk_load --endpoints A;B --topic T --history FILE` sends until
 SIGTERM. The SDK retries inside one call; an error it finally raises is recorded as `unknown`, and
 the message is sent again with the same identity.
 """
@@ -13,8 +13,8 @@ import os
 import signal
 from pathlib import Path
 
-import cometmq
-
+from ..client.errors import CometError
+from ..client.producer import Producer
 from .history import History
 
 RETRY_S = 0.05
@@ -22,7 +22,7 @@ RESOLVE_S = 20.0
 
 
 async def send_all(
-    producer: cometmq.Producer,
+    producer: Producer,
     options: argparse.Namespace,
     history: History,
     group: str,
@@ -39,7 +39,7 @@ async def send_all(
             history.write("invoke", identity, **facts)
             try:
                 receipt = await producer.send(topic, f"{identity}|sdk".encode(), group=group)
-            except cometmq.CometError as error:
+            except CometError as error:
                 history.write("unknown", identity, why=f"{type(error).__name__} {error}"[:200])
                 await asyncio.sleep(RETRY_S)
             else:
@@ -62,7 +62,7 @@ async def main() -> None:
     stopping, parent = asyncio.Event(), os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with cometmq.Producer(options.endpoints) as producer:
+    async with Producer(options.endpoints) as producer:
         tasks = [
             asyncio.create_task(
                 send_all(producer, options, history, f"{options.run}k{number}", stopping)

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from cometmq.cli.ha.promote import value_of
-
+from .. import ask
+from ..settings import GROUP
+from ..stage import Stage
 from .moves import archives, epoch, expect_no_cut, ha, quiet, replay
-from .stage import Stage
 
 TIMES = 10
 
@@ -85,9 +86,18 @@ def ten_watched(s: Stage) -> None:
 
 
 def _is_stored(s: Stage) -> bool:
-    """Return whether each replica's own state, which the next promotion reads, names both."""
+    """Return whether what the next promotion reads names both: each replica's own state, and the
+    set that the leader registered."""
     found = [s.plant.status(name) for name in s.plant.brokers]
-    return all(status is not None and len(status.state.in_sync) == 2 for status in found)
+    registered = ask.registered_set(s.plant.namesrv_address("ns0"), GROUP)
+    return len(registered) == 2 and all(
+        status is not None and len(status.state.in_sync) == 2 for status in found
+    )
+
+
+def _role(file: Path) -> str:
+    lines = (line.partition("=") for line in file.read_text().splitlines())
+    return next((value for key, _, value in lines if key == "brokerRole"), "")
 
 
 @contextmanager
@@ -120,10 +130,7 @@ def watched(s: Stage) -> None:
         text, _ = watch.communicate(timeout=60.0)
     s.check("the watch promoted a replica", watch.returncode == 0, text[-800:])
     s.plant.wait_leader(but=leader)
-    roles = {
-        name: value_of(s.plant.nodes[name].folder / "broker.conf", "brokerRole")
-        for name in (leader, follower)
-    }
+    roles = {name: _role(s.plant.nodes[name].folder / "broker.conf") for name in (leader, follower)}
     s.check("the files say who leads", roles == {leader: "SLAVE", follower: "SYNC_MASTER"}, roles)
     s.more_acks(200)
     s.plant.start_node(leader)

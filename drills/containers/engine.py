@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..harness.cluster import wait_until
+from ..process import wait_until
 
 ENGINE_S = 60.0
 START = """

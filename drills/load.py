@@ -1,6 +1,6 @@
 """Workload of a drill through raw stubs: senders and consumers that record every answer.
 
-`python -m cometmq.tests.drills.load --endpoints A;B --topic T --history FILE` sends until SIGTERM,
+`python -m cometmq.drills.load --endpoints A;B --topic T --history FILE` sends until SIGTERM,
 then resolves unknown outcomes within --resolve seconds, and ends. Every sender has its own message
 group and sends one message at a time, so that its order must be kept. A message with an unknown
 outcome is sent again with the same identity (at-least-once), as is a refused one (nothing was
@@ -19,10 +19,9 @@ from pathlib import Path
 
 import grpc
 
-from cometmq.proto import v2
-
-from ..harness.wire import Wire, normal_message, receive_request
+from ..proto import v2
 from .history import History
+from .wire import Wire, normal_message, receive_request
 
 #: A send without an answer is repeated after it.
 SEND_S = 3.0

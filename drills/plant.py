@@ -19,8 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from cometmq.proto import v1
-
+from ..proto import v1
 from . import ask
 from .history import History
 from .network import CLIENT, Network

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from . import crashes, messages, partitions, storage
+from .actions import crashes, messages, partitions, static_mode, storage
 from .settings import Setup
 from .stage import Stage
 
@@ -43,6 +43,7 @@ def _conf(**conf: str) -> Setup:
 
 
 _THREE = Setup(brokers=3)
+_STATIC = Setup(controller=False)
 _SCRUB = _conf(haScrubIntervalMs="1000")
 _RETENTION = _conf(
     fileReservedTime="1",
@@ -73,7 +74,7 @@ DRILLS: tuple[Drill, ...] = (
           crashes.leader_dies, Setup(report_exits=False)),
     Drill(4, "kill -9 leader, restart at once", SYNC,
           "new epoch, nothing lost, no duplicate offset",
-          crashes.leader_restarts, covered_by="tests/drills/test_kill9.py"),
+          crashes.leader_restarts, covered_by="drills/test_kill9.py"),
     Drill(5, "kill -9 leader with an unreplicated tail", ASYNC,
           "tail truncated, archived, counted, replayed", crashes.lost_tail, _TAIL),
     Drill(6, "SIGSTOP leader for 3 leases, SIGCONT", BOTH,
@@ -141,10 +142,10 @@ DRILLS: tuple[Drill, ...] = (
     Drill(33, "half messages, failover before commit", SYNC, "checked back by the new leader",
           messages.halves_survive, _HALVES),
     Drill(34, "rolling restart with switchovers", SYNC, "no failed send, no truncation",
-          partitions.rolling_restart, covered_by="tests/drills/test_clean_stop.py"),
+          partitions.rolling_restart, covered_by="drills/test_clean_stop.py"),
     Drill(35, "planned switchovers under load", BOTH,
           "gap within 1 s, no truncation, no duplicates",
-          partitions.switched_under_load, covered_by="tests/drills/test_clean_stop.py"),
+          partitions.switched_under_load, covered_by="drills/test_clean_stop.py"),
     Drill(36, "nameserver dies during failover, late unregister", SYNC, "routes show the leader",
           partitions.nameserver_restarts, Setup(nameservers=3)),
     Drill(37, "leader down, no candidate", (SYNC_2,),
@@ -152,12 +153,16 @@ DRILLS: tuple[Drill, ...] = (
           messages.readers_without_leader),
     Drill(38, "swizzle: networks stop and resume, kills", SYNC, "all checkers clean",
           partitions.swizzle, Setup(brokers=3, nameservers=3),
-          covered_by="tests/drills/test_random.py"),
+          covered_by="drills/test_random.py"),
     Drill(39, "wall clock +-1 h on each node", SYNC, "no effect on roles", partitions.clocks),
     Drill(40, "SIGSTOP of everything", BOTH, "exactly one leader afterwards", partitions.suspended,
           covered_by="drill 6"),
     Drill(41, "disks of all replicas full", SYNC, "one leads, read-only; sends go on with space",
           storage.full_group, covered_by="tests/broker/test_full_disk_broker.py"),
+    Drill(42, "static group: ten kills, ten times `ha failover`", SYNC, "nothing lost",
+          static_mode.ten_failovers, _STATIC, covered_by="tests/ha/test_static_promotions.py"),
+    Drill(43, "static group: ten kills under `promote --watch`", SYNC, "nothing lost",
+          static_mode.ten_watched, _STATIC, covered_by="tests/ha/test_static_promotions.py"),
 )  # fmt: skip
 
 

@@ -1,26 +1,26 @@
-"""`scripts/drill --compose`: faults on the cluster of docker-compose.yml.
+"""`cometmq drill --compose`: faults on the cluster of docker-compose.yml.
 
 Each nameserver and broker in turn is killed, stopped, paused and disconnected through the Docker
 SDK, while raw senders and the official client use the published port of the proxy. Directed
 disconnections (drills 7-10) are packet filter rules in the network namespaces of the containers.
 Finally the logs are copied out of the stopped containers and compared by the usual checker. Uses a
-running container engine or starts one (`tests/containers/engine.py`).
+running container engine or starts one (`engine.py`).
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..containers.engine import Engine, NoEngine, engine
-from ..harness.cluster import wait_until
-from . import report, verdict
+from .. import report, verdict
+from ..options import Options
+from ..process import wait_until
+from ..stage import READERS, TOPIC
 from .containers import BROKERS, GROUPS, NAMESERVERS, SETTLE_S, Containers, build
-from .stage import READERS, TOPIC
+from .engine import Engine, NoEngine, engine
 
 #: Printed of the logs of all containers, and of each client's errors, if a check failed.
 LOG_CHARS_MAX, CLIENT_CHARS_MAX = 12_000, 2_000
@@ -127,7 +127,7 @@ def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) ->
     return result
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Options) -> int:
     """Run the selected drills; return 1 if a check failed, 2 without a container engine."""
     names = [*(name for name, _, _ in FAULTS), *(name for name, _ in WHOLE)]
     faults = options.faults.split(",") if options.faults else names

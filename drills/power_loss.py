@@ -1,7 +1,7 @@
 """Simulated power loss of a store (drills 11 to 15 of docs/formats/ha.md, section 6.12).
 
-    python -m cometmq.tests.drills.power_loss arm STORE              before the broker's first start
-    python -m cometmq.tests.drills.power_loss lose STORE [--seed N]  after SIGKILL of the broker
+    python -m cometmq.drills.power_loss arm STORE              before the broker's first start
+    python -m cometmq.drills.power_loss lose STORE [--seed N]  after SIGKILL of the broker
 
 `arm` creates the folder in which a broker with `testHooks=true` keeps shadow copies
 (`store/log/power_loss_disk.py`). `lose` decides for every 4 KiB page of the log that differs from
@@ -20,8 +20,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cometmq.ha.state.boot_id import OVERRIDE_NAME
-from cometmq.store.log.power_loss_disk import FOLDER
+from ..ha.state.boot_id import OVERRIDE_NAME
+from ..store.log.power_loss_disk import FOLDER
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512

@@ -27,7 +27,7 @@ from rocketmq import (
     SimpleConsumer,
 )
 
-from cometmq.tests.drills.history import History
+from .history import History
 
 RETRY_S = 0.05
 RESOLVE_S = 20.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from cometmq.proto import paths, v1, v2
+from ..proto import paths, v1, v2
 
 WITHIN_S = 2.0
 _OPTIONS = (
@@ -86,6 +86,13 @@ def groups(address: str) -> Sequence[Any]:
     """Return every v1.GroupReport of a nameserver."""
     found = quietly(address, paths.GET_GROUPS, v1.GetGroupRequest(), v1.GroupsResponse)
     return [] if found is None else list(found.groups)
+
+
+def registered_set(address: str, group: str) -> list[str]:
+    """Return the uuids of the in-sync set that a nameserver has of a static group."""
+    found = quietly(address, paths.GET_CLUSTER, v1.GetClusterRequest(), v1.GetClusterResponse)
+    routes = [] if found is None else found.groups
+    return [uuid for one in routes if one.group == group for uuid in one.in_sync.replica_uuids]
 
 
 def create_group(address: str, name: str, *, orderly: bool = False) -> Any:

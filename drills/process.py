@@ -5,8 +5,13 @@ from __future__ import annotations
 import random
 import socket
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+WAIT_S = 180.0  # for loaded machines
+POLL_S = 0.02
 
 
 class DrillError(AssertionError):
@@ -42,6 +47,18 @@ class Process:
     def code(self) -> int | None:
         """Return the exit code."""
         return self.popen.returncode if self.popen is not None else None
+
+
+def wait_until(what: str, test: Any, seconds: float = WAIT_S) -> Any:
+    """Poll `test` until it returns a true value; return it. Raises DrillError."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = test()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise DrillError(f"not within {seconds:g} s: {what}")
+        time.sleep(POLL_S)
 
 
 def reserve_net() -> tuple[socket.socket, str]:

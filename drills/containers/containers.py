@@ -17,12 +17,14 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from ..containers.engine import Engine
-from ..harness.cluster import wait_until
-from . import history, verdict
-from .stage import READERS, TOPIC
+from .. import history, verdict
+from ..process import wait_until
+from ..stage import OFFICIAL_LOAD, READERS, TOPIC
+from .engine import Engine
 
-ROOT = Path(__file__).resolve().parents[2]
+#: The clone with docker-compose.yml: that of this module, or the present directory.
+_CLONE = Path(__file__).resolve().parents[2]
+ROOT = _CLONE if (_CLONE / "docker-compose.yml").exists() else Path.cwd()
 PROJECT = ("-p", "cometmqdrill")
 NAMESERVERS = ("ns0", "ns1", "ns2")
 GROUPS = {"broker-a": ("a0", "a1"), "broker-b": ("b0", "b1")}
@@ -199,11 +201,10 @@ class Containers:
     def load(self, run: str) -> None:
         """Start raw senders, readers and the official client on the published port."""
         self.events.write("load", run)
-        raw = ("-m", "cometmq.tests.drills.load")
-        official = str(Path(__file__).with_name("official_load.py"))
+        raw = ("-m", "cometmq.drills.load")
         self._senders = [
             self._client_process(run, "raw", *raw, "--senders", "6", "--pause", "0.02"),
-            self._client_process(run, "official", official, "--senders", "2"),
+            self._client_process(run, "official", "-m", OFFICIAL_LOAD, "--senders", "2"),
         ]
         readers = ("--senders", "0", "--readers", "2", "--group", READERS)
         self._readers = [self._client_process(run, "readers", *raw, *readers)]

@@ -6,7 +6,9 @@ import errno
 import subprocess
 import sys
 
-from .logwalk import log_end
+from ..logwalk import log_end
+from ..settings import USUAL_LEASE_MS
+from ..stage import Stage
 from .moves import (
     archives,
     disk_fault,
@@ -24,8 +26,6 @@ from .moves import (
     quiet,
     replay,
 )
-from .settings import USUAL_LEASE_MS
-from .stage import Stage
 
 #: Answer of a nameserver to a broker whose id belongs to another one.
 REJECTED = "is held by the replica"

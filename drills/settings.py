@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..harness.pace import paced_ms
+from .pace import paced_ms
 
 CLUSTER, GROUP = "Drill", "broker-a"
 NAMESRV_PORT, CLIENT_PORT, HA_PORT, METRICS_PORT = 9876, 8081, 10912, 5557

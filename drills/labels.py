@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.ha.state import epochs_file
-from cometmq.ha.state.epoch_scan import EPOCH_START_TAG
-from cometmq.proto import v1
-from cometmq.store.format.topic_names import META_TOPIC
-
+from ..ha.state import epochs_file
+from ..ha.state.epoch_scan import EPOCH_START_TAG
+from ..proto import v1
+from ..store.format.topic_names import META_TOPIC
 from . import logwalk
 
 

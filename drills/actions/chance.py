@@ -6,10 +6,10 @@ import random
 import time
 from collections.abc import Sequence
 
+from ..options import AFTER
+from ..stage import Stage, Workload
 from .moves import archives, expect_replayed, quiet, replay
-from .stage import Stage, Workload
 
-AFTER = 1000
 FAULTS = ("kill", "pause", "cut")
 QUIET_SHARE = 0.25
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import psutil
 
-from cometmq.proto import v1
-
-from . import power_loss as emulator
-from . import verdict
-from .process import DrillError
-from .settings import LEASE_MS
-from .stage import TOPIC, Stage
+from ...proto import v1
+from .. import power_loss as emulator
+from .. import verdict
+from ..process import DrillError
+from ..settings import LEASE_MS
+from ..stage import TOPIC, Stage
 
 HA_S = 60.0
 #: Longest wait for the messages of a tail.
@@ -163,7 +162,7 @@ def hold_reason(stage: Stage) -> str:
 
 def disk_fault(stage: Stage, name: str, target: str, code: int) -> None:
     """Let a disk call fail on a broker."""
-    from . import ask
+    from .. import ask
 
     stage.plant.note("fault", f"{name} {target}")
     address = stage.plant.client_address(name, direct=True)

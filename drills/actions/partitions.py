@@ -6,13 +6,12 @@ import random
 import time
 from functools import partial
 
-from cometmq.proto import paths, v1
-
-from ..harness.pace import paced_ms
-from . import ask, verdict
+from ...proto import paths, v1
+from .. import ask, verdict
+from ..pace import paced_ms
+from ..settings import GROUP, LEASE_MS
+from ..stage import Stage
 from .moves import archives, expect_limit, expect_no_cut, expect_replayed, phase, quiet, replay
-from .settings import GROUP, LEASE_MS
-from .stage import Stage
 
 HOUR_MS = 3_600_000
 
