@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from ...store.format.results import StoredRecord
     from .tables import Metadata
 
+_DEAD = "%DLQ%"
 #: Properties that name the origin of a record, the first of them if there are two.
-_ORIGIN = {"%RETRY%": (b"RETRY_TOPIC",), "%DLQ%": (b"DLQ_ORIGIN_TOPIC", b"RETRY_TOPIC")}
+_ORIGIN = {"%RETRY%": (b"RETRY_TOPIC",), _DEAD: (b"DLQ_ORIGIN_TOPIC", b"RETRY_TOPIC")}
 
 
 def has_origins(topic: str) -> bool:
@@ -41,7 +42,10 @@ def is_left_over(metadata: Metadata, topic: str, properties: bytes, physical_off
     if metadata.is_older(topic, physical_offset):
         return True
     origin = origin_of(topic, properties)
-    return bool(origin) and metadata.is_older(origin, physical_offset)
+    if not origin or not metadata.is_older(origin, physical_offset):
+        return False
+    # A dead letter may come from elsewhere, before the first topic of this name is created here.
+    return not topic.startswith(_DEAD) or bool(metadata.topics[origin].first_offsets)
 
 
 def without_left_overs(
