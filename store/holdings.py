@@ -175,6 +175,7 @@ class HoldingsFile:
         self._held: Holdings | None = None
         self._own_id = ""  # for a new record: files of this store may have the id of a former one
         self._known = False  # the record is this store's, so `id` stays
+        self._raised = 0  # the log may begin here: what lies in front of it is being deleted
         self._lock = threading.Lock()  # the flush thread and retention's thread save
 
     @property
@@ -280,13 +281,13 @@ class HoldingsFile:
         log must be flushed up to `flushed`. Any thread. Raises OSError, also without disk space."""
         with self._lock:
             held = self._held or Holdings(self._own_id or str(uuid.uuid4()))
-            first = held.log_first
-            if not self._known or not first or held.log_start != log.start:
-                first = ()
-                if log.start < flushed:
-                    first = first_record(log, log.start)
+            start, first = log.start, held.log_first  # retention may delete a segment meanwhile
+            if start < self._raised <= log.end:
+                start = held.log_start
+            elif not self._known or not first or held.log_start != start:
+                first = first_record(log, start) if start < flushed else ()
             parts = self._durable_parts(held.parts, queues_durable)
-            now = replace(held, log_start=log.start, log_first=first, parts=parts)
+            now = replace(held, log_start=start, log_first=first, parts=parts)
             if now != held or not self._known or self.needs(log, flushed):
                 self._write(replace(now, log_end=flushed))
 
@@ -304,6 +305,7 @@ class HoldingsFile:
                 first = first_record(log, offset)
                 parts = self._durable_parts(held.parts, queues_durable=True)
                 self._write(replace(held, log_start=offset, log_first=first, parts=parts))
+                self._raised = offset
 
     def _durable_parts(self, known: Collection[str], queues_durable: bool) -> tuple[str, ...]:
         """Return the parts that are there, each durable: a power loss does not take them. The

@@ -158,6 +158,8 @@ async def test_a_slave_keeps_replicating_while_its_master_deletes(tmp_path: Path
         slave = tiny(follower_of(one.live.bound, tmp_path / "s"), file_reserved_time=1000)
         async with running(slave) as follower:
             one.topic("t")
+            # A connected slave holds deletions back until it has the bytes.
+            await until(lambda: 0 < one.node.store.log_end == follower.node.store.log_end)
             for _ in range(5):
                 await fill(one)
                 await until(one_segment(one.live))

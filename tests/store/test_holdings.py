@@ -113,6 +113,27 @@ def test_what_retention_deletes_is_not_missed(tmp_path: Path) -> None:
     assert f"retention has left everything from offset {start}" in refusal(kit)
 
 
+def test_a_flush_between_the_note_and_the_deletion_of_a_segment_keeps_the_note(
+    tmp_path: Path,
+) -> None:
+    """The note of the flush would name a segment that is gone at the next start."""
+    kit = small(tmp_path)
+    written(kit)
+    log, threads = kit.store.log, kit.store._threads
+    assert threads.settle(2 * SEGMENT) == ""
+    threads._holdings._known = False  # the flush has more to note
+    threads._holdings.save(log, threads.flushed)
+    noted = holdings.load(tmp_path)[0]
+    first = holdings.first_record(log, 2 * SEGMENT)
+    assert (noted.log_start, noted.log_first) == (2 * SEGMENT, first)
+    kit.kill()
+    for path in kit.segment_paths()[:2]:
+        path.unlink()
+    kit.open()
+    assert kit.store.log_start == 2 * SEGMENT
+    kit.close()
+
+
 def test_a_missing_last_segment_is_refused_without_a_checkpoint(tmp_path: Path) -> None:
     kit = small(tmp_path, **FAST)
     written(kit)
