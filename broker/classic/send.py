@@ -48,7 +48,7 @@ from ..metadata.tables import TEMPLATE_TOPIC
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
-from ..sending.fast_path import Prepared
+from ..sending.send import Prepared
 from ..sending.native_path import ClassicFormat
 from .bodies import sent_header
 from .errors import context_of, no_topic, reply_code, with_codes

@@ -21,7 +21,7 @@ from ...store.format.results import StoredRecord
 from ..messages.stored_properties import in_bucket_order
 from ..pop.dead_letter import Origin, is_dead_letter_topic
 from ..pop.retry import NOT_COPIED
-from ..sending.fast_path import Prepared
+from ..sending.send import Prepared
 from .errors import context_of, known_group
 from .queries import clients_record
 from .send import answer_of

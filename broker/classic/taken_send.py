@@ -18,7 +18,7 @@ from ..sending.late_send import LateSend
 
 if TYPE_CHECKING:
     from ...remoting.connection import Connection
-    from ..sending.fast_path import Prepared
+    from ..sending.send import Prepared
     from .send import ClassicSends, Sent
 
 _PREFIX_BYTES = 8

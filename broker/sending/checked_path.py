@@ -22,7 +22,8 @@ from ..messages.convert import SYS_COMPRESSED
 from ..messages.stored_properties import encode_sent, sent_properties
 from ..messages.validation import Draft, check_message_type
 from .answer import ReceiptExtras
-from .fast_path import EXEMPT_PREFIXES, Origin, Prepared, TopicTemplate, fifo_queue
+from .send import Prepared
+from .topic_template import EXEMPT_PREFIXES, Origin, TopicTemplate, fifo_queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.message_store import MessageStore
     from ..config import BrokerConfig
-    from .fast_path import Prepared
+    from .send import Prepared
 
 logger = logging.getLogger(__name__)
 

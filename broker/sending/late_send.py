@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...front.reply_future import ReplyFuture
 
 if TYPE_CHECKING:
-    from .fast_path import Prepared
+    from .send import Prepared
 
 
 class LateSend(ReplyFuture):

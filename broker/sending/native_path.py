@@ -1,8 +1,8 @@
 """The native path of SendMessage: requests of one turn of the loop, from bytes to the log.
 
 The native crate decodes the requests, makes the records of those that are common (as
-`fast_path.py` defines it), their queue units and their answers, in one call. Everything that it
-does not accept takes the Python path, in the order of arrival. Decisions stay here and in
+`native/src/sent.rs` defines it), their queue units and their answers, in one call. Everything that
+it does not accept takes the Python path, in the order of arrival. Decisions stay here and in
 `sender.py`: the caller has checked that messages may be appended, and waits for durability.
 Promises: a request that is accepted here gets the same records, units and answer there (a test
 compares both).
@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 
 from ...proto.errors import WireError
 from ...proto.native import Native
+from ..messages.stored_properties import frame
 from ..messages.validation import check_topic
 from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..metadata.tables import Metadata, Topic
     from ..metrics.counters import Counters
-    from .fast_path import Origin, TopicTemplate
+    from .topic_template import Origin, TopicTemplate
 
 #: A request for the crate: its bytes or None, the client's host, its packed address, and whether
 #: the bytes are the frame of a classic client.
@@ -173,14 +174,13 @@ class NativePath:
         except WireError:
             return None
         template = self._template_of(topic)
-        if not template.fast:
+        if not template.common:
             return None
         if template.native is None:
             template.native = self._native.send_template(
                 name,
                 topic.message_type,
                 topic.write_queues,
-                template.before.encode(),
-                template.between.encode(),
+                *(part.encode() for part in frame(self._origin.region, self._origin.cluster, name)),
             )
         return template.native, template.turn

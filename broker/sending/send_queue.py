@@ -16,8 +16,8 @@ from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
 from .answer import BYTES_FULL, QUEUE_FULL
-from .fast_path import Prepared
 from .late_send import LateSend
+from .send import Prepared
 from .send_request import SendRequest
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ already collected. The age of collected requests is bounded; above the bound, an
 answer is TOO_MANY_REQUESTS with the name of the guard.
 
 `native_path.py` appends common requests with the native crate, if it is installed and neither
-deduplication nor tracing nor a quota needs the decoded messages. Otherwise `fast_path.py` and
-`checked_path.py` make the records of a request. `settlement.py` counts the requests and answers
+deduplication nor tracing nor a quota needs the decoded messages. Otherwise
+`checked_path.py` makes the records of a request. `settlement.py` counts the requests and answers
 them. `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
 """
 
@@ -31,7 +31,6 @@ from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
 from ..messages.validation import (
     check_messages,
-    check_topic,
     check_total,
     has_client_id,
     require_client_id,
@@ -39,14 +38,15 @@ from ..messages.validation import (
 from .answer import FAILURES, TOO_OLD, failed_answer, failure_status, refused_answer
 from .checked_path import SendContext, TypeHandler, prepare_checked, writable_topic
 from .dedup import SendDedup
-from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
 from .held_sends import HeldSends
 from .late_send import LateSend
 from .native_path import ClassicFormat, NativePath, PeerRun, Plan
+from .send import Prepared
 from .send_queue import Pending, Request, SendQueue
 from .send_request import SendRequest
 from .settlement import Batch, Settlement, resolve
 from .taken_sends import TakenSends
+from .topic_template import Origin, TopicTemplate
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -456,15 +456,6 @@ class Sender:
         max_body = self._origin.max_body
         if ctx.request_bytes > max_body and len(sent) > 1:
             check_total(sent, max_body)
-        if sent:
-            name = sent[0].topic.name
-            check_topic(name)
-            topic = self._metadata.topics.get(name)
-            if topic is not None:
-                template = self._template(topic)
-                ready = prepare_fast(sent, template, self._origin, peer, now_ms)
-                if ready is not None:
-                    return ready
         drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
         name = sent[0].topic.name
         topic = self.topic_to_send(name)
@@ -478,7 +469,7 @@ class Sender:
             if len(self._templates) > _TEMPLATES_SPARE + 2 * len(self._metadata.topics):
                 self._templates.clear()  # most belong to deleted topics
             turn = 0 if template is None else template.turn
-            template = make_template(topic, self._origin, turn)
+            template = TopicTemplate(topic, turn)
             self._templates[topic.name] = template
         return template
 

@@ -15,8 +15,8 @@ from ...front.reply_future import ReplyFuture
 from ...proto.errors import WireError
 from ...store.format.results import AppendResult, PutStatus
 from .answer import FAILURES, answer_to, cause_of, refused_answer
-from .fast_path import Prepared
 from .late_send import LateSend
+from .send import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

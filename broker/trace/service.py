@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...store.format.record import Delivery
     from ..metadata.system_topics import SystemTopics
     from ..runtime import Runtime
-    from ..sending.fast_path import Prepared
+    from ..sending.send import Prepared
     from ..sending.internal_appender import InternalAppender
 
 logger = logging.getLogger(__name__)

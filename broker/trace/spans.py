@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from ...store.format.record import Delivery
-    from ..sending.fast_path import Prepared
+    from ..sending.send import Prepared
 
 _NS_PER_MS: Final = 1_000_000
 #: Deliveries whose acknowledgement finds its parent; about 1 KB each.
