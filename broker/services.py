@@ -15,8 +15,7 @@ from ..proto import paths, v2
 from ..proto.request_limits import RequestLimits
 from .late_request import LateRequest, decoded_late
 from .pop.ack_request import AckRequest
-from .sending.send_request import SendRequest
-from .sending.taken_sends import SendHandler
+from .sending.grpc_send import SendHandler, SendRequest
 
 if TYPE_CHECKING:
     from .access.quota_admin import QuotaAdmin

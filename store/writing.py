@@ -134,19 +134,24 @@ class StoreWriter:
         """Append the records that `encode` returns, for queues that `next_number` knows.
 
         None if the store does not accept messages or the log cannot be written; `append_many` then
-        gives the reason for each message. Never waits. The caller, which needs the duration too,
-        counts the append: `meter.put`.
+        gives the reason for each message. Never waits.
         """
         if self._gate.refusal:
             return None
+        meter, begin = self._meter, self._log.end
+        clock = meter.steady_ns
+        begin_ns = clock() if clock is not None else 0
         try:
             encoded = self._appender.append_encoded(encode)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 self._gate.refuse(f"Writing the commit log failed: {error}.")
             return None
-        if encoded.records and self._sync:
-            self._threads.request(FlushRequest(self._log.end, encoded.records))
+        if encoded.records:
+            took_ns = clock() - begin_ns if clock is not None else 0
+            meter.put(encoded.records, 0, self._log.end - begin, took_ns)
+            if self._sync:
+                self._threads.request(FlushRequest(self._log.end, encoded.records))
         return encoded
 
     def next_number(self, topic: str, queue_id: int) -> int | None:

@@ -48,8 +48,8 @@ from ..metadata.tables import TEMPLATE_TOPIC
 from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
-from ..sending.send import Prepared
-from ..sending.native_path import ClassicFormat
+from ..sending.crate_planner import ClassicFormat
+from ..sending.send import Prepared, PreparedSend
 from .bodies import sent_header
 from .errors import context_of, no_topic, reply_code, with_codes
 from .taken_send import TakenSend, answer_parts
@@ -159,7 +159,7 @@ class ClassicSends:
         """Answer a send with a future. Raises WireError, RemotingError."""
         ready, group, sent = self._records(command, peer)
         ctx = context_of(peer, group, len(command.body))
-        return answer_of(self._sender.send_prepared(ready, ctx), sent.positions, sent.fields)
+        return answer_of(self._sender.add(PreparedSend(ready, ctx)), sent.positions, sent.fields)
 
     def take(self, frame: bytes, peer: Connection) -> TakenSend | None:
         """Take a frame if it is a common send; None: it has to be decoded."""
@@ -168,7 +168,7 @@ class ClassicSends:
             return None
         taken = TakenSend(self, frame, peer, *target)
         try:
-            self._sender.send_late(taken, context_of(peer, "", len(frame)))
+            self._sender.add(taken)
         except WireError as error:
             taken.set_exception(RemotingError(reply_code(error.code), error.message))
         return taken

@@ -1,4 +1,4 @@
-"""What the records of a topic share, computed once; and the queue of a message group. Pure."""
+"""Properties that all records of the broker, and all requests of a topic, share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ...store.format.properties import java_hash
 if TYPE_CHECKING:
     from cometmq_native import codec
 
-    from ..metadata.tables import Topic
+    from ..metadata.tables import Metadata, Topic
 
 #: Prefixes of topics that accept messages of any type.
 EXEMPT_PREFIXES = ("%RETRY%", "%DLQ%")
+_TEMPLATES_SPARE = 1_000
 
 
 class Origin(Struct):
@@ -47,6 +48,24 @@ class TopicTemplate(Struct):
         """Return the queue of the next request."""
         self.turn += 1
         return (self.turn - 1) % self.topic.write_queues
+
+
+class TopicTemplates:
+    """The templates of a broker's topics; both planners use them, and so the same turns."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._templates: dict[str, TopicTemplate] = {}
+
+    def of(self, topic: Topic) -> TopicTemplate:
+        """Return the template of a topic."""
+        template = self._templates.get(topic.name)
+        if template is None or template.topic is not topic:
+            if len(self._templates) > _TEMPLATES_SPARE + 2 * len(self._metadata.topics):
+                self._templates.clear()  # most belong to deleted topics
+            turn = 0 if template is None else template.turn
+            template = self._templates[topic.name] = TopicTemplate(topic, turn)
+        return template
 
 
 @lru_cache(maxsize=8192)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ...store.format.record import Delivery
     from ..metadata.system_topics import SystemTopics
     from ..runtime import Runtime
-    from ..sending.send import Prepared
     from ..sending.internal_appender import InternalAppender
+    from ..sending.send import Prepared
 
 logger = logging.getLogger(__name__)
 

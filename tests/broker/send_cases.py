@@ -21,7 +21,7 @@ from cometmq.broker.messages.wire import receipt
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.metrics.counters import SIZE_BOUNDS, Counters
 from cometmq.broker.sending.answer import ANSWER_OK
-from cometmq.broker.sending.checked_path import SendContext, prepare_checked
+from cometmq.broker.sending.grpc_records import SendContext, prepare
 from cometmq.broker.sending.send import Prepared
 from cometmq.broker.sending.topic_template import Origin, TopicTemplate
 from cometmq.front.context import RequestContext
@@ -242,7 +242,6 @@ def is_common(sent: list[v2.Message], template: TopicTemplate) -> bool:
 def _is_common(system: v2.SystemProperties, message: v2.Message) -> bool:
     texts = (system.message_id, system.tag, *system.keys, system.message_group)
     text = "".join((*texts, system.trace_context, system.born_host))
-    optional = ("delivery_timestamp", "priority")
     return (
         text.isascii()
         and text.isprintable()
@@ -251,7 +250,8 @@ def _is_common(system: v2.SystemProperties, message: v2.Message) -> bool:
         and len(system.keys) <= 1
         and not system.lite_topic
         and not message.user_properties
-        and not any(system.HasField(name) for name in optional)
+        and not system.HasField("delivery_timestamp")
+        and not system.HasField("priority")
         and system.message_type != v2.TRANSACTION
     )
 
@@ -265,7 +265,7 @@ def python_path(world: World, case: Case) -> Made | None:
     context = SendContext(RequestContext("c@1"), case.peer, NOW_MS)
     try:
         drafts = check_messages(sent, NOW_MS, MAX_BODY)
-        ready = prepare_checked(drafts, template, ORIGIN, {}, context=context)
+        ready = prepare(drafts, template, ORIGIN, {}, context=context)
     except WireError:
         return None
     made = Made(ready)
@@ -302,7 +302,7 @@ class NativeSide:
         return cls(crate, new_planner(crate))
 
     def topic(self, name: str) -> tuple[Any, int] | None:
-        """See `native_path.py`."""
+        """See `crate_planner.py`."""
         template = self.world.template(name)
         if template is None or not template.common:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -149,8 +149,8 @@ class Pair:
         accepted = []
         append = path.append
 
-        def counting(requests: Any, first: int) -> Any:
-            plan = append(requests, first)
+        def counting(batch: Any, first: int) -> Any:
+            plan = append(batch, first)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
@@ -314,18 +314,12 @@ def test_a_quota_counts_sends_in_python(pair: Pair) -> None:
 def test_a_message_that_is_not_safe_in_time_is_answered_with_its_position(
     pair: Pair, outcome: PutStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = pair.native.live.node.sender._settlement
-    other = pair.python.live.node.sender._settlement
+    for side in (pair.native, pair.python):
 
-    def settle_native(answer: Any, content: bytes, end: int) -> None:
-        one._durable_native(answer, content, outcome)
+        def wait(end: int, done: Callable[[PutStatus], None], requests: int) -> None:
+            done(outcome)
 
-    def settle(answer: Any, ready: Any, results: Any) -> None:
-        other._counters.add_sent(ready.topic, ready.message_type, len(results), ready.size)
-        other._durable(answer, ready, results, outcome)
-
-    monkeypatch.setattr(one, "settle_native", settle_native)
-    monkeypatch.setattr(other, "_settle", settle)
+        monkeypatch.setattr(side.live.node.durability, "wait", wait)
     accepted, (answer,) = pair.compare([message()])
     assert accepted == 1
     assert answer.code in (Reply.FLUSH_DISK_TIMEOUT, Reply.FLUSH_SLAVE_TIMEOUT)

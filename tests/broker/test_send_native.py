@@ -19,7 +19,7 @@ from cometmq.auth.quota import Quota
 from cometmq.broker.late_request import decoded_late
 from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.sending.send_request import SendRequest
+from cometmq.broker.sending.grpc_send import GrpcRow, SendRequest
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.front.service import Method, methods_of, read_request
@@ -180,19 +180,19 @@ class Pair:
         accepted = []
         path = self.native.desk.node.sender._native
         assert path is not None and self.python.desk.node.sender._native is None
-        append = path._append
+        append = path.append
 
-        def counting(make: Any) -> Any:
-            plan = append(make)
+        def counting(batch: Any, first: int) -> Any:
+            plan = append(batch, first)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
-        path._append = counting  # type: ignore[method-assign]
+        path.append = counting  # type: ignore[method-assign]
         try:
             sent = self.native.send(cases, together=together)
             answers = self.loop.run_until_complete(sent)
         finally:
-            path._append = append  # type: ignore[method-assign]
+            path.append = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(cases))
         assert self.native.state() == self.python.state()
         return sum(accepted)
@@ -319,14 +319,14 @@ def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) 
     side = pair.native
     path = side.desk.node.sender._native
     assert path is not None
-    append_row = path.append_row
+    append = path.append
 
-    def broken(requests: Any, peers: Any, first: int) -> Any:
-        if first:
+    def broken(batch: Any, first: int) -> Any:
+        if first and isinstance(batch, GrpcRow):
             raise ZeroDivisionError
-        return append_row(requests, peers, first)
+        return append(batch, first)
 
-    path.append_row = broken  # type: ignore[method-assign]
+    path.append = broken  # type: ignore[method-assign]
     large = [_request(60_000) for _ in range(3)]  # two fill a plan
     taken = []
     try:
@@ -336,7 +336,7 @@ def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) 
             assert answers == pair.loop.run_until_complete(pair.python.send(large))
             assert side.state() == pair.python.state()
     finally:
-        path.append_row = append_row  # type: ignore[method-assign]
+        path.append = append  # type: ignore[method-assign]
     assert 0 < max(taken) < 3
 
 
@@ -349,12 +349,12 @@ def test_requests_above_the_capacity_are_not_taken(pair: Pair) -> None:
         queue._capacity = before
 
 
-def test_a_quota_decodes_the_requests(pair: Pair) -> None:
+def test_a_quota_counts_each_request(pair: Pair) -> None:
     both = (pair.native, pair.python)
     for side in both:
         side.desk.node.metadata.put_quota(Quota("Topic:normal", messages=1_000))
-    assert pair.compare([_request(10)]) == 0
-    assert pair.compare([_request(10)], together=True) == 0
+    assert pair.compare([_request(10)]) == 1
+    assert pair.compare([_request(10)], together=True) == 1
     assert pair.native.taken == 0
     for side in both:
         side.desk.node.metadata.remove_quota("Topic:normal")
@@ -378,7 +378,7 @@ async def test_requests_taken_together_are_answered_when_the_log_is_flushed(tmp_
         answers = [v2.SendMessageResponse.FromString(each) for each in await answered]
         assert [answer.status.code for answer in answers] == [v2.OK] * 3
         assert len(gate) == 0
-        assert opened.node.store.flushed_offset >= taken.end
+        assert opened.node.store.flushed_offset >= taken._end
 
 
 async def test_requests_taken_together_have_an_unknown_outcome_when_the_leader_stops(

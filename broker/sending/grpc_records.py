@@ -1,15 +1,16 @@
-"""The checked path of SendMessage: ordered checks, then the record for each message type.
+"""The records of a SendMessage: ordered checks, then the record for each message type.
 
 Types (docs/formats/broker-semantics.md, sections 5.1, 6.2, 6.4, 12.2; docs/formats/grpc-api.md,
 section 10.2): NORMAL and FIFO messages go to a queue of their topic, PRIORITY messages to the queue
 of their priority. DELAY, TRANSACTION and LITE messages go to the handler that another part has
 registered with `Sender.register`; it makes the record to store instead. A type without a handler is
 UNSUPPORTED. The type follows from the properties of a message, not from the type that the client
-declares.
+declares. The native crate makes the same records of common messages (`crate_planner.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -20,15 +21,22 @@ from ...store.format.properties import encode_properties
 from ...store.format.record import Message
 from ..messages.convert import SYS_COMPRESSED
 from ..messages.stored_properties import encode_sent, sent_properties
-from ..messages.validation import Draft, check_message_type
+from ..messages.validation import Draft, check_message_type, check_messages, check_total
 from .answer import ReceiptExtras
-from .send import Prepared
-from .topic_template import EXEMPT_PREFIXES, Origin, TopicTemplate, fifo_queue
+from .send import Prepared, peer_of
+from .topic_template import (
+    EXEMPT_PREFIXES,
+    Origin,
+    TopicTemplate,
+    TopicTemplates,
+    fifo_queue,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ...front.context import RequestContext
+    from ..admin.auto_topics import AutoTopics
     from ..metadata.tables import Topic
 
 _NORMAL, _PRIORITY = v2.NORMAL, v2.PRIORITY
@@ -63,16 +71,52 @@ class TypeHandler(Protocol):
         ...
 
 
-def writable_topic(topic: Topic | None, name: str) -> Topic:
-    """Return the topic if it accepts messages. Raises WireError."""
-    if topic is None:
-        raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
-    if not topic.writable:
-        raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} does not accept messages")
-    return topic
+class GrpcRecords:
+    """Makes the records of requests."""
+
+    def __init__(
+        self,
+        *,
+        auto_topics: AutoTopics,
+        templates: TopicTemplates,
+        origin: Origin,
+        max_delay_ms: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._auto_topics = auto_topics
+        self._templates = templates
+        self._origin = origin
+        self._max_delay_ms = max_delay_ms
+        self._wall_ms = wall_ms
+        #: By type of messages.
+        self.handlers: dict[int, TypeHandler] = {}
+
+    def make(self, sent: Sequence[v2.Message], ctx: RequestContext) -> Prepared:
+        """Return the records of a request. Raises WireError."""
+        max_body, now_ms = self._origin.max_body, self._wall_ms()
+        if ctx.request_bytes > max_body and len(sent) > 1:
+            check_total(sent, max_body)
+        drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
+        template = self._templates.of(self.topic_to_send(sent[0].topic.name))
+        context = SendContext(ctx, peer_of(ctx.peer), now_ms)
+        return prepare(drafts, template, self._origin, self.handlers, context=context)
+
+    def topic_to_send(self, name: str, template_queues: int = 0) -> Topic:
+        """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
+
+        `name` is a legal topic name; `template_queues`: see `AutoTopics.topic_or_new`.
+        """
+        topic = self._auto_topics.topic_or_new(name, template_queues)
+        if topic is None:
+            raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+        if not topic.writable:
+            raise WireError(
+                v2.FORBIDDEN, f"no writable queue: topic {name} does not accept messages"
+            )
+        return topic
 
 
-def prepare_checked(
+def prepare(
     drafts: list[Draft],
     template: TopicTemplate,
     origin: Origin,

@@ -1,8 +1,8 @@
-"""The native path of SendMessage: requests of one turn of the loop, from bytes to the log.
+"""The crate's planner of sends: requests of one turn of the loop, from bytes to the log.
 
 The native crate decodes the requests, makes the records of those that are common (as
 `native/src/sent.rs` defines it), their queue units and their answers, in one call. Everything that
-it does not accept takes the Python path, in the order of arrival. Decisions stay here and in
+it does not accept is planned in Python, in the order of arrival. Decisions stay here and in
 `sender.py`: the caller has checked that messages may be appended, and waits for durability.
 Promises: a request that is accepted here gets the same records, units and answer there (a test
 compares both).
@@ -10,8 +10,7 @@ compares both).
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -22,7 +21,6 @@ from ..messages.stored_properties import frame
 from ..messages.validation import check_topic
 from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
-from .send_request import SendRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,15 +28,9 @@ if TYPE_CHECKING:
     from cometmq_native import codec
 
     from ...store.message_store import MessageStore
-    from ..metadata.tables import Metadata, Topic
+    from ..metadata.tables import Metadata
     from ..metrics.counters import Counters
-    from .topic_template import Origin, TopicTemplate
-
-#: A request for the crate: its bytes or None, the client's host, its packed address, and whether
-#: the bytes are the frame of a classic client.
-RawRequest = tuple[bytes | None, str, bytes, bool]
-#: The host and the packed address of a client, and the number of its requests in a row.
-PeerRun = tuple[str, bytes, int]
+    from .topic_template import Origin, TopicTemplates
 
 
 class ClassicFormat(Struct, frozen=True):
@@ -46,12 +38,19 @@ class ClassicFormat(Struct, frozen=True):
 
     #: Properties that the broker adds, after those of the client.
     added: tuple[tuple[str, str], ...]
-    #: Names of properties with which a message takes the Python path.
+    #: Names of properties with which a message is planned in Python.
     reserved: tuple[str, ...]
     #: Bits of `sysFlag` that are stored.
     kept_bits: int
     #: Header of an answer around its id, queue, position, queue offset and opaque.
     answer: tuple[bytes, ...]
+
+
+class Batch(Protocol):
+    """Requests, in the form in which they have arrived."""
+
+    def plan(self, planner: codec.SendPlanner, first: int, *state: Any) -> Plan:
+        """Plan the requests from number `first` on."""
 
 
 class Plan(Protocol):
@@ -86,7 +85,7 @@ class Plan(Protocol):
         """The next request, from the first refused one on, that a plan may accept."""
 
 
-class NativePath:
+class CratePlanner:
     """Appends common requests with the native crate."""
 
     def __init__(
@@ -97,7 +96,7 @@ class NativePath:
         metadata: Metadata,
         counters: Counters,
         origin: Origin,
-        template_of: Callable[[Topic], TopicTemplate],
+        templates: TopicTemplates,
         wall_ms: Callable[[], int],
     ) -> None:
         self._native = native
@@ -107,12 +106,12 @@ class NativePath:
         self._metadata = metadata
         self._counters = counters
         self._origin = origin
-        self._template_of = template_of
+        self._templates = templates
         self._wall_ms = wall_ms
 
-    def count_messages(self, request: SendRequest) -> int:
-        """Return the number of messages of a request, without decoding it."""
-        return self._native.count_messages(request.raw)
+    def count_messages(self, raw: bytes) -> int:
+        """Return the number of messages of a request of gRPC, without decoding it."""
+        return self._native.count_messages(raw)
 
     def accept_frames(self, classic: ClassicFormat) -> None:
         """Accept the frames of classic clients, too."""
@@ -131,41 +130,32 @@ class NativePath:
             return None
         return name, opaque
 
-    def append(self, requests: list[RawRequest], first: int) -> Plan | None:
+    def append(self, batch: Batch, first: int) -> Plan | None:
         """Append the requests from number `first` on, up to the first that is not common; some
         may be left, which the next call appends.
 
         None if the store refuses messages or the log cannot be written.
         """
-        return self._append(partial(self._planner.plan, requests, first))
-
-    def append_row(
-        self, requests: Sequence[bytes], peers: list[PeerRun], first: int
-    ) -> Plan | None:
-        """Append as `append` does; `requests` come from the native door, and those behind the ones
-        of `peers` are left out."""
-        return self._append(partial(self._planner.plan_row, requests, peers, first))
-
-    def _append(self, make: Callable[..., Plan]) -> Plan | None:
         plan: Plan | None = None
 
         def encode(begin: int, limit: int, store_ms: int) -> Plan:
             nonlocal plan
             place = (begin, limit, store_ms, self._wall_ms(), self._origin.store_host)
-            plan = make(place, self._topic, self._store.writer.next_number)
+            next_number = self._store.writer.next_number
+            plan = batch.plan(self._planner, first, place, self._topic, next_number)
             return plan
 
         if self._store.writer.append_encoded(encode) is None or plan is None:
             return None
         for name, count in plan.turns:
-            self._template_of(self._metadata.topics[name]).turn += count
+            self._templates.of(self._metadata.topics[name]).turn += count
         for name, message_type, messages, size, sizes in plan.counts:
             self._counters.add_sent_requests(name, message_type, messages, size, sizes)
         return plan
 
     def _topic(self, name: str) -> tuple[codec.SendTemplate, int] | None:
         """Return the crate's template of a topic and the number of its requests so far; None if
-        its messages take the Python path."""
+        its messages are planned in Python."""
         topic = self._metadata.topics.get(name)
         if topic is None:
             return None
@@ -173,7 +163,7 @@ class NativePath:
             check_topic(name)
         except WireError:
             return None
-        template = self._template_of(topic)
+        template = self._templates.of(topic)
         if not template.common:
             return None
         if template.native is None:
