@@ -82,12 +82,18 @@ class GrpcRow:
     """Calls of one turn, without a future for each; `front.service.Taken` once they are stored."""
 
     def __init__(
-        self, requests: Sequence[bytes], clients: Sequence[ClientRun], settlement: Settlement
+        self,
+        requests: Sequence[bytes],
+        clients: Sequence[ClientRun],
+        may_send: Callable[[str], bool] | None,
+        settlement: Settlement,
     ) -> None:
-        """Take the requests of the first clients, up to one without an id."""
+        """Hold the requests of the first clients, up to one without an id; `may_send` tells whether
+        all of them may send to a topic (None: they may)."""
         known = takewhile(lambda run: has_client_id(run[0]), clients)
         self._peers = [(*peer_of(ctx.peer), count) for ctx, count in known]
         self._requests = requests
+        self._may_send = may_send
         self._settlement = settlement
         self._answers: list[bytes] = []
         self._end = 0
@@ -101,9 +107,15 @@ class GrpcRow:
         """The number of requests whose messages are stored: the first ones."""
         return len(self._answers)
 
-    def plan(self, planner: Any, first: int, *state: Any) -> Plan:
+    def plan(self, planner: Any, first: int, place: Any, topic_of: Any, next_offset: Any) -> Plan:
         """Plan the requests from number `first` on; see `SendPlanner.plan_row`."""
-        plan: Plan = planner.plan_row(self._requests, self._peers, first, *state)
+        may_send = self._may_send
+
+        def allowed(topic: str) -> Any:
+            return topic_of(topic) if may_send is None or may_send(topic) else None
+
+        rows = (self._requests, self._peers, first)
+        plan: Plan = planner.plan_row(*rows, place, allowed, next_offset)
         return plan
 
     def add(self, plan: Plan) -> None:
@@ -125,6 +137,11 @@ class SendHandler(Struct, frozen=True):
         """See `Sender.send`."""
         return self.sender.send(request, ctx)
 
-    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> GrpcRow | None:
+    def take(
+        self,
+        requests: Sequence[bytes],
+        clients: Sequence[ClientRun],
+        may_send: Callable[[str], bool] | None = None,
+    ) -> GrpcRow | None:
         """See `Sender.take`."""
-        return self.sender.take(requests, clients)
+        return self.sender.take(requests, clients, may_send)

@@ -196,9 +196,15 @@ class Sender:
         self._queue.add(send)
         return send
 
-    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> GrpcRow | None:
+    def take(
+        self,
+        requests: Sequence[bytes],
+        clients: Sequence[ClientRun],
+        may_send: Callable[[str], bool] | None = None,
+    ) -> GrpcRow | None:
         """Append the first requests of a turn, up to one that is not common, without a future for
-        each; see `TurnHandler`. `requests` come from the native door.
+        each; see `TurnHandler`. `requests` come from the native door. `may_send` tells whether all
+        clients may send to a topic.
 
         None if there is none, or if requests must wait, be refused, or be counted by a quota: then
         `send` decides about each of them.
@@ -213,7 +219,7 @@ class Sender:
             or self._append_refusal() is not None
         ):
             return None
-        row = GrpcRow(requests, clients, self._settlement)
+        row = GrpcRow(requests, clients, may_send, self._settlement)
         while row.count < len(row):
             try:
                 plan = native.append(row, row.count)

@@ -315,6 +315,17 @@ def test_a_request_without_a_client_id_is_not_taken(pair: Pair, client_id: str) 
     pair.python.state()
 
 
+def test_a_request_to_a_topic_that_a_client_may_not_send_to_is_not_taken(pair: Pair) -> None:
+    sender = pair.native.desk.node.sender
+    raws = [_request(10).raw, _request(10, "one").raw, _request(10).raw]
+    row = Requests(raws), [(RequestContext("c@1", peer="10.0.0.2:50001"), 3)]
+    taken = sender.take(*row, lambda topic: topic != "one")
+    assert taken is not None and taken.count == 1
+    assert sender.take(*row, lambda topic: topic != "normal") is None
+    pair.loop.run_until_complete(pair.python.send([_request(10)]))
+    assert pair.native.state() == pair.python.state()
+
+
 def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) -> None:
     side = pair.native
     path = side.desk.node.sender._native
