@@ -23,13 +23,14 @@ from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cometmq_native import codec
 
     from ...store.message_store import MessageStore
     from ..metadata.tables import Metadata
-    from ..metrics.counters import Counters
+    from ..runtime import Runtime
+    from ..trace.service import TraceService
     from .topic_template import Origin, TopicTemplates
 
 
@@ -92,22 +93,23 @@ class CratePlanner:
         self,
         native: Native,
         *,
+        runtime: Runtime,
         store: MessageStore,
         metadata: Metadata,
-        counters: Counters,
         origin: Origin,
         templates: TopicTemplates,
-        wall_ms: Callable[[], int],
+        trace: TraceService | None,
     ) -> None:
         self._native = native
         self._planner = native.send_planner(origin.max_body, ANSWER_OK, SIZE_BOUNDS)
         self._takes_frames = False
         self._store = store
         self._metadata = metadata
-        self._counters = counters
+        self._counters = runtime.counters
         self._origin = origin
         self._templates = templates
-        self._wall_ms = wall_ms
+        self._trace = trace
+        self._wall_ms = runtime.clock.wall_ms
 
     def count_messages(self, raw: bytes) -> int:
         """Return the number of messages of a request of gRPC, without decoding it."""
@@ -151,6 +153,8 @@ class CratePlanner:
             self._templates.of(self._metadata.topics[name]).turn += count
         for name, message_type, messages, size, sizes in plan.counts:
             self._counters.add_sent_requests(name, message_type, messages, size, sizes)
+        if self._trace is not None:
+            self._trace.stored(plan.data)
         return plan
 
     def _topic(self, name: str) -> tuple[codec.SendTemplate, int] | None:

@@ -8,8 +8,8 @@ already collected. The age of collected requests is bounded; above the bound, an
 answer is TOO_MANY_REQUESTS with the name of the guard.
 
 Refusals, holds and quotas are decided here, before records are made. `crate_planner.py` then
-appends common requests, if the native crate is installed and neither deduplication nor tracing
-needs the decoded messages; `python_planner.py` appends the others. `settlement.py` answers.
+appends common requests, if the native crate is installed and messages are not deduplicated;
+`python_planner.py` appends the others. `settlement.py` answers.
 docs/design/a-send.md follows a send through the files.
 """
 
@@ -87,6 +87,7 @@ class Sender:
         self._pump = pump
         self._durability = durability
         self._quotas = quotas
+        self._spans = spans
         self._origin = Origin(
             config.region_id,
             config.broker_cluster_name,
@@ -130,19 +131,27 @@ class Sender:
             trace=trace,
             spans=spans,
         )
-        self._native: CratePlanner | None = None
-        # Deduplication and traces read the decoded messages of every request.
-        reads = any(part is not None for part in (trace, spans, self._dedup))
-        if native is not None and not reads and store.writer.takes_encoded:
-            self._native = CratePlanner(
-                native,
-                store=store,
-                metadata=metadata,
-                counters=runtime.counters,
-                origin=self._origin,
-                templates=templates,
-                wall_ms=self._clock.wall_ms,
-            )
+        self._native = self._crate_planner(native, runtime, templates, trace)
+
+    def _crate_planner(
+        self,
+        native: Native | None,
+        runtime: Runtime,
+        templates: TopicTemplates,
+        trace: TraceService | None,
+    ) -> CratePlanner | None:
+        # Deduplication reads the ids of all messages.
+        if native is None or self._dedup is not None or not self._store.writer.takes_encoded:
+            return None
+        return CratePlanner(
+            native,
+            runtime=runtime,
+            store=self._store,
+            metadata=self._metadata,
+            origin=self._origin,
+            templates=templates,
+            trace=trace,
+        )
 
     def set_wait(self, limit_ms: int) -> None:
         """Refuse requests that have waited longer than this (`waitTimeMillsInSendQueue`)."""
@@ -206,14 +215,15 @@ class Sender:
         each; see `TurnHandler`. `requests` come from the native door. `may_send` tells whether all
         clients may send to a topic.
 
-        None if there is none, or if requests must wait, be refused, or be counted by a quota: then
-        `send` decides about each of them.
+        None if there is none, or if requests must wait, be refused, be counted by a quota, or may
+        have spans: then `send` decides about each of them.
         """
         begin_ns = self._clock.steady_ns()
         native = self._native
         if (
             native is None
             or self._metadata.quotas
+            or self._spans is not None
             or not self._queue.has_room(len(requests))
             or self._busy
             or self._append_refusal() is not None
@@ -244,7 +254,7 @@ class Sender:
     def frame_target(self, frame: bytes) -> tuple[str, int] | None:
         """Return topic and opaque of a classic client's send that the crate accepts, as far as
         that is known before the append; else None."""
-        if self._native is None or self._metadata.quotas:
+        if self._native is None or self._metadata.quotas or self._spans is not None:
             return None
         return self._native.frame_target(frame)
 
@@ -344,7 +354,7 @@ class Sender:
         native = self._native
         if native is None:
             return self._append_python(sends, begin_ns)
-        batch = Batch(sends)
+        batch = Batch(sends, self._spans)
         tried = False
         at = 0
         while at < len(sends):

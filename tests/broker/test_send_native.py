@@ -223,11 +223,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         await opened.send(sent_message("mixed", delivery_timestamp=later))
         await opened.send(sent_message("mixed", message_type=v2.TRANSACTION))
         await opened.send(sent_message("mixed", lite_topic="lite"))
-        (row,) = methods_of(
-            "apache.rocketmq.v2.MessagingService", {"SendMessage": node.sender.send}
-        )
-        method = decoded_late(row, SendRequest) if node.sender.takes_bytes else row
-        return Side(opened, method, node.store.log_end)
+        return Side(opened, _method(opened), node.store.log_end)
 
     async def both() -> Pair:
         return Pair(loop, await side("native", ""), await side("python", "off"))
@@ -427,14 +423,63 @@ async def test_a_follower_takes_no_requests(tmp_path: Path) -> None:
         assert opened.node.sender.take(requests, clients) is not None
 
 
-@pytest.mark.parametrize(
-    "changed", [{"message_deduplication_enable": True}, {"trace_topic_enable": True}]
-)
-async def test_features_that_read_messages_take_the_python_path(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
-    async with desk(tmp_path, **changed) as opened:
+async def test_deduplication_takes_the_python_path(tmp_path: Path) -> None:
+    async with desk(tmp_path, message_deduplication_enable=True) as opened:
         assert not opened.node.sender.takes_bytes
+
+
+def _method(one: Desk) -> Method:
+    """Return SendMessage as the client port calls it."""
+    sender = one.node.sender
+    (row,) = methods_of("apache.rocketmq.v2.MessagingService", {"SendMessage": sender.send})
+    return decoded_late(row, SendRequest) if sender.takes_bytes else row
+
+
+async def test_messages_of_the_crate_are_traced_as_those_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = []
+    for switch in ("", "off"):
+        monkeypatch.setenv(native.SWITCH, switch)
+        opened = desk(tmp_path / f"_{switch}", clock=_StillClock(), trace_topic_enable=True)
+        async with opened as one:
+            one.node.sender.set_store_host(pack_host("10.0.0.1", 8081))
+            for name in ("normal", "fifo"):
+                one.topic(name, message_type=TOPICS[name].message_type)
+                await one.sent(name, b"creates the queue", message_group="g" * (name == "fifo"))
+            assert one.node.trace is not None
+            one.node.trace.flush()
+            plain = _request(10, count=2, tag="x", keys=["k"])
+            cases = [plain, _request(7, "fifo", message_group="g")]
+            side = Side(one, _method(one), 0)
+            await side.send(cases)
+            assert (one.node.sender._native is None) == (switch == "off")
+            rows = [row.split("\x01") for row in one.node.trace._batch.rows]
+            traced.append([[*row[:12], *row[13:]] for row in rows])  # not the place in the log
+    assert len(traced[0]) == 3
+    assert traced[0] == traced[1]
+
+
+async def test_a_request_that_may_have_spans_is_left_to_python(tmp_path: Path) -> None:
+    context = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+    async with desk(tmp_path, trace_spans_enable=True) as one:
+        one.topic("normal")
+        await one.sent("normal", b"creates the queue")
+        planner = one.node.sender._native
+        assert planner is not None
+        append, planned = planner.append, []
+
+        def counting(batch: Any, first: int) -> Any:
+            plan = append(batch, first)
+            planned.append(0 if plan is None else len(plan.ends))
+            return plan
+
+        planner.append = counting  # type: ignore[method-assign]
+        side = Side(one, _method(one), 0)
+        plain, spanned = _request(10), _request(10, trace_context=context)
+        assert not side.take([plain]), "each request of a row is looked at"
+        await side.send([plain, spanned, plain])
+        assert sum(planned) == 2
 
 
 async def test_the_switch_selects_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
