@@ -12,7 +12,7 @@ import re
 import struct
 import uuid
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -31,7 +31,7 @@ from ...store.format.properties import (
     is_delayed,
     property_value,
 )
-from ...store.format.record import PROPERTIES_BYTES_MAX, Message, pack_host
+from ...store.format.record import PROPERTIES_BYTES_MAX, Message
 from ...store.timer.rules import (
     DELETE_KEY,
     OUT_MS,
@@ -49,7 +49,7 @@ from ..pop.dead_letter import dead_letter_topic
 from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.crate_planner import ClassicFormat
-from ..sending.send import Prepared, PreparedSend
+from ..sending.send import Prepared, PreparedSend, packed_host
 from .bodies import sent_header
 from .errors import context_of, no_topic, reply_code, with_codes
 from .taken_send import TakenSend, answer_parts
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 _KEPT_BITS = 0x703
 #: Messages of one batch: about 50 ms of the event loop.
 BATCH_MAX = 4_096
-#: Addresses of clients that are kept in their packed form.
-_PEERS_MAX = 10_000
 #: total size, magic, checksum, flag, body length
 _BATCHED = struct.Struct(">iiiii")
 _PROPERTIES_SIZE = struct.Struct(">h")
@@ -226,7 +224,7 @@ class ClassicSends:
             header.flag,
             header.sys_flag & _KEPT_BITS,
             header.born_timestamp_ms,
-            _born_host(peer.peer),
+            packed_host(peer.peer),
             self._sender.store_host,
             header.reconsume_times,
         )
@@ -449,12 +447,3 @@ def _messages(body: bytes) -> list[tuple[int, bytes, bytes]]:
     if not found:
         raise RemotingError(Reply.MESSAGE_ILLEGAL, "the batch has no message")
     return found
-
-
-@lru_cache(maxsize=_PEERS_MAX)
-def _born_host(peer: str) -> bytes:
-    host, _, port = peer.rpartition(":")
-    try:
-        return pack_host(host.strip("[]"), int(port))
-    except (OSError, ValueError):
-        return pack_host("0.0.0.0", 0)

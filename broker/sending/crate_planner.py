@@ -10,7 +10,7 @@ compares both).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -21,16 +21,17 @@ from ..messages.stored_properties import frame
 from ..messages.validation import check_topic
 from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
+from .planner import Appended
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cometmq_native import codec
 
     from ...store.message_store import MessageStore
     from ..metadata.tables import Metadata
     from ..runtime import Runtime
     from ..trace.service import TraceService
+    from .grpc_send import GrpcRow
+    from .planner import Batch
     from .topic_template import Origin, TopicTemplates
 
 
@@ -45,45 +46,6 @@ class ClassicFormat(Struct, frozen=True):
     kept_bits: int
     #: Header of an answer around its id, queue, position, queue offset and opaque.
     answer: tuple[bytes, ...]
-
-
-class Batch(Protocol):
-    """Requests, in the form in which they have arrived."""
-
-    def plan(self, planner: codec.SendPlanner, first: int, *state: Any) -> Plan:
-        """Plan the requests from number `first` on."""
-
-
-class Plan(Protocol):
-    """Records of accepted requests; see `store.append.Encoded`."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def records(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-    @property
-    def units(self) -> Sequence[tuple[str, int, int, bytes]]: ...
-    @property
-    def answers(self) -> list[bytes]:
-        """The encoded answer of each accepted request."""
-
-    @property
-    def ends(self) -> list[int]:
-        """The log offset behind the last record of each accepted request."""
-
-    @property
-    def turns(self) -> list[tuple[str, int]]:
-        """Accepted requests by topic."""
-
-    @property
-    def counts(self) -> list[tuple[str, int, int, int, list[int]]]:
-        """Accepted messages: topic, type, number, bytes, numbers by size."""
-
-    @property
-    def resume(self) -> int:
-        """The next request, from the first refused one on, that a plan may accept."""
 
 
 class CratePlanner:
@@ -132,19 +94,26 @@ class CratePlanner:
             return None
         return name, opaque
 
-    def append(self, batch: Batch, first: int) -> Plan | None:
-        """Append the requests from number `first` on, up to the first that is not common; some
-        may be left, which the next call appends.
+    def append(self, batch: Batch, at: int, until: int) -> Appended:
+        """Append up to the first request that is not common; some before it may be left, which the
+        next call appends. Nothing if the store refuses messages or the log cannot be written:
+        Python gives the reason for each message."""
+        plan = self.plan(batch, at)
+        ends = plan.ends if plan is not None else []
+        if plan is None or not ends:
+            return Appended(at, until if plan is None else plan.resume, [], [], 0)
+        end = at + len(ends)
+        return Appended(end, plan.resume, batch.sends[at:end], plan.answers, ends[-1])
 
-        None if the store refuses messages or the log cannot be written.
-        """
-        plan: Plan | None = None
+    def plan(self, batch: Batch | GrpcRow, at: int) -> codec.SendPlan | None:
+        """Append as `append` does; None if the store does not accept messages."""
+        plan: codec.SendPlan | None = None
 
-        def encode(begin: int, limit: int, store_ms: int) -> Plan:
+        def encode(begin: int, limit: int, store_ms: int) -> codec.SendPlan:
             nonlocal plan
             place = (begin, limit, store_ms, self._wall_ms(), self._origin.store_host)
             next_number = self._store.writer.next_number
-            plan = batch.plan(self._planner, first, place, self._topic, next_number)
+            plan = batch.plan(self._planner, at, place, self._topic, next_number)
             return plan
 
         if self._store.writer.append_encoded(encode) is None or plan is None:

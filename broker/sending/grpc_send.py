@@ -15,10 +15,11 @@ from .send import Prepared, Send, peer_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cometmq_native import codec
+
     from ...front.context import RequestContext
     from ...front.service import ClientRun
     from ...proto import v2
-    from .crate_planner import Plan
     from .grpc_records import GrpcRecords
     from .sender import Sender
     from .settlement import Settlement
@@ -107,18 +108,19 @@ class GrpcRow:
         """The number of requests whose messages are stored: the first ones."""
         return len(self._answers)
 
-    def plan(self, planner: Any, first: int, place: Any, topic_of: Any, next_offset: Any) -> Plan:
-        """Plan the requests from number `first` on; see `SendPlanner.plan_row`."""
+    def plan(
+        self, planner: codec.SendPlanner, at: int, place: Any, topic_of: Any, next_offset: Any
+    ) -> codec.SendPlan:
+        """Plan the requests from number `at` on; see `SendPlanner.plan_row`."""
         may_send = self._may_send
 
         def allowed(topic: str) -> Any:
             return topic_of(topic) if may_send is None or may_send(topic) else None
 
-        rows = (self._requests, self._peers, first)
-        plan: Plan = planner.plan_row(*rows, place, allowed, next_offset)
-        return plan
+        requests: Any = self._requests
+        return planner.plan_row(requests, self._peers, at, place, allowed, next_offset)
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: codec.SendPlan) -> None:
         """Add the stored requests of a plan."""
         self._answers += plan.answers
         self._end = plan.ends[-1]

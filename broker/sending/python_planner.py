@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ...proto import v2
 from ...store.format.errors import StoreError
 from ...store.format.results import AppendResult, PutStatus
 from .answer import answer_to, failed_answer
+from .planner import Appended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,25 +24,13 @@ if TYPE_CHECKING:
     from ..trace.service import TraceService
     from ..trace.spans import Spans
     from .dedup import SendDedup
+    from .planner import Batch
     from .send import Prepared, Send
     from .settlement import Settlement
 
 logger = logging.getLogger(__name__)
 
 _PUT_OK = PutStatus.PUT_OK
-
-
-class Appended(Struct):
-    """Requests that wait for durability, with their answers."""
-
-    sends: list[Send]
-    answers: list[bytes]
-    #: Duplicates are among them.
-    repeated: bool = False
-
-    def add(self, send: Send, answer: bytes) -> None:
-        self.sends.append(send)
-        self.answers.append(answer)
 
 
 class PythonPlanner:
@@ -77,11 +64,12 @@ class PythonPlanner:
                 self._settlement.fail(send, error)
         return valid
 
-    def append(self, sends: Sequence[Send]) -> Appended | None:
-        """Append the valid requests, and answer the others; None if nothing was tried."""
-        made = self.made(sends)
+    def append(self, batch: Batch, at: int, until: int) -> Appended:
+        """Append the valid requests, and answer the others."""
+        made = self.made(batch.sends[at:until])
+        appended = Appended(until, until, [], [], 0)
         if not made:
-            return None
+            return appended
         for send, ready in made:
             if self._spans is not None:
                 send.spans = self._spans.arrived(ready, send.ctx.begin_ns)
@@ -93,8 +81,8 @@ class PythonPlanner:
         except (StoreError, OSError) as error:
             logger.error("send.append_failed messages=%d error=%s", len(everything), error)
             self._fail(made, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
-            return None
-        appended = Appended([], [])
+            return appended
+        appended.end = self._store.log_end
         at = 0
         for send, ready in made:
             own = results[at : at + len(ready.messages)]
@@ -137,6 +125,7 @@ class PythonPlanner:
             results = [sent.result for sent in ready.reservation.sent if sent.result is not None]
         answer = answer_to(self._store, ready.ids, results, ready.extras)
         if stored or repeated:
-            appended.add(send, answer)
+            appended.sends.append(send)
+            appended.answers.append(answer)
         else:
             self._settlement.answer_unstored(send, answer)

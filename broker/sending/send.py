@@ -18,9 +18,8 @@ from ...store.format.results import AppendResult, PutStatus
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..trace.spans import RequestSpans, Spans
+    from ..trace.spans import RequestSpans
     from .answer import ReceiptExtras
-    from .crate_planner import Plan
     from .dedup_window import Reservation
 
 _UNKNOWN_HOST = "0.0.0.0"
@@ -126,26 +125,6 @@ class PreparedSend(Send):
 
     def prepared(self) -> Prepared:
         return self._ready
-
-
-class Batch:
-    """Collected requests, as the crate plans them."""
-
-    def __init__(self, sends: Sequence[Send], spans: Spans | None) -> None:
-        """Requests that may have spans are left to Python."""
-        self._rows = [
-            (
-                None if spans and send.raw and spans.may_start(send.raw) else send.raw,
-                *peer_of(send.ctx.peer),
-                send.is_frame,
-            )
-            for send in sends
-        ]
-
-    def plan(self, planner: Any, first: int, *state: Any) -> Plan:
-        """Plan the requests from number `first` on; see `SendPlanner.plan`."""
-        plan: Plan = planner.plan(self._rows, first, *state)
-        return plan
 
 
 @lru_cache(maxsize=4096)

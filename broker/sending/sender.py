@@ -32,8 +32,9 @@ from .dedup import SendDedup
 from .grpc_records import GrpcRecords, TypeHandler
 from .grpc_send import GrpcRow, GrpcSend, SendRequest
 from .held_sends import HeldSends
+from .planner import Batch, Planner
 from .python_planner import PythonPlanner
-from .send import Batch, Send, packed_host
+from .send import Send, packed_host
 from .send_queue import SendQueue
 from .settlement import Settlement
 from .topic_template import Origin, TopicTemplates
@@ -85,7 +86,6 @@ class Sender:
         self._metadata = metadata
         self._leadership = leadership
         self._pump = pump
-        self._durability = durability
         self._quotas = quotas
         self._spans = spans
         self._origin = Origin(
@@ -132,6 +132,8 @@ class Sender:
             spans=spans,
         )
         self._native = self._crate_planner(native, runtime, templates, trace)
+        both = (self._native, self._python)
+        self._planners: list[Planner] = [each for each in both if each is not None]
 
     def _crate_planner(
         self,
@@ -232,7 +234,7 @@ class Sender:
         row = GrpcRow(requests, clients, may_send, self._settlement)
         while row.count < len(row):
             try:
-                plan = native.append(row, row.count)
+                plan = native.plan(row, row.count)
             except Exception:  # a bug
                 if not row.count:
                     raise
@@ -316,8 +318,10 @@ class Sender:
             if refusal is not None:
                 self._refuse(sends, refusal)
                 return
-            appended = self._append(self._within_quotas(sends), begin_ns)
-        if appended:
+            end = self._store.log_end
+            self._append(Batch(self._within_quotas(sends), self._spans))
+        if self._store.log_end != end:
+            self._note_busy(begin_ns)
             self._pump.appended()
 
     def _refuse(self, sends: list[Send], refusal: WireError) -> None:
@@ -348,40 +352,16 @@ class Sender:
                 self._settlement.fail(send, error)
         return allowed
 
-    def _append(self, sends: list[Send], begin_ns: int) -> bool:
-        """Append the requests that the crate accepts there, the others in between in Python;
-        return whether anything was tried. The turn's append began at `begin_ns`."""
-        native = self._native
-        if native is None:
-            return self._append_python(sends, begin_ns)
-        batch = Batch(sends, self._spans)
-        tried = False
+    def _append(self, batch: Batch) -> None:
+        """Append the requests that the crate accepts there, the others in between in Python."""
         at = 0
-        while at < len(sends):
-            plan = native.append(batch, at)
-            if plan is None:  # Python gives the reason for each message
-                return self._append_python(sends[at:], begin_ns) or tried
-            ends = plan.ends
-            if ends:
-                tried = True
-                self._note_busy(begin_ns)
-                self._settlement.settle(sends[at : at + len(ends)], plan.answers, ends[-1])
-            at += len(ends)
-            tried |= self._append_python(sends[at : plan.resume], begin_ns)
-            at = plan.resume
-        return tried
-
-    def _append_python(self, sends: list[Send], begin_ns: int) -> bool:
-        appended = self._python.append(sends)
-        if appended is None:
-            return False
-        self._note_busy(begin_ns)
-        if appended.answers:
-            self._settlement.settle(appended.sends, appended.answers, self._store.log_end)
-        if appended.repeated:
-            # If nothing was appended, no flush and no acknowledgement of a replica will follow.
-            self._durability.advance()
-        return True
+        while at < len(batch.sends):
+            until = len(batch.sends)
+            for planner in self._planners:
+                if at < until:
+                    appended = planner.append(batch, at, until)
+                    at, until = appended.at, appended.until
+                    self._settlement.settle(appended)
 
     def _note_busy(self, begin_ns: int) -> None:
         """Note whether an append was too slow."""

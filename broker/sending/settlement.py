@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..metrics.counters import Counters
     from .durability import DurabilityGate
+    from .planner import Appended
     from .send import Send
 
 _PUT_OK = PutStatus.PUT_OK
@@ -52,10 +53,16 @@ class Settlement:
             send.spans.answered("not stored")
         send.resolve(content)
 
-    def settle(self, sends: Sequence[Send], answers: Sequence[bytes], end: int) -> None:
-        """Answer requests that are appended and counted, once everything below `end` is as safe as
+    def settle(self, appended: Appended) -> None:
+        """Answer requests that are appended and counted, once their messages are as safe as
         promised."""
-        self._durability.wait(end, partial(self._answer, sends, answers), len(answers))
+        answers = appended.answers
+        if answers:
+            done = partial(self._answer, appended.sends, answers)
+            self._durability.wait(appended.end, done, len(answers))
+        if appended.repeated:
+            # If nothing was appended, no flush and no acknowledgement of a replica will follow.
+            self._durability.advance()
 
     def settle_row(
         self, answers: list[bytes], end: int, answer: Callable[[list[bytes]], None]

@@ -147,18 +147,18 @@ class Pair:
         path = self.native.live.node.sender._native
         assert path is not None and self.python.live.node.sender._native is None
         accepted = []
-        append = path.append
+        append = path.plan
 
-        def counting(batch: Any, first: int) -> Any:
-            plan = append(batch, first)
+        def counting(batch: Any, at: int) -> Any:
+            plan = append(batch, at)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
-        path.append = counting  # type: ignore[method-assign]
+        path.plan = counting  # type: ignore[method-assign]
         try:
             answers = self.loop.run_until_complete(self.native.send(commands))
         finally:
-            path.append = append  # type: ignore[method-assign]
+            path.plan = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(commands))
         assert self.native.state() == self.python.state()
         return sum(accepted), answers

@@ -180,19 +180,19 @@ class Pair:
         accepted = []
         path = self.native.desk.node.sender._native
         assert path is not None and self.python.desk.node.sender._native is None
-        append = path.append
+        append = path.plan
 
-        def counting(batch: Any, first: int) -> Any:
-            plan = append(batch, first)
+        def counting(batch: Any, at: int) -> Any:
+            plan = append(batch, at)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
-        path.append = counting  # type: ignore[method-assign]
+        path.plan = counting  # type: ignore[method-assign]
         try:
             sent = self.native.send(cases, together=together)
             answers = self.loop.run_until_complete(sent)
         finally:
-            path.append = append  # type: ignore[method-assign]
+            path.plan = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(cases))
         assert self.native.state() == self.python.state()
         return sum(accepted)
@@ -326,14 +326,14 @@ def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) 
     side = pair.native
     path = side.desk.node.sender._native
     assert path is not None
-    append = path.append
+    append = path.plan
 
-    def broken(batch: Any, first: int) -> Any:
-        if first and isinstance(batch, GrpcRow):
+    def broken(batch: Any, at: int) -> Any:
+        if at and isinstance(batch, GrpcRow):
             raise ZeroDivisionError
-        return append(batch, first)
+        return append(batch, at)
 
-    path.append = broken  # type: ignore[method-assign]
+    path.plan = broken  # type: ignore[method-assign]
     large = [_request(60_000) for _ in range(3)]  # two fill a plan
     taken = []
     try:
@@ -343,7 +343,7 @@ def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) 
             assert answers == pair.loop.run_until_complete(pair.python.send(large))
             assert side.state() == pair.python.state()
     finally:
-        path.append = append  # type: ignore[method-assign]
+        path.plan = append  # type: ignore[method-assign]
     assert 0 < max(taken) < 3
 
 
@@ -467,14 +467,14 @@ async def test_a_request_that_may_have_spans_is_left_to_python(tmp_path: Path) -
         await one.sent("normal", b"creates the queue")
         planner = one.node.sender._native
         assert planner is not None
-        append, planned = planner.append, []
+        append, planned = planner.plan, []
 
-        def counting(batch: Any, first: int) -> Any:
-            plan = append(batch, first)
+        def counting(batch: Any, at: int) -> Any:
+            plan = append(batch, at)
             planned.append(0 if plan is None else len(plan.ends))
             return plan
 
-        planner.append = counting  # type: ignore[method-assign]
+        planner.plan = counting  # type: ignore[method-assign]
         side = Side(one, _method(one), 0)
         plain, spanned = _request(10), _request(10, trace_context=context)
         assert not side.take([plain]), "each request of a row is looked at"
