@@ -15,7 +15,7 @@ from ..proto import paths, v2
 from ..proto.request_limits import RequestLimits
 from .late_request import LateRequest, decoded_late
 from .pop.ack_request import AckRequest
-from .sending.grpc_send import SendHandler, SendRequest
+from .sending.grpc_send import SendRequest
 
 if TYPE_CHECKING:
     from .access.quota_admin import QuotaAdmin
@@ -58,7 +58,7 @@ def messaging(
             "QueryAssignment": routes.query_assignment,
             "Heartbeat": sessions.heartbeat,
             "NotifyClientTermination": sessions.notify_client_termination,
-            "SendMessage": SendHandler(broker.sender),
+            "SendMessage": broker.sender,
             "ReceiveMessage": broker.receiving.receive,
             "AckMessage": acks.ack,
             "ChangeInvisibleDuration": acks.change_invisible,

@@ -109,8 +109,7 @@ class StoreWriter:
         if self._gate.refusal:
             return [refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages]
         meter, log, appender = self._meter, self._log, self._appender
-        clock, begin, refusals = meter.steady_ns, log.end, appender.refusals
-        begin_ns = clock() if clock is not None else 0
+        begin, refusals, begin_ns = log.end, appender.refusals, meter.now_ns()
         try:
             results = append(messages)
         except OSError as error:
@@ -118,7 +117,7 @@ class StoreWriter:
                 return [refused(PutStatus.CREATE_MAPPED_FILE_FAILED) for _ in messages]
             self._gate.refuse(f"Writing the commit log failed: {error}.")
             return [refused(PutStatus.UNKNOWN_ERROR) for _ in messages]
-        took_ns = clock() - begin_ns if clock is not None else 0
+        took_ns = meter.now_ns() - begin_ns
         meter.put(len(messages), appender.refusals - refusals, log.end - begin, took_ns)
         if self._sync:
             self._threads.request(FlushRequest(log.end, len(messages)))
@@ -139,8 +138,7 @@ class StoreWriter:
         if self._gate.refusal:
             return None
         meter, begin = self._meter, self._log.end
-        clock = meter.steady_ns
-        begin_ns = clock() if clock is not None else 0
+        begin_ns = meter.now_ns()
         try:
             encoded = self._appender.append_encoded(encode)
         except OSError as error:
@@ -148,7 +146,7 @@ class StoreWriter:
                 self._gate.refuse(f"Writing the commit log failed: {error}.")
             return None
         if encoded.records:
-            took_ns = clock() - begin_ns if clock is not None else 0
+            took_ns = meter.now_ns() - begin_ns
             meter.put(encoded.records, 0, self._log.end - begin, took_ns)
             if self._sync:
                 self._threads.request(FlushRequest(self._log.end, encoded.records))

@@ -144,17 +144,10 @@ class Guard:
         # One call for each send: everything is looked up here, and computed elsewhere.
         if self._expires_ms:
             self._refresh()
-        metadata = ctx.metadata
-        recent = self._recent.get(id(metadata))
-        if (
-            recent is not None
-            and recent[0] is metadata
-            and self._tables.users_version == self._users_version
-        ):
-            known = recent[1]
-        elif path == paths.PUT_USER and self._creates_the_first_user(request, ctx):
-            return
-        else:
+        known = self._lately(ctx)
+        if known is None:
+            if path == paths.PUT_USER and self._creates_the_first_user(request, ctx):
+                return
             known = self._identify(ctx)
         # Nodes open the streams of their clients again, after a failover, with old signatures.
         if self._clock_skew_ms and not (ctx.forwarded and path == paths.TELEMETRY):
@@ -179,14 +172,8 @@ class Guard:
             self._refresh()
         users = []
         for ctx, _ in clients:
-            _, known = self._recent.get(id(ctx.metadata), (None, None))
-            if (
-                known is None
-                or self._recent[id(ctx.metadata)][0] is not ctx.metadata
-                or self._tables.users_version != self._users_version
-                or not self._is_current(ctx)
-                or not self._is_owner(known, ctx)
-            ):
+            known = self._lately(ctx)
+            if known is None or not self._is_current(ctx) or not self._is_owner(known, ctx):
                 break
             users.append((known, host_of(ctx.peer)))
         return users
@@ -263,6 +250,17 @@ class Guard:
                 self._permit(known, need, ctx)
 
     # -- authentication -----------------------------------------------------------------------
+
+    def _lately(self, ctx: RequestContext) -> _Known | None:
+        """Return the user that signed the call, if that was checked for the same metadata."""
+        recent = self._recent.get(id(ctx.metadata))
+        if (
+            recent is None
+            or recent[0] is not ctx.metadata
+            or self._tables.users_version != self._users_version
+        ):
+            return None
+        return recent[1]
 
     def _identify(self, ctx: RequestContext) -> _Known:
         """Return the user that signed the call. Raises WireError."""

@@ -251,10 +251,10 @@ class ClassicSends:
                 raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
             return self._retry_topic(header)
         if self._metadata.topic(name) is not None:
-            return self._sender.topic_to_send(name)
+            return self._sender.records.topic_to_send(name)
         if not self._config.auto_create_topic_enable or header.default_topic != TEMPLATE_TOPIC:
             raise RemotingError(Reply.TOPIC_NOT_EXIST, no_topic(name))
-        return self._sender.topic_to_send(name, max(1, header.default_topic_queues))
+        return self._sender.records.topic_to_send(name, max(1, header.default_topic_queues))
 
     def _retry_topic(self, header: SendMessage) -> Topic:
         """Return the retry topic of a group, or its dead-letter topic after the last attempt."""
@@ -275,7 +275,7 @@ class ClassicSends:
         if header.reconsume_times > limit or self._locks.is_locked(group, self._clock.steady_ns()):
             name = dead_letter_topic(group)
         self._group_topics.ensure(name)
-        return self._sender.topic_to_send(name)
+        return self._sender.records.topic_to_send(name)
 
     def _pop_group(self, header: SendMessage) -> str:
         """Return the group whose retry topic of pops this is, for a message that a mirror brings;

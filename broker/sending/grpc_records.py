@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
-
 from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.properties import encode_properties
@@ -41,15 +39,6 @@ if TYPE_CHECKING:
 
 _NORMAL, _PRIORITY = v2.NORMAL, v2.PRIORITY
 _ORDINARY = (v2.NORMAL, v2.FIFO, v2.PRIORITY)
-
-
-class SendContext(Struct, frozen=True):
-    """The sender of a request and the time of arrival."""
-
-    ctx: RequestContext
-    #: The host as text, and its address as packed in records.
-    peer: tuple[str, bytes]
-    now_ms: int
 
 
 class TypeHandler(Protocol):
@@ -98,8 +87,7 @@ class GrpcRecords:
             check_total(sent, max_body)
         drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
         template = self._templates.of(self.topic_to_send(sent[0].topic.name))
-        context = SendContext(ctx, peer_of(ctx.peer), now_ms)
-        return prepare(drafts, template, self._origin, self.handlers, context=context)
+        return prepare(drafts, template, self._origin, self.handlers, ctx=ctx, now_ms=now_ms)
 
     def topic_to_send(self, name: str, template_queues: int = 0) -> Topic:
         """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
@@ -122,13 +110,14 @@ def prepare(
     origin: Origin,
     handlers: Mapping[int, TypeHandler],
     *,
-    context: SendContext,
+    ctx: RequestContext,
+    now_ms: int,
 ) -> Prepared:
     """Return the records of one request whose drafts passed the checks. Raises WireError."""
-    topic, peer = template.topic, context.peer
+    topic, peer = template.topic, peer_of(ctx.peer)
     if not topic.name.startswith(EXEMPT_PREFIXES):
         check_message_type(drafts, topic.message_type)
-    chosen = [_handler(draft, handlers, context.now_ms) for draft in drafts]
+    chosen = [_handler(draft, handlers, now_ms) for draft in drafts]
     turn = template.next_queue()
     ready = Prepared([], [], topic.name, drafts[0].message_type, 0)
     extras: list[ReceiptExtras | None] = []
@@ -139,7 +128,7 @@ def prepare(
             host = draft.born_host or peer[0]
             properties = sent_properties(draft, topic.name, origin.region, origin.cluster, host)
             message.properties = encode_properties(properties)
-            message, extra = handler.prepare(draft, message, properties, topic, context.ctx)
+            message, extra = handler.prepare(draft, message, properties, topic, ctx)
         ready.messages.append(message)
         ready.ids.append(draft.message_id.encode())
         ready.size += len(draft.body)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from ...proto.errors import RpcFailure, WireError
 from ..late_request import LateRequest
 from ..messages.validation import has_client_id
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from ...front.service import ClientRun
     from ...proto import v2
     from .grpc_records import GrpcRecords
-    from .sender import Sender
     from .settlement import Settlement
 
 
@@ -128,22 +125,3 @@ class GrpcRow:
     def then(self, answer: Callable[[list[bytes]], None]) -> None:
         """Answer the requests once their records are as safe as promised."""
         self._settlement.settle_row(self._answers, self._end, answer)
-
-
-class SendHandler(Struct, frozen=True):
-    """`front.service.TurnHandler` of SendMessage."""
-
-    sender: Sender
-
-    def __call__(self, request: Any, ctx: RequestContext) -> Send:
-        """See `Sender.send`."""
-        return self.sender.send(request, ctx)
-
-    def take(
-        self,
-        requests: Sequence[bytes],
-        clients: Sequence[ClientRun],
-        may_send: Callable[[str], bool] | None = None,
-    ) -> GrpcRow | None:
-        """See `Sender.take`."""
-        return self.sender.take(requests, clients, may_send)

@@ -97,7 +97,7 @@ class PythonPlanner:
         """Answer requests of which nothing was stored."""
         for send, ready in made:
             if ready.reservation is not None and self._dedup is not None:
-                self._dedup.release(ready.reservation)
+                self._dedup.window.release(ready.reservation)
             self._settlement.answer_unstored(send, content)
 
     def _finish(
@@ -106,7 +106,7 @@ class PythonPlanner:
         """Count a request and make its answer; `results` are those of its messages."""
         repeated = 0
         if ready.reservation is not None and self._dedup is not None:
-            self._dedup.settle(ready.reservation, results)
+            self._dedup.window.settle(ready.reservation, results)
             repeated = ready.reservation.duplicates
         if ready.extras is not None:
             ready.notify_stored(results)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ..admin.auto_topics import AutoTopics
     from ..dispatch_pump import DispatchPump
     from ..leadership import Leadership
-    from ..metadata.tables import Metadata, Topic
+    from ..metadata.tables import Metadata
     from ..runtime import Runtime
     from ..trace.service import TraceService
     from ..trace.spans import Spans
@@ -63,7 +63,10 @@ Hold: TypeAlias = "Callable[[str, Any, RequestContext], Coroutine[Any, Any, Any]
 
 
 class Sender:
-    """Appends requests of clients and the broker's own records to the log."""
+    """Appends requests of clients and the broker's own records to the log.
+
+    It is the `front.service.TurnHandler` of SendMessage, too.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class Sender:
             counted=self._settlement.counted,
         )
         templates = TopicTemplates(metadata)
-        self._records = GrpcRecords(
+        self.records = GrpcRecords(
             auto_topics=auto_topics,
             templates=templates,
             origin=self._origin,
@@ -161,7 +164,7 @@ class Sender:
 
     def register(self, message_type: int, handler: TypeHandler) -> None:
         """Let `handler` make the records of all messages of a type."""
-        self._records.handlers[message_type] = handler
+        self.records.handlers[message_type] = handler
 
     def connect(self, hold: Hold, *, linger: bool, together: Together) -> None:
         """Connect the front door: requests this replica cannot accept go to `hold`.
@@ -199,7 +202,9 @@ class Sender:
     def send(self, request: v2.SendMessageRequest | SendRequest, ctx: RequestContext) -> Send:
         """Handle SendMessage. Raises WireError; later errors are in the answer."""
         require_client_id(ctx)
-        return self.add(GrpcSend(request, ctx, self._records))
+        return self.add(GrpcSend(request, ctx, self.records))
+
+    __call__ = send
 
     def add(self, send: Send) -> Send:
         """Append a request in this turn of the loop; return it, as the future of its answer.
@@ -259,10 +264,6 @@ class Sender:
         if self._native is None or self._metadata.quotas or self._spans is not None:
             return None
         return self._native.frame_target(frame)
-
-    def topic_to_send(self, name: str, template_queues: int = 0) -> Topic:
-        """See `GrpcRecords.topic_to_send`."""
-        return self._records.topic_to_send(name, template_queues)
 
     @property
     def waiting(self) -> int:

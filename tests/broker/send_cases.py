@@ -21,7 +21,7 @@ from cometmq.broker.messages.wire import receipt
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.metrics.counters import SIZE_BOUNDS, Counters
 from cometmq.broker.sending.answer import ANSWER_OK
-from cometmq.broker.sending.grpc_records import SendContext, prepare
+from cometmq.broker.sending.grpc_records import prepare
 from cometmq.broker.sending.send import Prepared
 from cometmq.broker.sending.topic_template import Origin, TopicTemplate
 from cometmq.front.context import RequestContext
@@ -262,10 +262,10 @@ def python_path(world: World, case: Case) -> Made | None:
     template = world.template(sent[0].topic.name) if sent else None
     if template is None or not template.topic.writable or len(case.peer[1]) > 8:
         return None
-    context = SendContext(RequestContext("c@1"), case.peer, NOW_MS)
+    ctx = RequestContext("c@1", peer=f"{case.peer[0]}:50001")
     try:
         drafts = check_messages(sent, NOW_MS, MAX_BODY)
-        ready = prepare(drafts, template, ORIGIN, {}, context=context)
+        ready = prepare(drafts, template, ORIGIN, {}, ctx=ctx, now_ms=NOW_MS)
     except WireError:
         return None
     made = Made(ready)

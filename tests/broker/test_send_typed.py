@@ -145,7 +145,7 @@ async def test_a_failing_type_handler_does_not_affect_other_sends(tmp_path: Path
 async def test_a_type_without_a_handler_is_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("m", message_type=MIXED)
-        one.node.sender._records.handlers.clear()
+        one.node.sender.records.handlers.clear()
         end = one.node.store.log_end
         answer = await one.send(message("m", b"1"), message("m", b"2", lite_topic="l"))
         assert answer.status.code == v2.UNSUPPORTED
