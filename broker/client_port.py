@@ -21,25 +21,21 @@ from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic
 from .access.guard import Guard
 from .access.rechecks import Rechecks
-from .admin.clients import ClientAdmin
+from .admin.build import build_admin
 from .admin.fault_service import FaultService
-from .admin.groups import GroupAdmin
 from .admin.live_settings import BROKER, STORE, Live, LiveSettings
 from .admin.message_queries import MessageQueries
-from .admin.offsets import OffsetAdmin
 from .admin.read_log import LogReads
 from .admin.replication import ReplicationAdmin
 from .admin.service import Admin, addressed
-from .admin.topics import TopicAdmin
-from .admin.waiting import WaitingMessages
 from .clients.connected import GrpcClients
 from .clients.relay import Relay
 from .clients.sessions import Sessions
 from .clients.stacks import ClientStacks
 from .clients.telemetry import TelemetryService
+from .cold.cold_reads import ColdReads
 from .delay.timer_list import TimerList
 from .maintenance.store_view import StoreView
-from .pull.cold_reads import ColdReads
 from .routing.request_router import RequestRouter
 from .routing.routes import Routes
 from .transactions.listing import TransactionList
@@ -49,13 +45,12 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ..front.access_point import Locate, ServesAll, Unreachable
-    from ..front.clock import Clock
     from ..front.config import DoorConfig
     from ..front.faults import FaultTable
     from ..front.service import Method
     from ..nodes.node_links import NodeLinks
-    from .config import BrokerConfig
-    from .parts import Broker
+    from .assembly.parts import Broker
+    from .base.config import BrokerConfig
     from .role import LeaderListener
 
 
@@ -75,22 +70,19 @@ class ClientPort:
         self,
         broker: Broker,
         *,
-        config: BrokerConfig,
-        max_message_size: int,
         links: NodeLinks,
         door_config: DoorConfig,
-        clock: Clock,
         settings: Mapping[str, tuple[str, str]],
         settings_changed: Callable[[Any, Mapping[str, Any]], None],
         faults: FaultTable | None,
     ) -> None:
         """`settings` maps keys to value and origin; `faults` is None without test hooks."""
         self._broker = broker
-        self._config = config
-        self._max_message_size = max_message_size
+        self._config = broker.runtime.config
+        self._max_message_size = broker.store.config.max_message_size
         self._links = links
         self._door_config = door_config
-        self._clock = clock
+        self._clock = broker.runtime.clock
         self._settings = settings
         self._settings_changed = settings_changed
         self._faults = faults
@@ -223,7 +215,12 @@ class ClientPort:
     def _methods(self, relay: Relay) -> list[Method]:
         broker, faults = self._broker, self._faults
         stacks = ClientStacks()
-        self.admin = self._admin(stacks)
+        self.admin = build_admin(
+            broker,
+            GrpcClients(self._clock, broker.clients, stacks),
+            lambda: self.door.name,
+            self._live_settings(),
+        )
         routes = Routes(self._config, broker.metadata, broker.cluster, broker.auto_topics)
         sessions = Sessions(
             clock=self._clock,
@@ -241,7 +238,7 @@ class ClientPort:
             forward=broker.telemetry_forward,
             stacks=stacks,
         )
-        queries = MessageQueries(broker.store, broker.pump)
+        queries = MessageQueries(broker.store, broker.metadata, broker.pump)
         reads = LogReads(
             self._config.broker_name,
             self._clock,
@@ -282,49 +279,3 @@ class ClientPort:
             lite_fanout=broker.lite_fanout,
         )
         return router.locate, router.unreachable, router.serves_all
-
-    def _admin(self, stacks: ClientStacks) -> Admin:
-        broker = self._broker
-        waiting = WaitingMessages(
-            broker.runtime.clock, broker.timers, broker.levels, broker.transactions
-        )
-        return Admin(
-            topics=TopicAdmin(
-                runtime=broker.runtime,
-                store=broker.store,
-                metadata=broker.metadata,
-                meta_log=broker.meta_log,
-                changes=broker.changes,
-                offsets=broker.offsets,
-                pump=broker.pump,
-                progress=broker.progress,
-                status=broker.status,
-                waiting=waiting,
-            ),
-            groups=GroupAdmin(
-                clock=broker.runtime.clock,
-                metadata=broker.metadata,
-                meta_log=broker.meta_log,
-                changes=broker.changes,
-                progress=broker.progress,
-                removal=broker.removal,
-                waiting=waiting,
-                deliveries=broker.pop.deliveries,
-            ),
-            offsets=OffsetAdmin(
-                clock=broker.runtime.clock,
-                metadata=broker.metadata,
-                store=broker.store,
-                offsets=broker.offsets,
-                leadership=broker.leadership,
-                pump=broker.pump,
-                pop=broker.pop,
-                progress=broker.progress,
-                resets=broker.resets,
-            ),
-            clients=ClientAdmin([GrpcClients(self._clock, broker.clients, stacks)]),
-            status=broker.status,
-            brokers=lambda: broker.cluster.groups,
-            door=lambda: self.door.name,
-            settings=self._live_settings(),
-        )

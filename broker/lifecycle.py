@@ -38,15 +38,14 @@ from ..nodes.setting_keys import entries
 from ..store.config.store_config import StoreConfig
 from ..store.format.disk import NO_SPACE
 from .access.guard import Guard
-from .assembly import assemble, set_store_host
+from .assembly.build import assemble, set_store_host
+from .assembly.parts import Broker
+from .base.clock_watch import ClockWatch
+from .base.config import BrokerConfig, split_addresses
 from .client_port import ClientPort
 from .clients.expiry import expire_clients
-from .clock_watch import ClockWatch
-from .config import BrokerConfig, split_addresses
-from .listeners import ReplicationListener, ReplicationParts, StoreListener, StoreParts
-from .metadata.group_recorder import GroupRecorder
+from .listeners import ReplicationListener, StoreListener
 from .metrics.scrape import Metrics
-from .parts import Broker
 from .role import RoleSwitch
 from .routing.isolation import Isolation
 from .routing.membership import Membership
@@ -234,8 +233,9 @@ class BrokerLifecycle:
             events=(self._store_events, self._events),
             stack=self._stack,
         )
-        role = self._role = self._role_switch(broker)
-        self._connect(broker, role)
+        role = self._role = RoleSwitch(broker, self._callbacks.fatal)
+        self._store_events.connect(broker)
+        self._events.connect(broker, role)
         ha_port = await self._open_store(broker)
         self._stack.push_async_callback(role.close)
         await self._open_parts(broker)
@@ -243,11 +243,8 @@ class BrokerLifecycle:
         await self._callbacks.before_listening()
         client = ClientPort(
             broker,
-            config=self._config,
-            max_message_size=self._store_config.max_message_size,
             links=self._links,
             door_config=self._door_config,
-            clock=self._clock,
             settings=self._settings,
             settings_changed=self._callbacks.settings_changed,
             faults=faults,
@@ -308,57 +305,6 @@ class BrokerLifecycle:
             steps = await asyncio.to_thread(pending.run, root, self._store_config)
             for step in steps:
                 logger.warning("broker.pending %s", step)
-
-    def _role_switch(self, broker: Broker) -> RoleSwitch:
-        groups = GroupRecorder(broker.store, broker.leadership, broker.meta_log, broker.pump)
-        trace = () if broker.trace is None else (broker.trace,)
-        return RoleSwitch(
-            runtime=broker.runtime,
-            store=broker.store,
-            metadata=broker.metadata,
-            meta_log=broker.meta_log,
-            meta_files=broker.meta_files,
-            groups=groups,
-            replication=broker.replication,
-            leadership=broker.leadership,
-            pump=broker.pump,
-            offsets=broker.offsets,
-            maintenance=broker.maintenance,
-            durability=broker.durability,
-            sender=broker.sender,
-            timers=broker.timers,
-            parts=(broker.users, broker.levels, broker.transactions, *trace),
-            pop_roles=broker.pop_roles,
-            stop_lite=broker.lite.follow,
-            fatal=self._callbacks.fatal,
-        )
-
-    def _connect(self, broker: Broker, role: RoleSwitch) -> None:
-        """Pass the events of the store and of replication to the parts that act."""
-        self._store_events.connect(
-            StoreParts(
-                loop=broker.runtime.loop,
-                store=broker.store,
-                replication=broker.replication,
-                durability=broker.durability,
-                pump=broker.pump,
-                meta_log=broker.meta_log,
-            )
-        )
-        self._events.connect(
-            ReplicationParts(
-                group=self._config.broker_name,
-                role=role,
-                store=broker.store,
-                leadership=broker.leadership,
-                durability=broker.durability,
-                pump=broker.pump,
-                offsets=broker.offsets,
-                maintenance=broker.maintenance,
-                pop_roles=broker.pop_roles,
-                lite=broker.lite,
-            )
-        )
 
     async def _open_store(self, broker: Broker) -> int:
         """Start the store, its metadata and replication; returns the replication port."""
@@ -474,9 +420,7 @@ class BrokerLifecycle:
 
         classic = self._classic_port = ClassicPort(
             broker,
-            self._config,
             self._door_config,
-            max_message_size=self._store_config.max_message_size,
             admin=self._client_port.admin,
             audit=self._client_port.audit,
             guard=guard,

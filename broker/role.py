@@ -20,29 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ..proto import v1
 from ..proto.errors import WireError
+from .metadata.group_recorder import GroupRecorder
 
 if TYPE_CHECKING:
-    from ..ha.engine import Replication
-    from ..store.message_store import MessageStore
-    from .delay.timer_service import TimerService
-    from .dispatch_pump import DispatchPump
-    from .leadership import Leadership
-    from .maintenance.store_maintenance import StoreMaintenance
-    from .metadata.files import MetaFiles
-    from .metadata.group_recorder import GroupRecorder
-    from .metadata.log import MetaLog
-    from .metadata.tables import Metadata
-    from .offsets.consumer_offsets import ConsumerOffsets
-    from .pop.failover.roles import PopRoles
-    from .runtime import Runtime
-    from .sending.durability import DurabilityGate
-    from .sending.sender import Sender
+    from .assembly.parts import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -70,50 +57,22 @@ LeaderListener = Callable[[str, bool], None]
 class RoleSwitch:
     """Switches the role of one broker instance."""
 
-    def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        store: MessageStore,
-        metadata: Metadata,
-        meta_log: MetaLog,
-        meta_files: MetaFiles,
-        groups: GroupRecorder,
-        replication: Replication,
-        leadership: Leadership,
-        pump: DispatchPump,
-        offsets: ConsumerOffsets,
-        maintenance: StoreMaintenance,
-        durability: DurabilityGate,
-        sender: Sender,
-        timers: TimerService,
-        parts: Sequence[RolePart],
-        pop_roles: PopRoles,
-        stop_lite: Callable[[], None],
-        fatal: Callable[[str], None],
-    ) -> None:
-        """`parts` start to lead in this order; `fatal` ends the process."""
-        self._runtime = runtime
-        self._store = store
-        self._metadata = metadata
-        self._meta_log = meta_log
-        self._meta_files = meta_files
-        self._groups = groups
-        self._replication = replication
-        self._leadership = leadership
-        self._pump = pump
-        self._offsets = offsets
-        self._maintenance = maintenance
-        self._durability = durability
-        self._sender = sender
-        self._timers = timers
-        self._parts = parts
-        self._pop_roles = pop_roles
-        self._stop_lite = stop_lite
+    def __init__(self, broker: Broker, fatal: Callable[[str], None]) -> None:
+        """`fatal` ends the process, for a reason."""
+        trace = () if broker.trace is None else (broker.trace,)
+        #: They start to lead in this order.
+        self._parts: tuple[RolePart, ...] = (
+            broker.users,
+            broker.levels,
+            broker.transactions,
+            *trace,
+        )
+        self._groups = GroupRecorder(broker.store, broker.leadership, broker.meta_log, broker.pump)
+        self._broker = broker
         self._fatal = fatal
         #: Set while the timer files are being recovered, or still in use after a step-down.
         self._timers_move: asyncio.Task[bool] | None = None
-        self._timers_lead = leadership.is_leader  #: when `_timers_move` has ended
+        self._timers_lead = broker.leadership.is_leader  #: when `_timers_move` has ended
         self._opened = self._closed = False
         #: The last change that arrived while the parts were being opened.
         self._early: Callable[[], None] | None = None
@@ -122,9 +81,9 @@ class RoleSwitch:
         self._leader = ""
         self._leader_is_silent = False
         self._start_again: asyncio.TimerHandle | None = None
-        pop_roles.on_failure(partial(self._fail, "this leader cannot deliver messages"))
-        timers.on_failure(partial(self._fail, _TIMERS_UNUSABLE))
-        if leadership.is_leader:
+        broker.pop_roles.on_failure(partial(self._fail, "this leader cannot deliver messages"))
+        broker.timers.on_failure(partial(self._fail, _TIMERS_UNUSABLE))
+        if broker.leadership.is_leader:
             self._write_metadata()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -161,10 +120,10 @@ class RoleSwitch:
         if not self._opened:
             self._early = partial(self.lead, epoch)
             return
-        clock = self._runtime.clock
+        clock = self._broker.runtime.clock
         begin_ns = clock.steady_ns()
         try:
-            led_before = self._leadership.is_leader
+            led_before = self._broker.leadership.is_leader
             self._begin_epoch(epoch)
             if not led_before:
                 self._lead_parts()
@@ -172,36 +131,42 @@ class RoleSwitch:
             # A leader with half of its parts would break its promises to clients.
             self._fail("this replica was elected and cannot lead", error)
             raise
-        self._pump.appended()
+        self._broker.pump.appended()
         took_ms = (clock.steady_ns() - begin_ns) / 1e6
-        logger.info("role.leads epoch=%d end=%d took_ms=%.1f", epoch, self._store.log_end, took_ms)
+        logger.info(
+            "role.leads epoch=%d end=%d took_ms=%.1f", epoch, self._broker.store.log_end, took_ms
+        )
         self.changed()
 
     def _begin_epoch(self, epoch: int) -> None:
         """Apply what the log holds, and append the first record of the epoch."""
-        self._pump.run_to_limit()
-        self._meta_log.catch_up()
-        self._offsets.drop_waiting()
-        self._maintenance.lead()
-        policy = self._replication.policy
-        self._leadership.lead(sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync)
-        self._durability.set_policy(self._leadership.policy)
+        broker = self._broker
+        broker.pump.run_to_limit()
+        broker.meta_log.catch_up()
+        broker.offsets.drop_waiting()
+        broker.maintenance.lead()
+        policy = broker.replication.policy
+        broker.leadership.lead(
+            sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync
+        )
+        broker.durability.set_policy(broker.leadership.policy)
         self._write_metadata()
         self._write_epoch_start(epoch)
 
     def _write_epoch_start(self, epoch: int) -> None:
         """Append EPOCH_START; without disk space, refuse all writes and try again later."""
+        broker = self._broker
         self._end_waiting()
-        meta, store = self._replication.replica.meta, self._store
+        meta, store = broker.replication.replica.meta, broker.store
         start = v1.EpochStart(
             epoch=epoch,
-            leader_id=self._runtime.config.broker_id,
+            leader_id=broker.runtime.config.broker_id,
             leader_uuid=meta.replica_uuid,
             incarnation=meta.incarnation,
         )
         try:
-            self._meta_log.begin_epoch(start)
-            self._meta_files.write_unknown(self._meta_log)
+            broker.meta_log.begin_epoch(start)
+            broker.meta_files.write_unknown(broker.meta_log)
         except WireError:
             if not (store.paused or store.writer.allocation_failure):
                 raise
@@ -210,10 +175,10 @@ class RoleSwitch:
             self._wait_for_room(epoch)
 
     def _wait_for_room(self, epoch: int) -> None:
-        self._start_again = self._runtime.loop.call_later(_AGAIN_S, self._try_again, epoch)
+        self._start_again = self._broker.runtime.loop.call_later(_AGAIN_S, self._try_again, epoch)
 
     def _try_again(self, epoch: int) -> None:
-        if not self._store.retention.may_resume(_NO_EPOCH_START):
+        if not self._broker.store.retention.may_resume(_NO_EPOCH_START):
             self._wait_for_room(epoch)
             return
         try:
@@ -221,25 +186,25 @@ class RoleSwitch:
         except Exception as error:
             self._fail("this leader cannot begin its epoch", error)
             raise
-        self._pump.appended()
+        self._broker.pump.appended()
 
     def _end_waiting(self) -> None:
         if self._start_again is not None:
             self._start_again.cancel()
             self._start_again = None
-            self._store.gate.resume(_NO_EPOCH_START)
+            self._broker.store.gate.resume(_NO_EPOCH_START)
 
     def _write_metadata(self) -> None:
         """Write a metadata snapshot at the head of every segment, and groups that clients bring."""
-        self._meta_log.heads_segments = True
-        self._metadata.record_groups(self._groups.record)
+        self._broker.meta_log.heads_segments = True
+        self._broker.metadata.record_groups(self._groups.record)
 
     def _lead_parts(self) -> None:
-        self._sender.lead()
+        self._broker.sender.lead()
         self._move_timers()
         for part in self._parts:
             part.lead()
-        self._pop_roles.lead()
+        self._broker.pop_roles.lead()
 
     # -- following --------------------------------------------------------------------------
 
@@ -248,11 +213,11 @@ class RoleSwitch:
         if not self._opened:
             self._early = partial(self.follow, reason)  # replication already refuses writes
             return
-        if not self._leadership.is_leader:
+        if not self._broker.leadership.is_leader:
             return
-        self._leadership.follow()
+        self._broker.leadership.follow()
         self._end_waiting()
-        logger.warning("role.steps_down reason=%s end=%d", reason, self._store.log_end)
+        logger.warning("role.steps_down reason=%s end=%d", reason, self._broker.store.log_end)
         try:
             self._stop_parts()
         except Exception as error:
@@ -262,25 +227,26 @@ class RoleSwitch:
         self.changed()
 
     def _stop_parts(self) -> None:
+        broker = self._broker
         # Sends that were collected are held for the next leader, not appended.
-        self._sender.append_pending()
-        self._meta_log.heads_segments = False
-        self._metadata.record_groups(None)
-        self._timers.halt()
+        broker.sender.append_pending()
+        broker.meta_log.heads_segments = False
+        broker.metadata.record_groups(None)
+        broker.timers.halt()
         self._move_timers()
         for part in self._parts:
             part.follow()
-        self._pop_roles.follow()
-        self._stop_lite()
-        self._durability.abandon()
+        broker.pop_roles.follow()
+        broker.lite.follow()
+        broker.durability.abandon()
 
     def _move_timers(self) -> None:
         """Let the timers lead or follow as this replica does, one change after the other."""
-        leads = self._leadership.is_leader
+        leads = self._broker.leadership.is_leader
         if self._timers_move is None and leads != self._timers_lead and not self._closed:
-            timers = self._timers
+            timers = self._broker.timers
             change = timers.promote() if leads else timers.follow()
-            self._timers_move = self._runtime.loop.create_task(change)
+            self._timers_move = self._broker.runtime.loop.create_task(change)
             self._timers_move.add_done_callback(self._timers_moved)
 
     def _timers_moved(self, end: asyncio.Task[bool]) -> None:
@@ -299,13 +265,13 @@ class RoleSwitch:
 
     def drain(self, begin: bool) -> None:
         """Hold writes before a planned change of leader (True), or accept them again."""
-        self._leadership.drain(begin)
+        self._broker.leadership.drain(begin)
         if not begin:
             self.changed()
 
     def changed(self) -> None:
         """The role or the known leader changed: notify the listeners."""
-        address = self._leadership.leader_client() or ""
+        address = self._broker.leadership.leader_client() or ""
         if self._leader not in ("", address):
             for listener in self._leader_listeners:
                 listener(self._leader, self._leader_is_silent)

@@ -30,9 +30,9 @@ from ..nodes.tls_config import TlsConfig
 from ..remoting.ports import check_remoting
 from ..store.config.store_config import StoreConfig
 from .admin.live_settings import RUN_TIME
-from .config import BrokerConfig
+from .assembly.parts import Broker
+from .base.config import BrokerConfig
 from .lifecycle import Bound, BrokerLifecycle, InstanceCallbacks
-from .parts import Broker
 from .settings import check_settings
 
 if TYPE_CHECKING:

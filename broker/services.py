@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..front.service import Method, methods_of
 from ..proto import paths, v2
 from ..proto.request_limits import RequestLimits
-from .late_request import LateRequest, decoded_late
+from .base.late_request import LateRequest, decoded_late
 from .pop.ack_request import AckRequest
 from .sending.grpc_send import SendRequest
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from .admin.read_log import LogReads
     from .admin.replication import ReplicationAdmin
     from .admin.service import Admin
+    from .assembly.parts import Broker
     from .clients.sessions import Sessions
     from .clients.telemetry import TelemetryService
     from .delay.timer_list import TimerList
     from .maintenance.store_maintenance import StoreMaintenance
     from .maintenance.store_view import StoreView
-    from .parts import Broker
     from .routing.routes import Routes
     from .transactions.listing import TransactionList
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..ha.config import HaConfig
 from ..remoting.ports import shares_port
-from .config import BrokerConfig
+from .base.config import BrokerConfig
 
 
 def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:

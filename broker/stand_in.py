@@ -12,14 +12,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..front.errors import DoorError
-from .proxy.config import ProxyConfig
+from .proxy.base.config import ProxyConfig
 from .proxy.server import ProxyServer
 
 if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.config import DoorConfig
     from ..nodes.node_links import NodeLinks
-    from .config import BrokerConfig
+    from .base.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Receive the messages of a group, print and acknowledge them.",
     ),
     "bench": ("bench.command", "bench", "Measure throughput, latency and CPU time of a cluster."),
+    "drill": ("drill", "drill", "Run failure drills on a cluster of its own, with verdicts."),
     "cluster": ("cluster.command", "cluster", "Describe the broker groups and their members."),
     "backup": ("backup.command", "backup", "Save a running cluster, check and restore a backup."),
     "mirror": ("mirror", "mirror", "Copy topics and groups of a running cluster."),

@@ -1,7 +1,7 @@
 """`cometmq offset`: show and reset the consumer offsets of a group."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import click
@@ -157,12 +157,30 @@ def _move(
 ) -> None:
     """Print the plan of a reset with a target for each queue, ask for confirmation, reset."""
     with broker_groups(endpoint) as groups:
-        found = targets(groups, request)
-        rows = [_row(move.change, output) for move in found]
-        if go_on({}, _question(request), output, rows=rows, dry_run=dry_run, yes=yes):
-            moves.carry_out(groups, request, found)
+        wanted = targets(groups, request)
+        if _goes_on(request, [move.change for move in wanted], output, dry_run=dry_run, yes=yes):
+            changes = moves.carry_out(groups, request, wanted)
             if output == "table":
-                click.echo(f"Reset group {request.group} on topic {request.topic}.")
+                click.echo(_done(request, changes))
+
+
+def _goes_on(
+    request: v1.ResetOffsetsRequest,
+    changes: Sequence[v1.OffsetChange],
+    output: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> bool:
+    """Show the plan, by queue and in all; return True to carry it out."""
+    rows = [_row(change, output) for change in changes]
+    plan = _effect_row(*changes)
+    return go_on(plan, _question(request), output, rows=rows, dry_run=dry_run, yes=yes)
+
+
+def _done(request: v1.ResetOffsetsRequest, changes: Sequence[v1.OffsetChange]) -> str:
+    """Return the sentence at the end, with the numbers of what was done."""
+    return f"Reset group {request.group} on topic {request.topic}. {moves.effect(*changes)}"
 
 
 def _question(request: v1.ResetOffsetsRequest) -> str:
@@ -196,14 +214,14 @@ def reset_offsets(
     with broker_groups(endpoint) as groups:
         request.dry_run = True
         looked = groups.each(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
-        rows = [_row(change, output) for _, plan in planned(looked) for change in plan.changes]
-        if not go_on({}, _question(request), output, rows=rows, dry_run=dry_run, yes=yes):
+        changes = [change for _, plan in planned(looked) for change in plan.changes]
+        if not _goes_on(request, changes, output, dry_run=dry_run, yes=yes):
             check_answered(looked)  # a dry run
             return
         request.dry_run = False
         outcomes = groups.carry_out(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse, looked)
-    done = f"Reset group {request.group} on topic {request.topic}."
-    show_done(outcomes, done, output, again=again)
+    done = [change for each in outcomes if each.answer for change in each.answer.changes]
+    show_done(outcomes, _done(request, done), output, again=again)
 
 
 def _row(change: v1.OffsetChange, output: str) -> dict[str, object]:
@@ -217,5 +235,14 @@ def _row(change: v1.OffsetChange, output: str) -> dict[str, object]:
         "min_offset": change.min_offset,
         "max_offset": change.max_offset,
         "to_consume": change.max_offset - change.after,
-        "in_flight_dropped": change.in_flight,
+        **_effect_row(change),
+    }
+
+
+def _effect_row(*changes: v1.OffsetChange) -> dict[str, object]:
+    effect = moves.effect(*changes)
+    return {
+        "consumed_again": effect.again,
+        "skipped": effect.skipped,
+        "in_flight_dropped": effect.in_flight,
     }

@@ -7,6 +7,7 @@ unique for every client object: `host@pid@number@time`.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import socket
@@ -46,3 +47,13 @@ def _base36(number: int) -> str:
         number, digit = divmod(number, 36)
         text = _DIGITS[digit] + text
     return text or "0"
+
+
+def unique_key(*parts: object) -> str:
+    """Return a message id of 32 hexadecimal digits, derived from parts that a retry repeats.
+
+    So a repetition sends the same id: it can be found, and a broker with
+    `messageDeduplicationEnable` stores each message once (docs/formats/grpc-api.md, section 10.3).
+    """
+    text = "\0".join(map(str, parts)).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest().upper()

@@ -91,7 +91,7 @@ class Watch:
             await asyncio.wait_for(self._wanted.wait(), _IDLE_PERIOD_S if self._is_only else None)
 
     def _is_watched(self) -> bool:
-        return bool(self.viewers) or self.wall_ms() - self._asked_ms < _ASKED_MS
+        return bool(self.viewers) or 0 <= self.wall_ms() - self._asked_ms < _ASKED_MS
 
     async def _watch_backlog(self) -> None:
         while True:

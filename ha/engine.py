@@ -92,7 +92,7 @@ class Replication:
         )
         self._events = events
         self._link: ControllerLink | None = None
-        self.roles = RoleDriver(self.replica, events, self)
+        self.roles = RoleDriver(self.replica, events, self, registers=bool(nameservers))
         self._control = Control(self.replica, self.roles, self.heartbeat)
         self._server = HaServer(self.replica, self.roles, self._control, door or DoorConfig())
         if config.enable_controller_mode and nameservers:
@@ -309,6 +309,16 @@ class Replication:
         alone has may be cut.
         """
         return self.roles.confirm
+
+    def registered_set(self) -> v1.InSyncSet | None:
+        """Return the in-sync set that the leader of a static group registers; None for others."""
+        return self.roles.registered_set()
+
+    def set_registered(self, found: v1.InSyncSet) -> None:
+        """A majority of the nameservers has taken this set of `registered_set`."""
+        leader = self.roles.leader
+        if leader is not None and self.roles.is_static and found.epoch == self.epoch:
+            leader.set_registered(found.revision)
 
     def write_refusal(self) -> str | None:
         """Return why a write must be refused with HA_NOT_AVAILABLE before the append, or None."""

@@ -33,8 +33,8 @@ class ReplicationEvents(Protocol):
         an earlier leader about bytes that have not arrived is void, because other bytes may arrive
         there."""
 
-    def member_joined(self) -> None:
-        """Leader: a follower joined the in-sync set."""
+    def members_changed(self) -> None:
+        """Leader: a follower joined the in-sync set, or left it."""
 
     def promoted(self, epoch: int) -> None:
         """This replica leads the epoch now. Everything is flushed and the epoch is assigned; `role`

@@ -6,6 +6,7 @@ from .rows import (
     Addresses,
     Decision,
     Group,
+    InSyncSet,
     Member,
     Registration,
     Replica,
@@ -48,6 +49,29 @@ def registration_from(request: v1.RegisterRequest) -> Registration:
         ),
         log_end=request.log_end,
         confirm=request.confirm,
+        in_sync=_in_sync_from(request.in_sync) if request.HasField("in_sync") else None,
+    )
+
+
+def _in_sync_from(message: v1.InSyncSet) -> InSyncSet:
+    return InSyncSet(
+        message.epoch,
+        message.incarnation,
+        message.revision,
+        message.leader_uuid,
+        tuple(message.replica_uuids),
+        message.nameservers,
+    )
+
+
+def _in_sync(found: InSyncSet) -> v1.InSyncSet:
+    return v1.InSyncSet(
+        epoch=found.epoch,
+        leader_uuid=found.leader_uuid,
+        incarnation=found.incarnation,
+        revision=found.revision,
+        replica_uuids=found.replica_uuids,
+        nameservers=found.nameservers,
     )
 
 
@@ -69,6 +93,7 @@ def group_route(group: Group) -> v1.GroupRoute:
         epoch=group.leader_epoch,
         read_only=bool(note := group.why_read_only()),
         note=note,
+        in_sync=None if group.in_sync is None else _in_sync(group.in_sync),
     )
 
 

@@ -226,6 +226,9 @@ def _take(group: Group, member: Member | None, registration: Registration, now_n
             changed = True
     if registration.role is Role.LEADER:
         group.leader_epoch = registration.epoch
+        found = registration.in_sync
+        if found is not None and (group.in_sync is None or found >= group.in_sync):
+            group.in_sync = found
         leader = group.leader()
         if leader is not None and leader.replica.broker_id != replica.broker_id:
             leader.role = Role.FOLLOWER

@@ -45,6 +45,17 @@ class Topic(Struct, frozen=True):
     message_type: int
 
 
+class InSyncSet(Struct, frozen=True, order=True):
+    """The in-sync set of a static group that its leader registered; newer ones are greater."""
+
+    epoch: int
+    incarnation: int
+    revision: int
+    leader_uuid: str
+    replica_uuids: tuple[str, ...]
+    nameservers: int  #: at which the leader registers
+
+
 class Registration(Struct, frozen=True):
     """A registration or heartbeat: `full` ones carry the topic table, others only its version."""
 
@@ -58,6 +69,7 @@ class Registration(Struct, frozen=True):
     topics: tuple[Topic, ...] = ()
     log_end: int = 0
     confirm: int = 0
+    in_sync: InSyncSet | None = None
 
 
 class Answer(Struct, frozen=True):
@@ -110,6 +122,7 @@ class Group(Struct):
     members: dict[int, Member] = field(default_factory=dict)
     leader_epoch: int = 0
     decision: "Decision | None" = None  #: of this group's controller; None: its roles are fixed
+    in_sync: InSyncSet | None = None  #: of a static group: the newest, also of a former leader
     #: False: an operator directs producers to other groups, by this nameserver only.
     writes_allowed: bool = True
 

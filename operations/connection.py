@@ -8,7 +8,9 @@ imported with the first call: help needs none.
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -17,7 +19,7 @@ from .. import __version__
 from ..proto import v2
 from ..proto.errors import code_name
 from .credentials import Credentials
-from .errors import CliError, Exit, NotServedError
+from .errors import CliError, Exit, ForbiddenError, NotServedError
 from .links import Links
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ TIMEOUT_S = 10.0
 _HINT_OF_KEYS = (
     ". A call is signed with the keys of --data DIR, of the context, or of COMETMQ_ACCESS_KEY and"
     " COMETMQ_SECRET_KEY."
+)
+#: What the guard says to a user without a policy for a call: user, resource, actions.
+_DENIED = re.compile(
+    r"User:(\S+) has no permission to access (\S+) from \S+, no matched policies\."
+    r" Needed: ([\w ]+)\."
 )
 _NOT_FOUND = frozenset(
     (
@@ -99,8 +106,17 @@ def checked(response: R) -> R:
 def refusal(code: int, message: str) -> CliError:
     """Convert a status code and message to a CliError."""
     exit_code = Exit.NOT_FOUND if code in _NOT_FOUND else Exit.FAILED
+    if "has no permission to access" in message:
+        denied = _DENIED.fullmatch(message)
+        return ForbiddenError(message + (_how_to_allow(*denied.groups()) if denied else ""))
     hint = _HINT_OF_KEYS if code == v2.UNAUTHORIZED else ""
     return CliError(f"{message or 'refused'} ({code_name(code)}){hint}", exit_code)
+
+
+def _how_to_allow(user: str, resource: str, needed: str) -> str:
+    """Return the command that gives a user a right."""
+    words = ("--user", user, "--resource", resource, "--actions", needed.partition(" or ")[0])
+    return f" An administrator allows it with: {shlex.join(['cometmq', 'acl', 'create', *words])}"
 
 
 def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:

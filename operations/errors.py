@@ -24,3 +24,7 @@ class CliError(Exception):
 
 class NotServedError(CliError):
     """The node does not have the called method: it is of an earlier version, or no broker."""
+
+
+class ForbiddenError(CliError):
+    """The node refuses the call to this user, or in this state."""

@@ -229,6 +229,14 @@ class Links:
         }
         return {name: value for name, value in values.items() if value}
 
+    def file_variables(self, endpoint: str) -> dict[str, str]:
+        """Return `variables` that can be shown: the file of the token instead of the token."""
+        found = self.variables(endpoint)
+        path = self.options_for(endpoint).token_file or self.named_file(local_cluster.TOKEN_FILE)
+        if found.pop("COMETMQ_CLUSTER_TOKEN", "") and path:
+            found["COMETMQ_CLUSTER_TOKEN_FILE"] = str(path.absolute())
+        return found
+
     def refusal_of_token(self, endpoint: str) -> str:
         """Return why the token is not sent to an endpoint, or an empty text."""
         far = [address for address in split(endpoint) if not is_local(address)]

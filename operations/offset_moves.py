@@ -11,12 +11,43 @@ from dataclasses import dataclass
 
 from ..proto import paths, v1
 from .broker_groups import BrokerGroups, Outcome, answers
-from .errors import CliError
+from .errors import CliError, Exit
 
+_LITE = "%LMQ%"
 #: Of a queue: its broker group and its id.
 Queue = tuple[str, int]
 #: Gets a sentence about each broker group and queue without a move.
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a reset means for a group: numbers of messages."""
+
+    again: int
+    skipped: int
+    #: Deliveries that can no longer be acknowledged.
+    in_flight: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.again:,} messages are consumed again, {self.skipped:,} are skipped;"
+            f" {self.in_flight:,} deliveries in flight can no longer be acknowledged."
+        )
+
+
+def effect(*changes: v1.OffsetChange) -> Effect:
+    """Return what these changes mean together.
+
+    A group reads a queue from its first message on where it has no offset, and where retention has
+    deleted the message at its offset.
+    """
+    again = skipped = 0
+    for change in changes:
+        begin = max(change.before, change.min_offset)
+        again += max(0, begin - change.after)
+        skipped += max(0, change.after - begin)
+    return Effect(again, skipped, sum(change.in_flight for change in changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +112,12 @@ def _moves(
             tell(f"{outcome.broker}: {outcome.error}")
     for name, plan in plans:
         for change in plan.changes:
+            if change.topic.startswith(_LITE):
+                raise CliError(
+                    f"Group {request.group} consumes lite topics of {request.topic}, which are"
+                    " reset to a time, an edge or an offset only; --lite-topics selects some.",
+                    Exit.USAGE,
+                )
             if change.topic != request.topic:
                 continue
             after = target((name, change.queue_id), change)
@@ -94,18 +131,24 @@ def _moves(
     return moves
 
 
-def carry_out(groups: BrokerGroups, request: v1.ResetOffsetsRequest, moves: Sequence[Move]) -> None:
-    """Set the queues one after another; one that fails does not stop the others. Raises CliError
-    with the reason and the command of each that is left."""
+def carry_out(
+    groups: BrokerGroups, request: v1.ResetOffsetsRequest, moves: Sequence[Move]
+) -> list[v1.OffsetChange]:
+    """Set the queues one after another, and return the changes. One that fails does not stop the
+    others. Raises CliError with the reason and the command of each that is left."""
     left: list[str] = []
+    changes: list[v1.OffsetChange] = []
     for move in moves:
         outcome = _set(groups, request, move)
         if outcome.error is not None:
             left.append(f"{move.change.broker} queue {move.change.queue_id}: {outcome.error}")
             left.append(_command(request, move.change))
+        elif outcome.answer is not None:
+            changes += outcome.answer.changes
     if left:
         words = f"{len(left) // 2} of {len(moves)} queues are not reset. To finish, run:"
         raise CliError("\n".join([words, *left]))
+    return changes
 
 
 def _set(

@@ -73,6 +73,7 @@ class GroupView:
     report: v1.GroupReport | None
     silent_nameservers: list[str] = field(default_factory=list)
     unreported: str = ""  #: why no nameserver reported the group; empty: it is reported, or static
+    expected: int = 0  #: replicas that the operator expects; 0: those that are known
 
     @property
     def state(self) -> v1.GroupState:
@@ -99,6 +100,8 @@ def health(view: GroupView) -> tuple[str, list[str]]:
         problems.append(f"no nameserver reported this group: {view.unreported.rstrip('.')}")
     if view.report is not None and not view.report.active:
         problems.append("no nameserver decides for this group")
+    if len(view.replicas) < view.expected:
+        problems.append(f"{len(view.replicas)} of {view.expected} replicas have registered")
     if state.hold_reason:
         problems.append(f"held: {state.hold_reason}")
     elif leader is None:

@@ -170,7 +170,7 @@ def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool)
 
 def route_of(connection: Connection, draft: Draft) -> v2.QueryRouteResponse:
     """Return the topic's route. Raises CliError; for a missing topic it advises its type."""
-    topic, endpoints = v2.Resource(name=draft.topic), _endpoints(connection.endpoint)
+    topic, endpoints = v2.Resource(name=draft.topic), endpoints_of(connection.endpoint)
     request = v2.QueryRouteRequest(topic=topic, endpoints=endpoints)
     try:
         return connection.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
@@ -316,7 +316,7 @@ def message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.V
     raise CliError(f"Topic {draft.topic} {hint}.", Exit.USAGE)
 
 
-def _endpoints(endpoint: str) -> v2.Endpoints:
+def endpoints_of(endpoint: str) -> v2.Endpoints:
     """Return the endpoints of the route request."""
     pairs = [part.strip().rpartition(":") for part in endpoint.split(";") if part.strip()]
     is_ipv4 = all(host.replace(".", "").isdigit() for host, _, _ in pairs)

@@ -1,12 +1,9 @@
-"""Properties and unique keys of rows that are sent to a broker. Pure.
+"""Properties of rows that are sent to a broker. Pure.
 
 A row from a log has properties that a broker wrote. They are dropped, except tags, keys and
-message group, which the protocol sends in separate fields. Unique keys are derived from the message
-or its position in a job, so that a repeated task uses the same keys and a broker with
-`messageDeduplicationEnable` stores each message once (docs/formats/grpc-api.md, section 10.3).
+message group, which the protocol sends in separate fields.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -36,9 +33,3 @@ def user_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
         for name, value in (properties or {}).items()
         if name not in RESERVED and name and value
     }
-
-
-def unique_key(*parts: object) -> str:
-    """Return a message id of 32 hexadecimal digits, derived from parts that a retry repeats."""
-    text = "\0".join(map(str, parts)).encode()
-    return hashlib.blake2b(text, digest_size=16).hexdigest().upper()

@@ -29,8 +29,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from ..client.identity import unique_key
 from .errors import OptionError, PipelineError
-from .outbound import SHARDING_KEY, unique_key, user_properties
+from .outbound import SHARDING_KEY, user_properties
 from .schema import COLUMNS
 from .tls_options import TLS_OPTIONS, read_tls
 

@@ -1860,7 +1860,9 @@ class StoreStatus(_message.Message):
     flush_behind: _builtins.int
     dispatch_behind: _builtins.int
     put_tps: _builtins.float
-    """messages per second, over the last 10 s"""
+    """Per second, over the last 10 s: messages that clients sent to topics which are not the
+    system's, and those that consumers were given of them.
+    """
     get_tps: _builtins.float
     put_p99_us: _builtins.int
     """upper bound of the histogram bucket; -1: no puts"""
@@ -2358,7 +2360,9 @@ class ListTimersResponse(_message.Message):
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingMessage]: ...
     @_builtins.property
     def due(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Messages of all topics that are due from begin_ms to each of bounds_ms; recalled ones count."""
+        """Messages of all topics that are due from begin_ms to each of bounds_ms; those of deleted
+        topics count.
+        """
 
     def __init__(
         self,

@@ -23,37 +23,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n\x1b\x63ometmq/v1/nameserver.proto\x12\ncometmq.v1\"o\n\x0fReplicaIdentity\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x14\n\x0creplica_uuid\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\"n\n\x10ReplicaAddresses\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\n\n\x02ha\x18\x02 \x01(\t\x12\x0f\n\x07metrics\x18\x03 \x01(\t\x12\x10\n\x08remoting\x18\x04 \x01(\t\x12\x1b\n\x13remoting_advertised\x18\x05 \x01(\t\"i\n\nTopicRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\x05\"\xd7\x02\n\x0fRegisterRequest\x12,\n\x07replica\x18\x01 \x01(\x0b\x32\x1b.cometmq.v1.ReplicaIdentity\x12/\n\taddresses\x18\x02 \x01(\x0b\x32\x1c.cometmq.v1.ReplicaAddresses\x12%\n\x04role\x18\x03 \x01(\x0e\x32\x17.cometmq.v1.ReplicaRole\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x18\n\x10registration_seq\x18\x05 \x01(\x04\x12\x15\n\rtable_version\x18\x06 \x01(\x04\x12\x0c\n\x04\x66ull\x18\x07 \x01(\x08\x12&\n\x06topics\x18\x08 \x03(\x0b\x32\x16.cometmq.v1.TopicRoute\x12\x11\n\tlog_start\x18\t \x01(\x04\x12\x0f\n\x07log_end\x18\n \x01(\x04\x12\x13\n\x0b\x66lushed_end\x18\x0b \x01(\x04\x12\x0f\n\x07\x63onfirm\x18\x0c \x01(\x04\">\n\x10RegisterResponse\x12\x11\n\tneed_full\x18\x01 \x01(\x08\x12\x17\n\x0f\x63luster_version\x18\x02 \x01(\x04\"[\n\x11UnregisterRequest\x12,\n\x07replica\x18\x01 \x01(\x0b\x32\x1b.cometmq.v1.ReplicaIdentity\x12\x18\n\x10registration_seq\x18\x02 \x01(\x04\"\x14\n\x12UnregisterResponse\"\xce\x01\n\x06Member\x12,\n\x07replica\x18\x01 \x01(\x0b\x32\x1b.cometmq.v1.ReplicaIdentity\x12/\n\taddresses\x18\x02 \x01(\x0b\x32\x1c.cometmq.v1.ReplicaAddresses\x12%\n\x04role\x18\x03 \x01(\x0e\x32\x17.cometmq.v1.ReplicaRole\x12\r\n\x05\x61live\x18\x04 \x01(\x08\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0f\n\x07log_end\x18\x06 \x01(\x04\x12\x0f\n\x07\x63onfirm\x18\x07 \x01(\x04\"\x98\x01\n\nGroupRoute\x12\r\n\x05group\x18\x01 \x01(\t\x12#\n\x07members\x18\x02 \x03(\x0b\x32\x12.cometmq.v1.Member\x12&\n\x06topics\x18\x03 \x03(\x0b\x32\x16.cometmq.v1.TopicRoute\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x0c\n\x04note\x18\x06 \x01(\t\"*\n\x11GetClusterRequest\x12\x15\n\rknown_version\x18\x01 \x01(\x04\"t\n\x12GetClusterResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x11\n\tunchanged\x18\x02 \x01(\x08\x12&\n\x06groups\x18\x03 \x03(\x0b\x32\x16.cometmq.v1.GroupRoute\x12\x12\n\nincomplete\x18\x04 \x01(\x08*E\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06LEADER\x10\x01\x12\x0c\n\x08\x46OLLOWER\x10\x02\x32\xf3\x01\n\nNameServer\x12G\n\x08Register\x12\x1b.cometmq.v1.RegisterRequest\x1a\x1c.cometmq.v1.RegisterResponse\"\x00\x12M\n\nUnregister\x12\x1d.cometmq.v1.UnregisterRequest\x1a\x1e.cometmq.v1.UnregisterResponse\"\x00\x12M\n\nGetCluster\x12\x1d.cometmq.v1.GetClusterRequest\x1a\x1e.cometmq.v1.GetClusterResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n\x1b\x63ometmq/v1/nameserver.proto\x12\ncometmq.v1\"o\n\x0fReplicaIdentity\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x14\n\x0creplica_uuid\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\"n\n\x10ReplicaAddresses\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\n\n\x02ha\x18\x02 \x01(\t\x12\x0f\n\x07metrics\x18\x03 \x01(\t\x12\x10\n\x08remoting\x18\x04 \x01(\t\x12\x1b\n\x13remoting_advertised\x18\x05 \x01(\t\"i\n\nTopicRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\x05\"\x82\x01\n\tInSyncSet\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0bleader_uuid\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x15\n\rreplica_uuids\x18\x05 \x03(\t\x12\x13\n\x0bnameservers\x18\x06 \x01(\r\"\xff\x02\n\x0fRegisterRequest\x12,\n\x07replica\x18\x01 \x01(\x0b\x32\x1b.cometmq.v1.ReplicaIdentity\x12/\n\taddresses\x18\x02 \x01(\x0b\x32\x1c.cometmq.v1.ReplicaAddresses\x12%\n\x04role\x18\x03 \x01(\x0e\x32\x17.cometmq.v1.ReplicaRole\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x18\n\x10registration_seq\x18\x05 \x01(\x04\x12\x15\n\rtable_version\x18\x06 \x01(\x04\x12\x0c\n\x04\x66ull\x18\x07 \x01(\x08\x12&\n\x06topics\x18\x08 \x03(\x0b\x32\x16.cometmq.v1.TopicRoute\x12\x11\n\tlog_start\x18\t \x01(\x04\x12\x0f\n\x07log_end\x18\n \x01(\x04\x12\x13\n\x0b\x66lushed_end\x18\x0b \x01(\x04\x12\x0f\n\x07\x63onfirm\x18\x0c \x01(\x04\x12&\n\x07in_sync\x18\r \x01(\x0b\x32\x15.cometmq.v1.InSyncSet\">\n\x10RegisterResponse\x12\x11\n\tneed_full\x18\x01 \x01(\x08\x12\x17\n\x0f\x63luster_version\x18\x02 \x01(\x04\"[\n\x11UnregisterRequest\x12,\n\x07replica\x18\x01 \x01(\x0b\x32\x1b.cometmq.v1.ReplicaIdentity\x12\x18\n\x10registration_seq\x18\x02 \x01(\x04\"\x14\n\x12UnregisterResponse\"\xce\x01\n\x06Member\x12,\n\x07replica\x18\x01 \x01(\x0b\x32\x1b.cometmq.v1.ReplicaIdentity\x12/\n\taddresses\x18\x02 \x01(\x0b\x32\x1c.cometmq.v1.ReplicaAddresses\x12%\n\x04role\x18\x03 \x01(\x0e\x32\x17.cometmq.v1.ReplicaRole\x12\r\n\x05\x61live\x18\x04 \x01(\x08\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0f\n\x07log_end\x18\x06 \x01(\x04\x12\x0f\n\x07\x63onfirm\x18\x07 \x01(\x04\"\xc0\x01\n\nGroupRoute\x12\r\n\x05group\x18\x01 \x01(\t\x12#\n\x07members\x18\x02 \x03(\x0b\x32\x12.cometmq.v1.Member\x12&\n\x06topics\x18\x03 \x03(\x0b\x32\x16.cometmq.v1.TopicRoute\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x0c\n\x04note\x18\x06 \x01(\t\x12&\n\x07in_sync\x18\x07 \x01(\x0b\x32\x15.cometmq.v1.InSyncSet\"*\n\x11GetClusterRequest\x12\x15\n\rknown_version\x18\x01 \x01(\x04\"t\n\x12GetClusterResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x11\n\tunchanged\x18\x02 \x01(\x08\x12&\n\x06groups\x18\x03 \x03(\x0b\x32\x16.cometmq.v1.GroupRoute\x12\x12\n\nincomplete\x18\x04 \x01(\x08*E\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06LEADER\x10\x01\x12\x0c\n\x08\x46OLLOWER\x10\x02\x32\xf3\x01\n\nNameServer\x12G\n\x08Register\x12\x1b.cometmq.v1.RegisterRequest\x1a\x1c.cometmq.v1.RegisterResponse\"\x00\x12M\n\nUnregister\x12\x1d.cometmq.v1.UnregisterRequest\x1a\x1e.cometmq.v1.UnregisterResponse\"\x00\x12M\n\nGetCluster\x12\x1d.cometmq.v1.GetClusterRequest\x1a\x1e.cometmq.v1.GetClusterResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, __name__, _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAROLE']._serialized_start=1426
-  _globals['_REPLICAROLE']._serialized_end=1495
+  _globals['_REPLICAROLE']._serialized_start=1639
+  _globals['_REPLICAROLE']._serialized_end=1708
   _globals['_REPLICAIDENTITY']._serialized_start=43
   _globals['_REPLICAIDENTITY']._serialized_end=154
   _globals['_REPLICAADDRESSES']._serialized_start=156
   _globals['_REPLICAADDRESSES']._serialized_end=266
   _globals['_TOPICROUTE']._serialized_start=268
   _globals['_TOPICROUTE']._serialized_end=373
-  _globals['_REGISTERREQUEST']._serialized_start=376
-  _globals['_REGISTERREQUEST']._serialized_end=719
-  _globals['_REGISTERRESPONSE']._serialized_start=721
-  _globals['_REGISTERRESPONSE']._serialized_end=783
-  _globals['_UNREGISTERREQUEST']._serialized_start=785
-  _globals['_UNREGISTERREQUEST']._serialized_end=876
-  _globals['_UNREGISTERRESPONSE']._serialized_start=878
-  _globals['_UNREGISTERRESPONSE']._serialized_end=898
-  _globals['_MEMBER']._serialized_start=901
-  _globals['_MEMBER']._serialized_end=1107
-  _globals['_GROUPROUTE']._serialized_start=1110
-  _globals['_GROUPROUTE']._serialized_end=1262
-  _globals['_GETCLUSTERREQUEST']._serialized_start=1264
-  _globals['_GETCLUSTERREQUEST']._serialized_end=1306
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=1308
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=1424
-  _globals['_NAMESERVER']._serialized_start=1498
-  _globals['_NAMESERVER']._serialized_end=1741
+  _globals['_INSYNCSET']._serialized_start=376
+  _globals['_INSYNCSET']._serialized_end=506
+  _globals['_REGISTERREQUEST']._serialized_start=509
+  _globals['_REGISTERREQUEST']._serialized_end=892
+  _globals['_REGISTERRESPONSE']._serialized_start=894
+  _globals['_REGISTERRESPONSE']._serialized_end=956
+  _globals['_UNREGISTERREQUEST']._serialized_start=958
+  _globals['_UNREGISTERREQUEST']._serialized_end=1049
+  _globals['_UNREGISTERRESPONSE']._serialized_start=1051
+  _globals['_UNREGISTERRESPONSE']._serialized_end=1071
+  _globals['_MEMBER']._serialized_start=1074
+  _globals['_MEMBER']._serialized_end=1280
+  _globals['_GROUPROUTE']._serialized_start=1283
+  _globals['_GROUPROUTE']._serialized_end=1475
+  _globals['_GETCLUSTERREQUEST']._serialized_start=1477
+  _globals['_GETCLUSTERREQUEST']._serialized_end=1519
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=1521
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=1637
+  _globals['_NAMESERVER']._serialized_start=1711
+  _globals['_NAMESERVER']._serialized_end=1954
 # @@protoc_insertion_point(module_scope)

@@ -145,6 +145,51 @@ class TopicRoute(_message.Message):
 Global___TopicRoute: _TypeAlias = TopicRoute  # noqa: Y015
 
 @_typing.final
+class InSyncSet(_message.Message):
+    """The in-sync set of a static group as its leader registers it. The leader acknowledges nothing
+    that a former member lacks before a majority of its nameservers has taken the set without it.
+    Sets compare by epoch, incarnation and revision.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LEADER_UUID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    REPLICA_UUIDS_FIELD_NUMBER: _builtins.int
+    NAMESERVERS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    leader_uuid: _builtins.str
+    incarnation: _builtins.int
+    """of the leader"""
+    revision: _builtins.int
+    """of the set, within the incarnation"""
+    nameservers: _builtins.int
+    """at which the leader registers"""
+    @_builtins.property
+    def replica_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """including the leader's"""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        leader_uuid: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        replica_uuids: _abc.Iterable[_builtins.str] | None = ...,
+        nameservers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "leader_uuid", b"leader_uuid", "nameservers", b"nameservers", "replica_uuids", b"replica_uuids", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InSyncSet: _TypeAlias = InSyncSet  # noqa: Y015
+
+@_typing.final
 class RegisterRequest(_message.Message):
     """A registration, or with `full` unset a heartbeat: sent every 1 s, expires after 10 s."""
 
@@ -162,6 +207,7 @@ class RegisterRequest(_message.Message):
     LOG_END_FIELD_NUMBER: _builtins.int
     FLUSHED_END_FIELD_NUMBER: _builtins.int
     CONFIRM_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
     role: Global___ReplicaRole.ValueType
     epoch: _builtins.int
     """a lower epoch never replaces a higher one"""
@@ -181,6 +227,10 @@ class RegisterRequest(_message.Message):
     def addresses(self) -> Global___ReplicaAddresses: ...
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicRoute]: ...
+    @_builtins.property
+    def in_sync(self) -> Global___InSyncSet:
+        """of the leader of a static group"""
+
     def __init__(
         self,
         *,
@@ -196,10 +246,11 @@ class RegisterRequest(_message.Message):
         log_end: _builtins.int = ...,
         flushed_end: _builtins.int = ...,
         confirm: _builtins.int = ...,
+        in_sync: Global___InSyncSet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "replica", b"replica"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "in_sync", b"in_sync", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "confirm", b"confirm", "epoch", b"epoch", "flushed_end", b"flushed_end", "full", b"full", "log_end", b"log_end", "log_start", b"log_start", "registration_seq", b"registration_seq", "replica", b"replica", "role", b"role", "table_version", b"table_version", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "confirm", b"confirm", "epoch", b"epoch", "flushed_end", b"flushed_end", "full", b"full", "in_sync", b"in_sync", "log_end", b"log_end", "log_start", b"log_start", "registration_seq", b"registration_seq", "replica", b"replica", "role", b"role", "table_version", b"table_version", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -317,6 +368,7 @@ class GroupRoute(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     READ_ONLY_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
     """of the newest leader or state; never decreases"""
@@ -328,6 +380,10 @@ class GroupRoute(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicRoute]: ...
+    @_builtins.property
+    def in_sync(self) -> Global___InSyncSet:
+        """of a static group: the newest that a leader registered"""
+
     def __init__(
         self,
         *,
@@ -337,10 +393,11 @@ class GroupRoute(_message.Message):
         epoch: _builtins.int = ...,
         read_only: _builtins.bool = ...,
         note: _builtins.str = ...,
+        in_sync: Global___InSyncSet | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["in_sync", b"in_sync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "members", b"members", "note", b"note", "read_only", b"read_only", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "in_sync", b"in_sync", "members", b"members", "note", b"note", "read_only", b"read_only", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

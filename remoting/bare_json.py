@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -28,10 +29,17 @@ _LONG = "L"
 _WORDS = {"true": True, "false": False, "null": None}
 _WORD = re.compile("true|false|null")
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,254}")
-_SINGLE_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_INTEGER = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
+_QUOTED = {
+    quote: re.compile(rf"{quote}((?:[^{quote}\\]|\\.)*){quote}", re.DOTALL) for quote in "'\""
+}
+#: An escape that standard JSON has not, and a quote that it escapes.
+_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|[0-7]|.)|\"", re.DOTALL)
+_ESCAPED = {"v": "\\u000b", **{one: one for one in "'#&-@():"}}
+_NUMBER_TEXT = re.compile(r"[-+]?[0-9]{1,19}(\.[0-9]{0,300})?([eE][-+]?[0-9]{1,2})?", re.ASCII)
+#: Characters that fastjson skips in the name of an enum's value.
+_SKIPPED = str.maketrans("", "", "_- ")
 _TRUE = frozenset(("true", "1", "y", "t"))
-_decoder = json.JSONDecoder()
+_decoder = json.JSONDecoder(strict=False)
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -160,20 +168,18 @@ class _Reader:
         return found
 
     def _string(self) -> str:
-        if self.text[self.at] == "'":
-            return self._single_quoted()
-        text: str  # at a quote the decoder reads a string
-        text, self.at = _decoder.raw_decode(self.text, self.at)
-        self._skip("")
-        return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-    def _single_quoted(self) -> str:
-        found = _SINGLE_QUOTED.match(self.text, self.at)
+        text: str
+        quote = self.text[self.at]
+        if quote == '"':
+            with suppress(ValueError):  # an escape that standard JSON has not
+                text, self.at = _decoder.raw_decode(self.text, self.at)
+                self._skip("")
+                return text if text.isascii() else text.encode("utf-8", "replace").decode()
+        found = _QUOTED[quote].match(self.text, self.at)
         if found is None:
             raise BareJsonError(f"a text does not end: position {self.at}")
         self._skip(found[0])
-        quoted = found[1].replace("\\'", "'").replace('"', '\\"')
-        text: str = json.loads(f'"{quoted}"', strict=False)
+        text = _decoder.decode(f'"{_ESCAPE.sub(_standard, found[1])}"')
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def _number(self) -> int | float:
@@ -195,6 +201,18 @@ class _Reader:
         self.at = space.end()
 
 
+def _standard(found: re.Match[str]) -> str:
+    """Return an escape of fastjson as one of standard JSON."""
+    escaped = found[1]
+    if escaped is None:
+        return '\\"'  # a quote within single quotes
+    if escaped in _ESCAPED:
+        return _ESCAPED[escaped]
+    if len(escaped) > 1 or escaped.isdecimal():
+        return f"\\u{escaped.removeprefix('x'):0>4}"
+    return found[0]
+
+
 def queue_key(found: Any) -> QueueKey:
     """Return the queue that a JSON object names. Raises BareJsonError."""
     if not isinstance(found, dict):
@@ -208,8 +226,8 @@ def queue_key(found: Any) -> QueueKey:
 
 def as_int(value: Any) -> int | None:
     """Return a number as fastjson converts a value to a Java long; None if there is none."""
-    if isinstance(value, str) and _INTEGER.fullmatch(value.replace(",", "")):
-        value = int(value.replace(",", ""))
+    if isinstance(value, str) and (found := _NUMBER_TEXT.fullmatch(value.replace(",", ""))):
+        value = float(found[0]) if found[1] or found[2] else int(found[0])
     if isinstance(value, int | float) and abs(value) < 1 << 63:
         return int(value)
     return None
@@ -226,13 +244,20 @@ def as_bool(value: Any) -> bool | None:
     """Return a truth value as fastjson converts a value to a Java boolean; None for null."""
     if isinstance(value, str):
         return value.lower() in _TRUE if value not in ("", "null") else None
-    return value == 1 if isinstance(value, int | float) else None
+    if isinstance(value, float):
+        return False
+    return abs(value) == 1 if isinstance(value, int) else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate(_SKIPPED)
 
 
 def as_enum(value: Any, names: Sequence[str]) -> str:
     """Return the name of an enum's value, given as name, in any case, or as ordinal; "" for
     anything else."""
     if isinstance(value, str) and not value.isdecimal():
-        return next((name for name in names if name.lower() == value.lower()), "")
+        wanted = {value.lower(), value.lower().translate(_SKIPPED)}
+        return next((n for n in names if n.lower() in wanted or _plain(n) in wanted), "")
     at = as_int(value)
     return names[at] if at is not None and 0 <= at < len(names) else ""

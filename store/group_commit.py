@@ -2,7 +2,7 @@
 
 The writer adds a request for every append; the flush thread swaps the lists, runs one fdatasync for
 the swapped list and settles it. As the log is ordered, the flushed offset answers all requests: the
-broker's senders wait for that number (`broker/sending/durability.py`, together with the confirm
+broker's senders wait for that number (`broker/visible/durability.py`, together with the confirm
 offset and the timeouts), and their requests only count records. A caller without an event loop
 waits for the request's event (`StoreWriter.append_and_wait`).
 

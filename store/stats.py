@@ -111,11 +111,41 @@ class StoreStats(Struct, frozen=True):
         return None
 
 
+class Samples:
+    """Readings of growing totals; from them come the rates over WINDOWS_S."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[int, ...]] = deque()
+
+    def add(self, now_ns: int, *totals: int) -> None:
+        """Keep a reading, unless the last one is younger than half a second; drop what is older
+        than all windows."""
+        rows = self._rows
+        if rows and now_ns - rows[-1][0] < _SAMPLE_EVERY_NS:
+            return
+        rows.append((now_ns, *totals))
+        while rows[0][0] < now_ns - (WINDOWS_S[-1] + 1) * _NS_PER_S:
+            rows.popleft()
+
+    def rates(self, window_s: int, now_ns: int, *totals: int) -> tuple[float, ...]:
+        """Return the growth a second of each total, from the window's oldest reading to now."""
+        if not self._rows:
+            return (0.0,) * len(totals)
+        at = bisect_left(self._rows, (now_ns - window_s * _NS_PER_S,))
+        then_ns, *then = self._rows[min(at, len(self._rows) - 1)]
+        seconds = max((now_ns - then_ns) / _NS_PER_S, 1e-3)
+        return tuple((b - a) / seconds for a, b in zip(then, totals, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
 class Meter:
     """The counters; used from the thread that writes and reads."""
 
     __slots__ = (
-        "_samples",
         "get_bytes",
         "get_messages",
         "get_misses",
@@ -126,6 +156,7 @@ class Meter:
         "put_bytes",
         "put_messages",
         "put_refused",
+        "samples",
         "steady_ns",
     )
 
@@ -142,7 +173,7 @@ class Meter:
         self.get_misses = 0
         self.get_messages = 0
         self.get_bytes = 0
-        self._samples: deque[tuple[int, int, int, int, int]] = deque()
+        self.samples = Samples()
 
     def now_ns(self) -> int:
         """Return the steady time; 0 without a clock."""
@@ -174,33 +205,17 @@ class Meter:
         return tuple(zip((*LATENCY_BOUNDS_US, None), self.latency, strict=True))
 
     def sample(self) -> None:
-        """Store the current counters as a sample for the rates; drop samples older than all
-        windows."""
-        if self.steady_ns is None:
-            return
-        now_ns = self.steady_ns()
-        samples = self._samples
-        if samples and now_ns - samples[-1][0] < _SAMPLE_EVERY_NS:
-            return
-        samples.append(self._counters(now_ns))
-        while samples[0][0] < now_ns - (WINDOWS_S[-1] + 1) * _NS_PER_S:
-            samples.popleft()
+        """Keep a reading of the current counters for the rates."""
+        if self.steady_ns is not None:
+            self.samples.add(self.steady_ns(), *self._totals())
 
     def rates(self) -> tuple[Rates, ...]:
         """Return the rates of each window, from its oldest sample to now."""
-        if self.steady_ns is None or not self._samples:
-            return tuple(Rates(window, 0.0, 0.0, 0.0, 0.0) for window in WINDOWS_S)
-        now = self._counters(self.steady_ns())
-        found = []
-        for window in WINDOWS_S:
-            begin_ns = now[0] - window * _NS_PER_S
-            at = bisect_left(self._samples, (begin_ns,))
-            then = self._samples[min(at, len(self._samples) - 1)]
-            seconds = max((now[0] - then[0]) / _NS_PER_S, 1e-3)
-            found.append(
-                Rates(window, *((b - a) / seconds for a, b in zip(then[1:], now[1:], strict=True)))
-            )
-        return tuple(found)
+        now_ns = 0 if self.steady_ns is None else self.steady_ns()
+        totals = self._totals()
+        return tuple(
+            Rates(window, *self.samples.rates(window, now_ns, *totals)) for window in WINDOWS_S
+        )
 
-    def _counters(self, now_ns: int) -> tuple[int, int, int, int, int]:
-        return (now_ns, self.put_messages, self.put_bytes, self.get_messages, self.get_bytes)
+    def _totals(self) -> tuple[int, int, int, int]:
+        return (self.put_messages, self.put_bytes, self.get_messages, self.get_bytes)

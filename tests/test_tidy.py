@@ -1,7 +1,8 @@
 """Structure rules of the repository, checked on the source text.
 
-The import table, the purity of `ha/core`, the modules that may read a clock, module docstrings,
-field comments, function length, folder size, the folders of the wheel, and paths of developers.
+The import table, the floors of `broker/`, circles of imports, the purity of `ha/core`, the modules
+that may read a clock, module docstrings, field comments, function length, folder size, the folders
+of the wheel, and paths of developers.
 """
 
 import ast
@@ -40,10 +41,30 @@ MAY_IMPORT = {
     "client": frozenset({"proto"}),
     "pipeline": frozenset({"client", "nodes", "proto", "store/format", "store/scan"}),
     "mirror": frozenset({"auth", "remoting", "store/format"}),
-    "operations": frozenset({"auth", "client", "nodes", "proto"}),
+    "operations": frozenset({"auth", "client", "nodes", "proto", "store/format"}),
     "console": EVERYTHING,
+    "drills": EVERYTHING,
     "cli": EVERYTHING,
     "": EVERYTHING,  # the root: the public API, loaded lazily
+}
+# The floors of `broker/`, and the folders of each, from the ground to the root (`broker/*.py`). A
+# folder may import those before it. See docs/design/layers.md.
+BROKER_FLOORS = {
+    "ground": ("base", "visible"),
+    "data": (
+        *("sql", "messages", "metadata", "offsets", "names", "clients", "access", "cold", "trace"),
+        "core",
+    ),
+    "services": (
+        *("sending", "delay", "transactions"),
+        *("pop/fifo", "pop", "journal", "pop/failover", "pull", "lite"),
+    ),
+    "operation": ("routing", "maintenance", "assembly"),
+    "doors": (
+        *("metrics", "admin", "classic/base", "classic/admin", "classic"),
+        *("proxy/base", "proxy/classic", "proxy"),
+    ),
+    "root": ("",),
 }
 ENTRY_POINTS = {"console", "cli"}
 PACKAGE_FOLDERS = {name.split("/")[0] for name in MAY_IMPORT} - {""}
@@ -57,7 +78,7 @@ IMPURE = {
     *("concurrent", "asyncio", "socket", "grpc", "mmap", "os", "subprocess", "pathlib", "io"),
 }
 CLOCK_FUNCTIONS = {"now", "utcnow", "today"}
-MAY_READ_A_CLOCK = ("front/clock.py", "client/clock.py", "operations/", "cli/")
+MAY_READ_A_CLOCK = ("front/clock.py", "client/clock.py", "operations/", "cli/", "drills/")
 
 FUNCTION_LINES = 70
 FOLDER_FILES = 25
@@ -163,19 +184,28 @@ def absolute_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.module
 
 
+@cache
+def modules() -> frozenset[str]:
+    """Return the modules and folders of the package: `store`, `store/format/record`."""
+    names = {name.removesuffix(".py").removesuffix("/__init__") for name in package()}
+    return frozenset(names - {"__init__"})
+
+
 def relative_imports(name: str, module: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, target) of every relative import: `store/record`, or `` for the root."""
+    """Yield (line, target) of every relative import: `store/record`, or `` for the root.
+
+    Imports for types and in functions are included.
+    """
     here = name.split("/")[:-1]
     for node in statements(module):
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         base = here[: len(here) - (node.level - 1)]
         target = base + (node.module.split(".") if node.module else [])
-        if node.module is None:  # `from .. import store`: the names may be modules
-            for alias in node.names:
-                yield node.lineno, "/".join([*target, alias.name])
-        else:
-            yield node.lineno, "/".join(target)
+        for alias in node.names:  # the names of a folder may be modules
+            inner = "/".join([*target, alias.name])
+            whole = node.module is None or inner in modules()
+            yield node.lineno, inner if whole else "/".join(target)
 
 
 def may_import(part: str, target: str) -> bool:
@@ -204,6 +234,72 @@ def test_the_import_table_holds() -> None:
         if not may_import(part_of(name), target)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def folder_of(name: str) -> str:
+    """Return the folder of a module of `broker/`, or of a folder's own names."""
+    is_folder = f"{name}/__init__.py" in package()
+    return (name if is_folder else name.rsplit("/", 1)[0]).removeprefix("broker").strip("/")
+
+
+def test_the_floors_of_the_broker_hold() -> None:
+    order = [folder for floor in BROKER_FLOORS.values() for folder in floor]
+    files = [name for name in package() if name.startswith("broker/")]
+    folders = {folder_of(name.removesuffix(".py")) for name in files}
+    assert folders == set(order), "a folder of broker/ has no floor, or a floor no folder"
+    wrong = [
+        f"{name}:{line} imports {target}, which stands above it"
+        for name in files
+        for line, target in relative_imports(name, package()[name])
+        if target.startswith("broker/")
+        and order.index(folder_of(target)) > order.index(folder_of(name.removesuffix(".py")))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return the sets of modules that import each other, directly or through others."""
+    rest = imports
+    while True:
+        kept = {name: targets & rest.keys() for name, targets in rest.items()}
+        kept = {name: targets for name, targets in kept.items() if targets}
+        if len(kept) == len(rest):
+            break
+        rest = kept
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = rest[waiting.pop()] - found
+            found |= new
+            waiting += new
+        return found
+
+    reach = {name: reached(name) for name in rest}
+    return {
+        frozenset(other for other in targets if name in reach[other])
+        for name, targets in reach.items()
+        if name in targets
+    }
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert circles(imports) == {frozenset("abc"), frozenset("de")}
+
+
+def test_no_more_than_two_modules_import_each_other() -> None:
+    imports = {
+        name.removesuffix(".py").removesuffix("/__init__"): {
+            target for _, target in relative_imports(name, module) if target in modules()
+        }
+        for name, module in package().items()
+    }
+    wrong = [sorted(circle) for circle in circles(imports) if len(circle) > 2]
+    assert not wrong, "hand in by constructor, or move down, what they share:\n" + "\n".join(
+        map(str, wrong)
+    )
 
 
 def test_operations_have_no_command_line() -> None:
@@ -387,7 +483,8 @@ def imported_distributions(folders: set[str]) -> dict[str, str]:
 
 
 def test_imports_of_the_core_equal_the_declared_dependencies() -> None:
-    core = PACKAGE_FOLDERS - {"pipeline", "console"} | {""}
+    # Drills use Docker and the official client where they are installed.
+    core = PACKAGE_FOLDERS - {"pipeline", "console", "drills"} | {""}
     declared = distributions(pyproject()["project"]["dependencies"])
     used = imported_distributions(core)
     extras = pyproject()["project"]["optional-dependencies"]
@@ -503,7 +600,7 @@ def test_the_product_and_its_manual_name_programs_instead_of_persons() -> None:
         ("console", "operations/connection", True),
         ("cli", "operations/connection", True),
         ("operations", "cli/options", False),
-        ("operations", "store/format/record", False),
+        ("operations", "store/message_store", False),
         ("broker", "operations/links", False),
         ("cli", "console/command", False),
         ("broker", "cli/main", False),

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from ...front.clock import Clock
-    from ..leadership import Leadership
+    from ..base.internal_appender import InternalAppender
+    from ..base.leadership import Leadership
     from ..metadata.system_topics import SystemTopics
-    from ..sending.internal_appender import InternalAppender
     from .audit import Entry
 
 AUDIT_TOPIC: Final = "rmq_sys_COMETMQ_AUDIT"

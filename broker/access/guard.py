@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ...auth.decision import decide
-from ...auth.model import CLUSTER, Action, User
+from ...auth.model import CLUSTER, Action, User, action_names
 from ...auth.secrets import SealError
 from ...auth.signature import (
     AUTHORIZATION,
@@ -383,11 +383,12 @@ class Guard:
         reason = self._reason(known, need, host)
         if reason:
             self._refused["permission"] += 1
-            kind, name, _ = need
+            kind, name, actions = need
             resource = f"{kind}:{name[:_NAME_KEPT_MAX] or self._cluster}"
+            needed = " or ".join(action_names(Action(actions)))
             raise unauthorized(
                 f"User:{known.user.name} has no permission to access {resource} from {host}, "
-                f"{reason}"
+                f"{reason}{f' Needed: {needed}.' if needed else ''}"
             )
 
     def _reason(self, known: _Known, need: Need, host: str) -> str:

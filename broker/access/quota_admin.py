@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
 
 #: All quotas are in memory and in every metadata snapshot.
@@ -30,9 +29,8 @@ QUOTAS_MAX = 10_000
 class QuotaAdmin:
     """Handlers for quotas."""
 
-    def __init__(self, *, metadata: Metadata, meta_log: MetaLog, changes: MetadataChanges) -> None:
+    def __init__(self, *, metadata: Metadata, changes: MetadataChanges) -> None:
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
 
     def put(
@@ -50,7 +48,7 @@ class QuotaAdmin:
                 v2.BAD_REQUEST, "a quota needs a limit above 0; to remove all of them, delete it"
             )
         self._changes.check_writable()
-        return self._changes.when_durable(self._meta_log.write_quota(quota), _answer(quota))
+        return self._changes.when_durable(self._changes.log.write_quota(quota), _answer(quota))
 
     def delete(
         self, request: v1.DeleteQuotaRequest, ctx: RequestContext
@@ -61,7 +59,7 @@ class QuotaAdmin:
         if quota is None:
             raise WireError(v2.NOT_FOUND, f"{subject} has no quota")
         self._changes.check_writable()
-        return self._changes.when_durable(self._meta_log.delete_quota(subject), _answer(quota))
+        return self._changes.when_durable(self._changes.log.delete_quota(subject), _answer(quota))
 
     def list_all(self, request: v1.ListQuotasRequest, ctx: RequestContext) -> v1.ListQuotasResponse:
         """Return all quotas by subject."""

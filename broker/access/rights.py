@@ -17,7 +17,8 @@ from typing import Any
 
 from ...auth.model import CLUSTER, GROUP, TOPIC, Action
 from ...proto import paths, v2
-from ..delay.recall_handle import decode_recall_handle
+from ..messages.validation import TOOLS_GROUP
+from ..names.recall_handle import decode_recall_handle
 
 #: Kind and name of a resource, and the bits of alternative actions (`Action`), as a plain number:
 #: hashing an enum is slow. The name "" of a cluster is this one.
@@ -89,6 +90,11 @@ def _pull_queue(request: Any) -> Needs:
     return ((GROUP, request.group.name, _SUB), topic) if request.group.name else (topic,)
 
 
+def _pull(request: Any) -> Needs:
+    # A pull by the group of tools looks at a topic: it changes no offset.
+    return _read_queue(request) if request.group.name == TOOLS_GROUP else _pull_queue(request)
+
+
 def _read_queue(request: Any) -> Needs:
     return ((TOPIC, request.message_queue.topic.name, _SUB),)
 
@@ -127,7 +133,7 @@ RIGHTS: dict[str, Callable[[Any], Needs]] = {
     paths.ACK_MESSAGE: _consume,
     paths.CHANGE_INVISIBLE_DURATION: _consume,
     paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE: _consume,
-    paths.PULL_MESSAGE: _pull_queue,
+    paths.PULL_MESSAGE: _pull,
     paths.UPDATE_OFFSET: _pull_queue,
     paths.GET_OFFSET: _pull_queue,
     paths.QUERY_OFFSET: _read_queue,

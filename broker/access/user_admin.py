@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from .key_source import KeySource
 
@@ -54,7 +53,6 @@ class UserAdmin:
         self,
         *,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         keys: KeySource,
         first_user: tuple[str, str] | None,
@@ -64,7 +62,6 @@ class UserAdmin:
         returns the time, which tests do not move."""
         self._machine_ms = machine_ms
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._keys = keys
         self._first_user = first_user
@@ -77,7 +74,7 @@ class UserAdmin:
             return
         name, secret = self._first_user
         sealed = self._keys.key.seal(name, secret, self._sealed())
-        self._meta_log.write_user(User(name, sealed, is_super=True))
+        self._changes.log.write_user(User(name, sealed, is_super=True))
 
     def follow(self) -> None:
         """Do nothing: the leader writes."""
@@ -112,7 +109,7 @@ class UserAdmin:
         user = self._user(request.name)
         self._check_last_super(user.name, None)
         self._changes.check_writable()
-        return self._changes.when_durable(self._meta_log.delete_user(user.name), _answer(user))
+        return self._changes.when_durable(self._changes.log.delete_user(user.name), _answer(user))
 
     def list_all(self, request: v1.ListUsersRequest, ctx: RequestContext) -> v1.ListUsersResponse:
         """Return all users by name, or one."""
@@ -191,7 +188,7 @@ class UserAdmin:
 
     def _write(self, user: User, *, created: bool = False) -> asyncio.Future[Answer]:
         self._changes.check_writable()
-        end = self._meta_log.write_user(user)
+        end = self._changes.log.write_user(user)
         return self._changes.when_durable(end, _answer(user, created=created))
 
     def _user(self, name: str) -> User:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from ...front.faults import Fault, FaultAction, FaultKind, FaultTable
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..config import split_addresses
+from ..base.config import split_addresses
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.format.disk import Disk
-    from ..runtime import Runtime
+    from ..base.runtime import Runtime
 
 _KINDS: dict[int, FaultKind] = {v1.RPC: FaultKind.RPC, v1.DISK: FaultKind.DISK}
 _ACTIONS: dict[int, FaultAction] = {

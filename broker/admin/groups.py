@@ -16,26 +16,25 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..lite.names import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue, is_wildcard
+from ..base.slices import Slices
+from ..maintenance.removal import topics_of_group
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
-from ..pop.retry import queue_topics
-from ..slices import Slices
+from ..names.lite import BOUND_TOPIC, WILDCARD, bound_topic, is_lite_queue, is_wildcard
+from ..names.retry import queue_topics
 from .attributes import GROUP_RULES, changed
 from .pages import page_of
-from .removal import topics_of_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ...front.clock import Clock
     from ...front.context import RequestContext
+    from ..maintenance.progress import ConsumerProgress
+    from ..maintenance.removal import Removal
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
-    from .progress import ConsumerProgress
-    from .removal import Removal
     from .waiting import WaitingMessages
 
 ATTEMPTS_MAX = 1_000
@@ -60,7 +59,6 @@ class GroupAdmin:
         *,
         clock: Clock,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         progress: ConsumerProgress,
         removal: Removal,
@@ -70,7 +68,6 @@ class GroupAdmin:
         """`deliveries` returns the messages of a group that are in flight."""
         self._clock = clock
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._progress = progress
         self._removal = removal
@@ -104,7 +101,7 @@ class GroupAdmin:
         self._changes.check_writable()
         if request.dry_run:
             return answer
-        write = partial(self._meta_log.write_group, group)
+        write = partial(self._changes.log.write_group, group)
         if is_new:
             made = self._changes.create(write, answer, what="consumer_group", system=False)
             answer.group.CopyFrom(group_message(group))  # with its place in the log
@@ -118,14 +115,12 @@ class GroupAdmin:
         names_topics = is_wildcard(before) and not is_wildcard(after)
         if not (becomes_ordered or binds_other or names_topics):
             return
-        slices = Slices(self._clock)
         retries = waiting = unread = 0
-        for _, row in self._progress.all_group_queues((before.name,)):
+        async for _, row in self._progress.all_group_queues((before.name,)):
             retries += row.lag if row.retry else 0
             if is_lite_queue(row.topic):
                 waiting += row.lag
                 unread += 0 if self._progress.has_read(before.name, row.topic) else row.lag
-            await slices.pause()
         if becomes_ordered and retries:
             raise WireError(
                 v2.FORBIDDEN,
@@ -188,10 +183,10 @@ class GroupAdmin:
             self._removal.rewind_to_unacknowledged(group)
         slices = Slices(self._clock)
         for name in topics:
-            self._meta_log.delete_topic(name)
+            self._changes.log.delete_topic(name)
             await slices.pause()
         stays_ms = STAYS_DELETED_MS if members else 0
-        end = self._meta_log.delete_group(request.name, request.keep_offsets, stays_ms)
+        end = self._changes.log.delete_group(request.name, request.keep_offsets, stays_ms)
         return await self._changes.when_durable(end, answer)
 
     async def list_all(

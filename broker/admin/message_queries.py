@@ -14,16 +14,15 @@ from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.message_id import OffsetId
 from ...store.format.record import Record
-from ...store.query import TIME_MAX_MS, KeyQuery
 from ..messages.convert import delivery_of, sized_item, topic_field
+from ..messages.key_query import INDEX_TYPES, key_query
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..metadata.tables import Metadata
+    from ..visible.dispatch_pump import DispatchPump
 
-#: By field of a request.
-_INDEX_TYPES: Final = {"key": "K", "unique_key": "U", "tag": "T"}
 #: Bytes of records in one answer; one message of any size always fits. Clients accept 4 MiB.
 _ANSWER_BYTES_MAX: Final = 3 << 20
 
@@ -31,14 +30,16 @@ _ANSWER_BYTES_MAX: Final = 3 << 20
 class MessageQueries:
     """The handler."""
 
-    def __init__(self, store: MessageStore, pump: DispatchPump) -> None:
+    def __init__(self, store: MessageStore, metadata: Metadata, pump: DispatchPump) -> None:
         self._store = store
+        self._metadata = metadata
         self._pump = pump
 
     def query_messages(
         self, request: v1.QueryMessagesRequest, ctx: RequestContext
     ) -> v1.QueryMessagesResponse:
-        """The newest messages that match, oldest first."""
+        """The newest messages that match, oldest first; by key without those of a deleted topic
+        of the name."""
         self._pump.catch_up()
         try:
             records = self._find(request)
@@ -64,7 +65,7 @@ class MessageQueries:
 
     def _find(self, request: v1.QueryMessagesRequest) -> list[Record]:
         store = self._store
-        if sum(bool(getattr(request, name)) for name in (*_INDEX_TYPES, "message_id")) != 1:
+        if sum(bool(getattr(request, name)) for name in (*INDEX_TYPES, "message_id")) != 1:
             raise WireError(
                 v2.BAD_REQUEST, "name exactly one of key, unique_key, tag and message_id"
             )
@@ -74,19 +75,9 @@ class MessageQueries:
         if not request.topic:
             raise WireError(v2.BAD_REQUEST, "name the topic")
         asked = key_query(request, store.config.max_msgs_num_batch)
-        return [] if asked is None else store.queries.find(asked)
-
-
-def key_query(request: v1.QueryMessagesRequest, most: int) -> KeyQuery | None:
-    """Return the index query of a request, or None; `most` is the default number of messages."""
-    for name, index_type in _INDEX_TYPES.items():
-        key = getattr(request, name)
-        if key:
-            times = request.begin_ms, request.end_ms or TIME_MAX_MS
-            return KeyQuery(request.topic, key, request.count or most, *times, index_type)
-    if request.message_id and request.topic:
-        return KeyQuery(request.topic, request.message_id, 1, index_type="U")
-    return None
+        found = [] if asked is None else store.queries.find(asked)
+        is_older = self._metadata.is_older
+        return [one for one in found if not is_older(request.topic, one.physical_offset)]
 
 
 def _found(record: Record) -> tuple[v1.FoundMessage, int]:

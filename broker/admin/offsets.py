@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..lite.names import bound_topic, is_lite_group, parse_queue
+from ..base.slices import Slices
+from ..maintenance.progress import NOT_CONSUMED
 from ..messages.validation import check_group, check_topic
 from ..metadata.tables import Topic
-from ..pop.retry import queue_topics
-from ..slices import Slices
-from .progress import NOT_CONSUMED
+from ..names.lite import bound_topic, is_lite_group, parse_queue
+from ..names.retry import queue_topics
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..maintenance.progress import ConsumerProgress
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..offsets.resets import OffsetResets
     from ..pop.receive import PopService
-    from .progress import ConsumerProgress
+    from ..visible.dispatch_pump import DispatchPump
 
 #: Of one reset: the answer has a row for each, 1 MiB in all.
 LITE_TOPICS_MAX = 10_000

@@ -27,16 +27,16 @@ from ...store.format.record_layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
-from ..metadata.log import META_TOPIC
-from ..slices import Slices
+from ...store.format.topic_names import META_TOPIC
+from ..base.slices import Slices
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..base.cluster_view import ClusterView
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..routing.cluster_view import ClusterView
+    from ..visible.dispatch_pump import DispatchPump
 
 _FRAME_BYTES: Final = 1 << 20
 #: Limit of one answer; a single larger record is sent whole.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...nodes.node_links import NodeLinks
-    from ..config import BrokerConfig
-    from ..routing.cluster_view import ClusterView
+    from ..base.cluster_view import ClusterView
+    from ..base.config import BrokerConfig
 
 R = TypeVar("R", bound="Message")
 

@@ -18,11 +18,11 @@ from ...proto.errors import WireError
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...front.service import Method
+    from ..maintenance.status import BrokerStatus
     from .clients import ClientAdmin
     from .groups import GroupAdmin
     from .live_settings import LiveSettings
     from .offsets import OffsetAdmin
-    from .status import BrokerStatus
     from .topics import TopicAdmin
 
 

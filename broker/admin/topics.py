@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..base.slices import Slices
+from ..maintenance.removal import retry_topics_of_topic
 from ..messages.validation import MIXED, check_classic_topic
 from ..metadata.codec import topic_message
 from ..metadata.tables import (
@@ -28,22 +30,20 @@ from ..metadata.tables import (
     is_internal_topic,
     type_name,
 )
-from ..slices import Slices
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .pages import names_behind, size_of
-from .removal import retry_topics_of_topic
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..base.runtime import Runtime
+    from ..maintenance.progress import ConsumerProgress
+    from ..maintenance.status import BrokerStatus
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from .progress import ConsumerProgress
-    from .status import BrokerStatus
+    from ..visible.dispatch_pump import DispatchPump
+    from .left_behind import LeftBehind
     from .waiting import WaitingMessages
 
 QUEUES_MAX = 1_024
@@ -59,25 +59,25 @@ class TopicAdmin:
         runtime: Runtime,
         store: MessageStore,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         offsets: ConsumerOffsets,
         pump: DispatchPump,
         progress: ConsumerProgress,
         status: BrokerStatus,
         waiting: WaitingMessages,
+        left_behind: LeftBehind,
     ) -> None:
         config = self._config = runtime.config
         self._clock = runtime.clock
         self._store = store
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._offsets = offsets
         self._pump = pump
         self._progress = progress
         self._status = status
         self._waiting = waiting
+        self._left_behind = left_behind
         # Apache's broker creates system topics with these names.
         self._own_names = frozenset(
             (
@@ -111,7 +111,7 @@ class TopicAdmin:
         self._changes.check_writable()
         if request.dry_run:
             return answer
-        write = partial(self._meta_log.write_topic, topic)
+        write = partial(self._changes.log.write_topic, topic)
         if not is_new:
             return self._changes.when_durable(write(), answer)
         system = is_internal_topic(topic.name)
@@ -129,7 +129,7 @@ class TopicAdmin:
             return answer
         self._changes.check_writable()
         answer.altered = True
-        return self._changes.when_durable(self._meta_log.write_drained(request.drained), answer)
+        return self._changes.when_durable(self._changes.log.write_drained(request.drained), answer)
 
     async def delete(
         self, request: v1.DeleteTopicRequest, ctx: RequestContext
@@ -145,6 +145,7 @@ class TopicAdmin:
         self._pump.catch_up()  # what was acknowledged waits for its time only once it is dispatched
         in_flight = await self._in_flight(request.name)
         waiting = await self._waiting.count((request.name,))
+        left = await self._left_behind.find(request.name)
         if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
         self._pump.catch_up()
@@ -159,7 +160,7 @@ class TopicAdmin:
             code=v2.OK,
             message="OK",
             topics=[request.name, *retries],
-            messages=waiting + held,
+            messages=waiting + left.messages + held,
             groups=sorted(groups),
             in_flight=in_flight,
         )
@@ -169,13 +170,16 @@ class TopicAdmin:
             raise WireError(
                 v2.FORBIDDEN,
                 f"topic {request.name} holds {answer.messages} messages, {waiting} of which wait "
-                "for their time or the end of a transaction: accept the loss",
+                f"for their time or the end of a transaction, and {left.messages} are retries or "
+                "dead letters of groups: accept the loss",
             )
         self._changes.check_writable()
+        self._left_behind.drop(left)
         for name in retries:
-            self._meta_log.delete_topic(name)
+            self._changes.log.delete_topic(name)
             await slices.pause()
-        return await self._changes.when_durable(self._meta_log.delete_topic(request.name), answer)
+        end = self._changes.log.delete_topic(request.name)
+        return await self._changes.when_durable(end, answer)
 
     async def _in_flight(self, topic: str) -> int:
         """Return the number of messages of a topic that groups have in flight."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..slices import Slices
+from ..base.slices import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -24,7 +24,7 @@ from ...remoting.command import ACCESS_KEY, SIGNATURE, without_credentials
 from ...remoting.connection import RemotingError
 from ..access.guard import NAMES_NOTHING
 from ..access.rights import SUPER
-from .errors import reply_code
+from .base.errors import reply_code
 
 if TYPE_CHECKING:
     from ...remoting.command import Command

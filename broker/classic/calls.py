@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..clients.registry import May
     from ..offsets.resets import OffsetResets
-    from .members import Members
+    from .base.members import Members
 
 #: Time for the answer of a client, as in RocketMQ.
 CALL_S = 10.0

@@ -21,7 +21,7 @@ from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import ConsumerGroup, UnregisterClient
 from ..messages.validation import check_group
 from ..metadata.tables import is_system_group
-from .bodies import (
+from .base.bodies import (
     NAME_CHARS_MAX,
     ConsumerData,
     Heartbeat,
@@ -30,16 +30,16 @@ from .bodies import (
     heartbeat,
     queue_list,
 )
-from .errors import user_of
-from .members import SHARED_PRODUCERS, About, Members, Subscription, TooManyMembersError
+from .base.errors import user_of
+from .base.members import SHARED_PRODUCERS, About, Members, Subscription, TooManyMembersError
 from .pull import filter_of
 
 if TYPE_CHECKING:
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry, May
-    from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..pop.dead_letter import GroupTopics
-    from ..runtime import Runtime
     from .locks import QueueLocks
 
 #: Groups that one heartbeat creates, each with its retry topic: 30 ms of the event loop.

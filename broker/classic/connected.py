@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...remoting.connection import Connection
     from ..admin.clients import ClientAdmin
-    from ..admin.progress import ConsumerProgress
-    from .members import MemberRow, Members
+    from ..maintenance.progress import ConsumerProgress
+    from .base.members import MemberRow, Members
 
 # The number of version 4.0.0, and the major versions that follow it by the same rule.
 _V4_0_0, _MAJORS_MAX = 213, 2

@@ -9,8 +9,8 @@ from ...remoting.broker_ids import LEADER_ID, route_ids
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
-    from ..config import BrokerConfig
-    from ..routing.cluster_view import ClusterView
+    from ..base.cluster_view import ClusterView
+    from ..base.config import BrokerConfig
 
 
 class Followers:

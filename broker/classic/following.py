@@ -16,13 +16,13 @@ from ...remoting.admin_codes import Admin
 from ...remoting.codes import Reply, Request
 from ...remoting.command import PASSED_ON
 from ...remoting.connection import RemotingError
-from .errors import with_codes
+from .base.errors import with_codes
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ...remoting.command import Command
     from ...remoting.connection import Connection, Handler
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
     from .leader_link import LeaderLink
 
 #: About this replica, or of its own connections.

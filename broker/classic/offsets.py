@@ -17,14 +17,14 @@ from ...remoting.headers import (
     UpdateConsumerOffset,
 )
 from ...store.format.record import decode_delivery
-from .errors import known_group, known_topic
+from .base.errors import known_group, known_topic
 
 if TYPE_CHECKING:
     from ...remoting.connection import Connection, Handler
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..visible.dispatch_pump import DispatchPump
 
 _NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 

@@ -27,20 +27,21 @@ from ...store.format.errors import StoreError
 from ...store.format.properties import encode_properties
 from ...store.format.record import decode, encode_record
 from ..messages.validation import MAX_BATCH, MIN_INVISIBLE_MS
-from ..pop.handles import ReceiptHandle, decode_handle
-from ..pop.retry import is_retry_topic, origin_topic
+from ..names.handles import ReceiptHandle, decode_handle
+from ..names.retry import is_retry_topic, origin_topic
+from .admin.tables import in_task
 from .assignment import ANY_QUEUE, TooManyTopicsError, pops, share, with_mode
-from .bodies import asked_assignment, batch_ack, json_object, name_of
-from .errors import known_group, known_topic, reply_code
+from .base.bodies import asked_assignment, batch_ack, json_object, name_of
+from .base.errors import known_group, known_topic, reply_code
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
     from ..lite.receive_service import ReceiveService
+    from ..maintenance.progress import ConsumerProgress
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
     from ..pop.ack import AckService
-    from .members import Members
+    from .base.members import Members
 
 _HANDLE = "POP_CK"
 _REPLIES: dict[int, Reply] = {
@@ -58,20 +59,20 @@ class ClassicPop:
         *,
         store: MessageStore,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         receiving: ReceiveService,
         acks: AckService,
         members: Members[Connection],
+        progress: ConsumerProgress,
         broker_name: str,
     ) -> None:
         self._store = store
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._receiving = receiving
         self._acks = acks
         self._members = members
+        self._progress = progress
         self._broker_name = broker_name
 
     def handlers(self) -> dict[int, Handler]:
@@ -82,7 +83,7 @@ class ClassicPop:
             Request.BATCH_ACK_MESSAGE: self.ack_batch,
             Request.CHANGE_MESSAGE_INVISIBLETIME: self.change,
             Request.QUERY_ASSIGNMENT: self.assignment,
-            Request.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+            Request.SET_MESSAGE_REQUEST_MODE: in_task(self.set_mode),
         }
 
     def pop(self, command: Command, peer: Connection) -> Any:
@@ -264,8 +265,8 @@ class ClassicPop:
         ]
         return reply(Reply.SUCCESS, body=dumps({"messageQueueAssignments": entries}))
 
-    def set_mode(self, command: Command, _: Connection) -> Any:
-        """Answer SET_MESSAGE_REQUEST_MODE with a future. Raises WireError, RemotingError."""
+    async def set_mode(self, command: Command) -> Command:
+        """Answer SET_MESSAGE_REQUEST_MODE. Raises WireError, RemotingError."""
         found = json_object(command.body)
         group, topic = name_of(found, "consumerGroup"), name_of(found, "topic")
         if is_retry_topic(topic):
@@ -277,14 +278,28 @@ class ClassicPop:
             raise RemotingError(Reply.INVALID_PARAMETER, "mode is neither POP nor PULL")
         known_topic(self._metadata, topic)
         known = self._metadata.group(known_group(self._metadata, group))
+        if mode == "PULL" and known is not None and pops(known.attributes, topic):
+            await self._check_retries(group, topic)
+            known = self._metadata.group(known_group(self._metadata, group))
         assert known is not None
         try:
             attributes = with_mode(known.attributes, topic, pop=mode == "POP")
         except TooManyTopicsError as error:
             raise RemotingError(Reply.INVALID_PARAMETER, str(error)) from None
         self._changes.check_writable()
-        end = self._meta_log.write_group(structs.replace(known, attributes=attributes))
-        return self._changes.when_durable(end, reply(Reply.SUCCESS))
+        end = self._changes.log.write_group(structs.replace(known, attributes=attributes))
+        return await self._changes.when_durable(end, reply(Reply.SUCCESS))
+
+    async def _check_retries(self, group: str, topic: str) -> None:
+        """Raise RemotingError if messages wait where only pops read them."""
+        rows = await self._progress.group_queues(group, topic)
+        waiting = sum(row.lag if row.retry else row.in_flight for row in rows)
+        if waiting:
+            raise RemotingError(
+                Reply.SYSTEM_ERROR,
+                f"{waiting} messages of topic {topic} are in flight or wait for a retry, which "
+                f"group {group} does not read by pulls: consume them first",
+            )
 
 
 def _context(peer: Connection, group: str) -> RequestContext:

@@ -10,6 +10,7 @@ from ...remoting.server import RemotingServer
 from .access import ClassicAccess
 from .admin.audited import audited
 from .admin.handlers import admin_handlers
+from .base.members import Members
 from .calls import ClientCalls
 from .clients import ClassicClients
 from .connected import ClassicConnected
@@ -17,7 +18,6 @@ from .followers import Followers
 from .following import Following
 from .leader_link import LeaderLink
 from .locks import QueueLocks
-from .members import Members
 from .offsets import ClassicOffsets
 from .pop import ClassicPop
 from .pull import ClassicPulls
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from ..access.audit import AuditLog
     from ..access.guard import Guard
     from ..admin.service import Admin
-    from ..config import BrokerConfig
-    from ..parts import Broker
+    from ..assembly.parts import Broker
 
 _NS_PER_MS = 1_000_000
 
@@ -58,25 +57,23 @@ class ClassicPort:
     def __init__(
         self,
         broker: Broker,
-        config: BrokerConfig,
         door: DoorConfig,
         *,
-        max_message_size: int,
         admin: Admin,
         audit: AuditLog | None,
         guard: Guard | None,
         links: NodeLinks,
     ) -> None:
         """`guard`: with authentication."""
-        self._config = config
+        config = self._config = broker.runtime.config
         self._port = config.remoting_listen_port
         expiry_ns = config.channel_expired_timeout * _NS_PER_MS
         members = Members[Connection](expiry_ns, config.max_clients)
         producers = Members[Connection](expiry_ns, config.max_clients)
         locks = QueueLocks()
-        sends = _sends(broker, locks, max_message_size)
+        sends = _sends(broker, locks)
         handlers, self._parts = _handlers(
-            broker, config, sends, locks=locks, members=members, producers=producers
+            broker, sends, locks=locks, members=members, producers=producers
         )
         handlers |= admin_handlers(
             broker, admin, members=members, producers=producers, advertised=self._advertised
@@ -133,7 +130,6 @@ class ClassicPort:
 
 def _handlers(
     broker: Broker,
-    config: BrokerConfig,
     sends: ClassicSends,
     *,
     locks: QueueLocks,
@@ -141,6 +137,7 @@ def _handlers(
     producers: Members[Connection],
 ) -> tuple[dict[int, Handler], Sequence[_Part]]:
     """Build the parts; return the table of request codes, and the parts to start."""
+    config = broker.runtime.config
     may = broker.clients.may  # with authentication: the guard's
     clients = ClassicClients(
         runtime=broker.runtime,
@@ -170,7 +167,7 @@ def _handlers(
         **calls.handlers(),
         **ClassicReplies(broker.runtime, broker.sender, producers, may).handlers(),
         **ClassicRecalls(broker.recalls, config.region_id).handlers(),
-        **ClassicQueries(broker.store, broker.pump).handlers(),
+        **ClassicQueries(broker.store, broker.metadata, broker.pump).handlers(),
     }
     return table, (clients, transactions, calls)
 
@@ -193,17 +190,17 @@ def _consuming(
     pop = ClassicPop(
         store=broker.store,
         metadata=broker.metadata,
-        meta_log=broker.meta_log,
         changes=broker.changes,
         receiving=broker.receiving,
         acks=broker.acks,
         members=members,
+        progress=broker.progress,
         broker_name=broker_name,
     )
     return {**offsets.handlers(), **pulls.handlers(), **pop.handlers()}
 
 
-def _sends(broker: Broker, locks: QueueLocks, max_message_size: int) -> ClassicSends:
+def _sends(broker: Broker, locks: QueueLocks) -> ClassicSends:
     return ClassicSends(
         runtime=broker.runtime,
         metadata=broker.metadata,
@@ -212,7 +209,7 @@ def _sends(broker: Broker, locks: QueueLocks, max_message_size: int) -> ClassicS
         transactions=broker.transactions,
         group_topics=broker.group_topics,
         locks=locks,
-        max_message_size=max_message_size,
+        max_message_size=broker.store.config.max_message_size,
     )
 
 

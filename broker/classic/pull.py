@@ -23,22 +23,22 @@ from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.filters import Filter, parse_filter
 from ..messages.validation import MAX_BATCH, TOOLS_GROUP, check_group
+from ..names.retry import is_retry_topic
 from ..pop.request import consuming_group
-from ..pop.retry import is_retry_topic
 from ..pop.turn import matches
 from ..pull.service import Pull
-from .errors import known_topic
+from .base.errors import known_topic
 
 if TYPE_CHECKING:
     from ...store.format.results import GetResult
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.counters import Counters
+    from ..base.leadership import Leadership
     from ..metadata.tables import Metadata
-    from ..metrics.counters import Counters
     from ..pull.service import PullService
+    from ..visible.dispatch_pump import DispatchPump
+    from .base.members import Members
     from .followers import Followers
-    from .members import Members
     from .offsets import ClassicOffsets
 
 _COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..metadata.tables import Metadata
+    from ..visible.dispatch_pump import DispatchPump
 
 #: Messages and bytes of an answer; the first message may be larger.
 _COUNT_MAX = 64
@@ -32,8 +33,9 @@ _BYTES_MAX = 4 << 20
 class ClassicQueries:
     """Handlers of QUERY_MESSAGE and VIEW_MESSAGE_BY_ID."""
 
-    def __init__(self, store: MessageStore, pump: DispatchPump) -> None:
+    def __init__(self, store: MessageStore, metadata: Metadata, pump: DispatchPump) -> None:
         self._store = store
+        self._metadata = metadata
         self._pump = pump
 
     def handlers(self) -> dict[int, Handler]:
@@ -58,6 +60,8 @@ class ClassicQueries:
             found = self._store.queries.find(asked)
         except (StoreError, OSError) as error:
             raise RemotingError(Reply.SYSTEM_ERROR, f"the index: {error}") from None
+        is_older = self._metadata.is_older  # of a deleted topic of the name
+        found = [one for one in found if not is_older(asked.topic, one.physical_offset)]
         if not found:
             return reply(
                 Reply.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"

@@ -15,7 +15,7 @@ from ...remoting.codes import Reply, Request
 from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import RecallMessage
-from .errors import context_of, reply_code
+from .base.errors import context_of, reply_code
 
 if TYPE_CHECKING:
     from ..delay.recall import Recalls

@@ -17,14 +17,14 @@ from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import SendMessage
 from ...store.format.properties import decode_properties, encode_properties
 from ...store.format.record import unpack_host
-from .bodies import sent_header
+from .base.bodies import sent_header
 from .calls import call
 
 if TYPE_CHECKING:
+    from ..base.runtime import Runtime
     from ..clients.registry import May
-    from ..runtime import Runtime
     from ..sending.sender import Sender
-    from .members import Members
+    from .base.members import Members
 
 _NOT_STORED = {"msgId": "0", "queueOffset": "0"}
 

@@ -34,9 +34,9 @@ from ...remoting.headers import (
     ViewMessage,
 )
 from ...store.format.properties import decode_properties
-from ..delay.recall_handle import decode_recall_handle
-from ..pop.retry import ORIGIN_GROUP, is_retry_topic
-from .bodies import (
+from ..names.recall_handle import decode_recall_handle
+from ..names.retry import ORIGIN_GROUP, is_retry_topic
+from .base.bodies import (
     asked_assignment,
     batch_ack,
     checked_subscription,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _PUB, _SUB, _GET = int(Action.PUB), int(Action.SUB), int(Action.GET)
 
 #: Requests that may need no right: they concern the members that the client's own user has entered
-#: (`members.py`), and a client without consumer groups names none.
+#: (`base/members.py`), and a client without consumer groups names none.
 PUBLIC = frozenset((Request.HEART_BEAT, Request.UNREGISTER_CLIENT))
 
 

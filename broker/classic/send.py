@@ -41,26 +41,26 @@ from ...store.timer.rules import (
     TIMER_TOPIC,
 )
 from ..delay.delayed import SENT_BUCKETS
-from ..delay.recall_handle import RecallHandle
 from ..messages.stored_properties import in_bucket_order
 from ..messages.validation import check_classic_topic, check_group
 from ..metadata.tables import TEMPLATE_TOPIC
+from ..names.recall_handle import RecallHandle
+from ..names.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..pop.dead_letter import dead_letter_topic
-from ..pop.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
 from ..sending.crate_planner import ClassicFormat
 from ..sending.send import Prepared, PreparedSend, packed_host
-from .bodies import sent_header
-from .errors import context_of, no_topic, reply_code, with_codes
+from .base.bodies import sent_header
+from .base.errors import context_of, no_topic, reply_code, with_codes
 from .taken_send import TakenSend, answer_parts
 
 if TYPE_CHECKING:
     from ...store.format.results import AppendResult
-    from ..config import BrokerConfig
+    from ..base.config import BrokerConfig
+    from ..base.runtime import Runtime
     from ..delay.delayed import DelayedMessages
     from ..metadata.tables import Metadata, Topic
     from ..pop.dead_letter import GroupTopics
-    from ..runtime import Runtime
     from ..sending.sender import Sender
     from ..transactions.service import Transactions
     from .locks import QueueLocks

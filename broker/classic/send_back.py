@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...proto import v2
 from ...remoting.codes import Reply, Request
-from ...remoting.command import Command
+from ...remoting.command import Command, reply
 from ...remoting.connection import Connection, Handler, RemotingError
 from ...remoting.headers import SendBack
 from ...store.format.message_id import OffsetId
@@ -19,18 +19,18 @@ from ...store.format.properties import encode_properties
 from ...store.format.record import Message, Record
 from ...store.format.results import StoredRecord
 from ..messages.stored_properties import in_bucket_order
+from ..names.retry import NOT_COPIED
 from ..pop.dead_letter import Origin, is_dead_letter_topic
-from ..pop.retry import NOT_COPIED
 from ..sending.send import Prepared, PreparedSend
-from .errors import context_of, known_group
+from .base.errors import context_of, known_group
 from .queries import clients_record
 from .send import answer_of
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.counters import Counters
     from ..delay.delayed import DelayedMessages
     from ..metadata.tables import Metadata
-    from ..metrics.counters import Counters
     from ..pop.dead_letter import DeadLetters, GroupTopics
     from ..sending.sender import Sender
 
@@ -70,6 +70,8 @@ class SendBacks:
         header = command.header(SendBack)
         group = known_group(self._metadata, header.group)
         record = self._record(header.offset)
+        if self._metadata.is_older(_first_topic(record), record.physical_offset):
+            return reply(Reply.SUCCESS)  # its topic was deleted: a refusal makes the client send it
         known = self._metadata.group(group)
         assert known is not None
         limit = header.max_reconsume_times

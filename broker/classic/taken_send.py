@@ -15,7 +15,7 @@ from ...remoting.codec import decode, encode
 from ...remoting.codes import Reply
 from ...remoting.command import Command, reply
 from ..sending.send import Send
-from .errors import context_of
+from .base.errors import context_of
 
 if TYPE_CHECKING:
     from ...remoting.connection import Connection

@@ -27,16 +27,16 @@ from ...store.format.record import encode
 from ..transactions.core import Outcome
 from ..transactions.records import HALF_TOPIC, TransactionId, checked_copy, producer_group
 from ..transactions.service import End
-from .errors import reply_code
+from .base.errors import reply_code
 
 if TYPE_CHECKING:
     from ...store.format.record import Record
+    from ..base.runtime import Runtime
     from ..clients.registry import May
-    from ..runtime import Runtime
     from ..sending.sender import Sender
     from ..transactions.core import HalfMessage
     from ..transactions.service import Transactions
-    from .members import MemberRow, Members
+    from .base.members import MemberRow, Members
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...front.clock import Clock
     from ...front.context import RequestContext
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
     from ..metadata.tables import Metadata
     from .registry import ClientRegistry
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, RpcFailure, WireError
-from ..lite.names import quota as lite_quota
 from ..messages.filters import parse_filter
 from ..messages.validation import check_group, check_topic, duration_ms, require_client_id
 from ..metadata.tables import Group
+from ..names.lite import quota as lite_quota
 from .settings_rate import TOO_MANY_SETTINGS, SettingsRate
 from .stacks import is_refusal
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
     from ...nodes.node_links import NodeLinks
-    from ..routing.cluster_view import ClusterView
+    from ..base.cluster_view import ClusterView
     from .registry import ClientRegistry
 
 logger = logging.getLogger(__name__)

@@ -40,8 +40,8 @@ from ...store.timer.rules import (
     rounded,
 )
 from ..messages.stored_properties import in_bucket_order
+from ..names.recall_handle import RecallHandle
 from ..sending.answer import ReceiptExtras
-from .recall_handle import RecallHandle
 
 if TYPE_CHECKING:
     from ...front.clock import Clock

@@ -23,7 +23,7 @@ from ...store.format.record import Delivery, Message
 from ..messages.stored_properties import in_bucket_order
 
 if TYPE_CHECKING:
-    from ..metadata.tables import Metadata, Topic
+    from ..metadata.tables import Topic
 
 ENQUEUED = b"TIMER_ENQUEUE_MS"
 DEQUEUED = b"TIMER_DEQUEUE_MS"
@@ -58,15 +58,6 @@ def copy_of(
 def own_queue(properties: bytes, topic: Topic) -> int:
     """Return the queue that the message was sent to, or one that the topic still has."""
     return max(number(property_value(properties, b"REAL_QID")), 0) % max(topic.write_queues, 1)
-
-
-def is_left_over(metadata: Metadata, topic: str, properties: bytes, physical_offset: int) -> bool:
-    """Return whether a waiting record belongs to a deleted topic: of the name of its destination,
-    or of the topic that a group retries."""
-    if metadata.is_older(topic, physical_offset):
-        return True
-    retried = property_value(properties, b"RETRY_TOPIC") if topic.startswith("%RETRY%") else b""
-    return bool(retried) and metadata.is_older(retried.decode("utf-8", "replace"), physical_offset)
 
 
 def stamped(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) -> bytes:

@@ -21,9 +21,10 @@ from ...store.format.errors import StoreError
 from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, property_value
 from ...store.format.record import Message, decode_delivery
 from ...store.format.results import AppendResult, PutStatus
-from ..metadata.json_file import Saver
+from ..base.json_file import Saver
+from ..metadata.incarnations import is_left_over
 from ..metadata.system_topics import PROGRESS_GROUP
-from .delivery_copy import copy_of, is_left_over, own_queue
+from .delivery_copy import copy_of, own_queue
 from .level_core import DelayCore
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
     from ...store.format.results import StoredRecord
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.dispatch_pump import DispatchPump
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """RecallMessage: a producer cancels a message that is not delivered yet.
 
     body 0, tag _RECALL_TAG_, UNIQ_KEY and TIMER_DEL_UNIQKEY of the message, for the same slot;
-    prepared transaction offset: the message's mark (`recall_handle.py`)
+    prepared transaction offset: the message's mark (`names/recall_handle.py`)
 
 This record is put into the timer topic (docs/formats/store-format.md, section 2.12;
 docs/formats/broker-semantics.md, section 6.3) and cancels the message when its slot is delivered,
@@ -32,19 +32,19 @@ from ...store.timer.rules import (
     rounded,
 )
 from ..messages.validation import MIXED, check_topic, require_client_id
+from ..names.recall_handle import RecallHandle, decode_recall_handle
 from ..sending.answer import FAILURES
 from .delayed import MADE_BUCKETS
-from .recall_handle import RecallHandle, decode_recall_handle
 
 if TYPE_CHECKING:
     import asyncio
 
     from ...front.context import RequestContext
     from ...store.config.store_config import StoreConfig
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata, Topic
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
     from ..sending.sender import Sender
+    from ..visible.durability import DurabilityGate
     from .delayed import DelayedMessages
     from .timer_service import TimerService
 

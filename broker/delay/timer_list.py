@@ -20,8 +20,8 @@ from ...store.format.properties import decode_properties
 from ...store.format.record import checked_delivery
 from ...store.timer.rules import OUT_MS, REAL_TOPIC, UNIQUE_KEY, is_cancelled, recall_key
 from ..metadata.tables import is_system_topic
+from ..names.recall_handle import RecallHandle
 from .delivery_copy import number
-from .recall_handle import RecallHandle
 from .timer_intake import due_ms
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class TimerList:
         units: Sequence[TimerUnit],
         request: v1.ListTimersRequest,
     ) -> list[v1.WaitingMessage]:
-        """Return the messages of a slot that are due in the requested time and not recalled, the
-        oldest first."""
+        """Return the messages of a slot that are due in the requested time, not recalled, and not
+        of a deleted topic; the oldest first."""
         recalls = [unit for unit in units if unit.cancels and not unit.rolled]
         cancelled = files.cancelled_keys(recalls) | self._timers.recalled_elsewhere
         topic, found = request.topic, []
@@ -144,7 +144,10 @@ class TimerList:
             if not topic and is_system_topic(one.topic) and not request.include_system:
                 continue
             key = recall_key(one.message_id, mark)
-            if topic in ("", one.topic) and not is_cancelled(cancelled, key, one.topic):
+            if topic not in ("", one.topic) or is_cancelled(cancelled, key, one.topic):
+                continue
+            is_known = one.topic and not is_system_topic(one.topic)
+            if not is_known or self._timers.is_of_present(one.topic, unit.physical_offset):
                 found.append(one)
         return found
 

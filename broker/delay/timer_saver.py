@@ -19,8 +19,8 @@ from .timer_core import TimerCore
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
     from .timer_stats import TimerStats
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,9 @@ from ...store.format.results import PutStatus
 from ...store.timer.recovery import TimerRecovery
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
+from ..metadata.incarnations import is_left_over
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
-from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, is_left_over, number, own_queue
+from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
 from .recalled import Recalled
 from .timer_core import Timed, TimerCore
 from .timer_dedup import TimerDedup
@@ -39,11 +40,11 @@ from .timer_stats import TimerStats
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.dispatch_pump import DispatchPump
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +166,9 @@ class TimerService:
         # Without messages there is nothing to read again. After a kill the queue may lack some.
         empty = report.newest < 0 and not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         read_ms = now_ms if empty else max(report.read_ms, replicated[1])
+        if read_ms < replicated[1]:
+            # The clock is behind the last stop: what arrives now is not delivered up to that time.
+            self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
         core = TimerCore(read_ms, report.queue_offset, self._config.timer_precision_ms)
         self._timers, self._core = timers, core
         if report.waiting is not None:
@@ -175,7 +179,7 @@ class TimerService:
             store=store,
             timers=timers,
             core=core,
-            counts=self._counts,
+            counts=self.is_of_present,
             slots=report.recalled_slots,
         )
         self._intake = TimerIntake(
@@ -185,7 +189,7 @@ class TimerService:
             core=core,
             stats=self.stats,
             recalled=self._recalled,
-            counts=self._counts,
+            counts=self.is_of_present,
             delivered_before=replicated,
         )
         begin_ms = min(read_ms, self._stored_ms(report.queue_offset))
@@ -291,7 +295,8 @@ class TimerService:
 
     async def settle(self) -> None:
         """Make the numbers true: enqueue what has arrived, and take out what was recalled, in
-        turns of a few milliseconds. After `_TURNS_MAX` of them the numbers may still be high."""
+        turns of a few milliseconds. After `_TURNS_MAX` of them the numbers are upper bounds, until
+        later calls have counted the rest."""
         for _ in range(_TURNS_MAX):
             self._enqueue_now()
             recalled = self._recalled
@@ -305,7 +310,7 @@ class TimerService:
             self._recalled.forget(topic)
             self._timers.metrics.set(topic, 0, self._clock.wall_ms())
 
-    def _counts(self, topic: str, physical_offset: int) -> bool:
+    def is_of_present(self, topic: str, physical_offset: int) -> bool:
         """Return whether the message is one of the topic that has this name now."""
         return physical_offset >= self._since_of(topic)
 
@@ -528,7 +533,7 @@ class TimerService:
             return
         if timed.rolled:
             self._recalled.rolled(timed)
-        if self._counts(timed.topic, timed.physical_offset) and (
+        if self.is_of_present(timed.topic, timed.physical_offset) and (
             not recalled or self._recalled.dropped(timed)
         ):
             self._timers.metrics.add(timed.topic, -1, now_ms)

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
-from ..pop.delivery import Delivery
-from ..pop.retry import queue_topics
-from .api import Restored
+from ..names.delivery import Delivery
+from ..names.retry import queue_topics
+from ..pop.journal_api import Restored
 from .checkpoint import Book, Checkpoint
 from .core import PopJournal
 from .recovery import ReviveReader
@@ -30,16 +30,16 @@ from .writer import FLUSH_S, SLICE, JournalWriter
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.internal_appender import InternalAppender
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.system_topics import SystemTopics
     from ..metadata.tables import Group, Metadata
+    from ..names.delivery import PopOptions
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..pop.delivery import PopOptions
     from ..pop.group import PopGroup
     from ..pop.queue import PopQueue
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.dispatch_pump import DispatchPump
 
     CreateState = Callable[[str, Group], object]
 

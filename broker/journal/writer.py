@@ -25,10 +25,10 @@ from .revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, ReviveWriter, revive_t
 if TYPE_CHECKING:
     from ...store.format.record import Message
     from ...store.message_store import MessageStore
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..metadata.system_topics import SystemTopics
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
     from .core import PopJournal
 
 logger = logging.getLogger(__name__)

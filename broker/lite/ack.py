@@ -22,11 +22,11 @@ from ..messages.validation import (
     duration_ms,
     require_client_id,
 )
+from ..names.delivery import DeliveryRef, Outcome
+from ..names.handles import ReceiptHandle, decode_handle, encode_handle
+from ..names.lite import PROPERTY, is_lite_group, queue_of
 from ..pop.dead_letter import Origin
-from ..pop.delivery import DeliveryRef, Outcome
-from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
 from ..pop.request import is_same_message
-from .names import PROPERTY, is_lite_group, queue_of
 from .receive import QUEUE
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.changes import MetadataChanges
     from ..metadata.tables import Metadata
     from ..pop.dead_letter import DeadLetters
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
+    from ..visible.durability import DurabilityGate
     from .receive import LiteReceive
 
     Request = (

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...nodes.node_links import NodeLinks
     from ...proto import v2
+    from ..base.cluster_view import ClusterView
     from ..metadata.tables import Metadata
-    from ..routing.cluster_view import ClusterView
 
 
 class LiteFanout:

@@ -19,29 +19,27 @@ from msgspec import Struct, field
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ..pop.delivery import UNDELIVERED_MS
+from ..names.delivery import UNDELIVERED_MS
+from ..names.handles import FIFO_REVIVE_QUEUE
+from ..names.lite import bound_topic, is_parent, parse_queue
+from ..names.retry import NORMAL
 from ..pop.fifo.ordered_group import OrderedGroup, OrderedQueue
-from ..pop.handles import FIFO_REVIVE_QUEUE
 from ..pop.polls import NOT_FOUND
 from ..pop.request import PopRequest, checked, poll_time_ms
-from ..pop.retry import NORMAL
 from ..pop.subscription import Subscription, Waiter
 from ..pop.turn import PopTurn
-from .names import bound_topic, is_parent, parse_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
+    from ..names.delivery import DeliveryRef, Key, Outcome
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..pop.delivery import DeliveryRef, Key, Outcome
-    from ..pop.polls import PollLimit
-    from ..pop.reader import PopReader
     from ..pop.receive import PopService
-    from ..runtime import Runtime
     from .core import Key as ClientKey
     from .core import LiteClient, LiteTable
 
@@ -82,8 +80,6 @@ class LiteReceive:
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
         pop: PopService,
-        reader: PopReader,
-        limit: PollLimit,
         table: LiteTable,
     ) -> None:
         self._clock = runtime.clock
@@ -95,8 +91,8 @@ class LiteReceive:
         self._offsets = offsets
         self._pop_service = pop
         self._alive = pop.reviver.alive
-        self._reader = reader
-        self._limit = limit
+        self._reader = pop.reader
+        self._limit = pop.limit
         self.table = table
         #: States with messages in flight, by group and LMQ.
         self._cores: dict[tuple[str, str], Subscription] = {}
@@ -183,6 +179,12 @@ class LiteReceive:
         groups = [k[0] for k in self._cores if k[1] == queue] if group is None else [group]
         for name in groups:
             self._cores.pop((name, queue), None)
+        self._pop_service.forget_order(queue, group or "")
+
+    def forget_group(self, group: str) -> None:
+        """Drop the states of a deleted group."""
+        for key in [key for key in self._cores if key[0] == group]:
+            del self._cores[key]
 
     def rewind(self, queue: str, group: str, offset: int) -> None:
         """Move a group to an offset that an operator has set; drop messages in flight and the lock.

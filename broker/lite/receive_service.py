@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...proto import v2
     from ..clients.registry import ClientRegistry
-    from ..dispatch_pump import DispatchPump
-    from ..pop.polls import PollLimit
     from ..pop.receive import PopService
     from ..pull.service import PullService
+    from ..visible.dispatch_pump import DispatchPump
     from .service import LiteService
 
 
@@ -35,7 +34,6 @@ class ReceiveService:
         pop: PopService,
         lite: LiteService,
         pulls: PullService,
-        limit: PollLimit,
     ) -> None:
         self._clock = clock
         self._clients = clients
@@ -43,7 +41,7 @@ class ReceiveService:
         self._pop = pop
         self._lite = lite
         self._pulls = pulls
-        self._limit = limit
+        self._limit = pop.limit
 
     def receive(
         self, request: v2.ReceiveMessageRequest, ctx: RequestContext

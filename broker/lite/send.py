@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.lmq_queues import with_lmqs
-from .names import is_parent, queue_of
+from ..names.lite import is_parent, queue_of
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext

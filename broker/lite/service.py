@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING
 from ...proto import v2
 from ...store.format.errors import StoreError
 from ...store.format.record import decode_delivery
-from .names import bound_topic, expiration_ms, is_lite_group, is_lite_queue, parse_queue
+from ..names.lite import bound_topic, expiration_ms, is_lite_group, is_lite_queue, parse_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...store.message_store import MessageStore
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..leadership import Leadership
     from ..metadata.tables import Metadata, Topic
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from .core import LiteTable
     from .receive import LiteReceive
     from .subscribe import LiteSubscribe
 
@@ -61,7 +60,6 @@ class LiteService:
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
         leadership: Leadership,
-        table: LiteTable,
         receiving: LiteReceive,
         subscribing: LiteSubscribe,
     ) -> None:
@@ -72,7 +70,7 @@ class LiteService:
         self._clients = clients
         self._offsets = offsets
         self._leadership = leadership
-        self.table = table
+        self.table = receiving.table
         self.receiving = receiving
         self.subscribing = subscribing
         #: Store time of the last message of every lite topic; 0: read it from the record.
@@ -256,6 +254,7 @@ class LiteService:
     def forget(self, topic: str | None, group: str | None) -> None:
         """Drop subscriptions of a deleted group, or end lite topics of a deleted parent."""
         if group is not None:
+            self.receiving.forget_group(group)
             for client in self.table:
                 if client.key[0] == group:
                     self._drop(client.key)

@@ -24,9 +24,7 @@ from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
 from ..messages.validation import check_group, check_topic, lite_topic_problem, require_client_id
-from ..pop.request import consuming_group, readable_topic
-from .core import Eviction, LiteClient, LiteTable
-from .names import (
+from ..names.lite import (
     bound_topic,
     events_max,
     is_exclusive,
@@ -39,20 +37,21 @@ from .names import (
     resets_on_takeover,
     resets_on_unsubscribe,
 )
+from ..pop.request import consuming_group, readable_topic
+from .core import Eviction, LiteClient
 
 if TYPE_CHECKING:
     import asyncio
 
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..dispatch_pump import DispatchPump
     from ..metadata.changes import MetadataChanges
-    from ..metadata.log import MetaLog
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
     from .receive import LiteReceive
 
 logger = logging.getLogger(__name__)
@@ -72,26 +71,23 @@ class LiteSubscribe:
         runtime: Runtime,
         store: MessageStore,
         metadata: Metadata,
-        meta_log: MetaLog,
         changes: MetadataChanges,
         durability: DurabilityGate,
         pump: DispatchPump,
         clients: ClientRegistry,
         offsets: ConsumerOffsets,
-        table: LiteTable,
         receive: LiteReceive,
     ) -> None:
         self._clock = runtime.clock
         self._clients_max = runtime.config.max_clients
         self._store = store
         self._metadata = metadata
-        self._meta_log = meta_log
         self._changes = changes
         self._durability = durability
         self._pump = pump
         self._clients = clients
         self._offsets = offsets
-        self._table = table
+        self._table = receive.table
         self._receive = receive
         self._second = 0
         self._calls = 0
@@ -193,7 +189,7 @@ class LiteSubscribe:
     def _record_start(self, group: Group) -> int:
         """Write that a wildcard group subscribes now; return the log offset behind the record."""
         self._changes.check_writable()
-        end = self._meta_log.write_group(replace(group, lite_since=self._store.log_end))
+        end = self._changes.log.write_group(replace(group, lite_since=self._store.log_end))
         self._pump.appended()
         return end
 

@@ -1,1 +1,1 @@
-"""Periodic work on the store: retention, disk pressure and removal of unused queues."""
+"""Retention, full disks, removal of queues, topics and groups; progress and status."""

@@ -1,7 +1,7 @@
 """Removal of unused queues: the consume queue files of deleted topics.
 
 A queue is removed after retention has deleted the last of its messages. Until then it determines
-where a new topic of the same name begins (`admin/removal.py`). Promises: a call removes a bounded
+where a new topic of the same name begins (`removal.py`). Promises: a call removes a bounded
 number of queues, and only after the start of the log has moved; queues of existing topics, system
 topics and light message queues stay (docs/formats/broker-semantics.md, section 8.7). A removal that
 fails is retried after the next move of the log's start.

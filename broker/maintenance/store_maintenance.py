@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
+    from .traffic import TrafficRates
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class StoreMaintenance:
         leadership: Leadership,
         pump: DispatchPump,
         offsets: ConsumerOffsets,
+        traffic: TrafficRates,
     ) -> None:
         self._clock = runtime.clock
         self._loop = runtime.loop
@@ -60,6 +62,7 @@ class StoreMaintenance:
         self._leadership = leadership
         self._pump = pump
         self._offsets = offsets
+        self._traffic = traffic
         self._retention = store.retention
         self._round_interval_ns = store.config.clean_resource_interval * _NS_PER_MS
         self._round_ns = self._clock.steady_ns()
@@ -93,6 +96,7 @@ class StoreMaintenance:
         """Run one turn of the periodic work."""
         store, clock = self._store, self._clock
         store.meter.sample()
+        self._traffic.sample()
         now_ns = clock.steady_ns()
         if now_ns - self._round_ns >= self._round_interval_ns or self._retention.is_due:
             self._round_ns = now_ns

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
+    from .log import MetaLog
 
 Answer = TypeVar("Answer")
 
@@ -43,12 +44,16 @@ class MetadataChanges:
         self,
         runtime: Runtime,
         store: MessageStore,
+        log: MetaLog,
         leadership: Leadership,
         pump: DispatchPump,
+        *,
         durability: DurabilityGate,
     ) -> None:
         self._runtime = runtime
         self._store = store
+        #: Where changes are written.
+        self.log = log
         self._leadership = leadership
         self._pump = pump
         self._durability = durability

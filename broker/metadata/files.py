@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import json_file
-from .log import META_TOPIC, MetaLog
+from ...store.format.topic_names import META_TOPIC
+from ..base import json_file
+from .log import MetaLog
 from .tables import (
     Group,
     Metadata,

@@ -8,8 +8,8 @@ from ...proto.errors import WireError
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..visible.dispatch_pump import DispatchPump
     from .log import MetaLog
     from .tables import Group
 

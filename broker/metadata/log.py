@@ -29,6 +29,7 @@ from ...store.format.record_layout import (
     MAGIC_BLANK,
 )
 from ...store.format.results import PutStatus
+from ...store.format.topic_names import META_TOPIC
 from .codec import (
     PART_BYTES,
     Assembly,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-META_TOPIC = "rmq_sys_COMETMQ_META"
 META_QUEUE = 0
 _TAG = "TAGS"
 _TAG_META = "META"

@@ -15,7 +15,7 @@ from ...proto.errors import WireError
 from .tables import Topic
 
 if TYPE_CHECKING:
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
     from .log import MetaLog
     from .tables import Metadata
 

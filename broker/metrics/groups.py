@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ...front.metrics.families import Families, flag
 from ...store.format.record import decode
-from ..lite.names import parse_queue
 from ..metadata.tables import is_system_topic
-from ..pop.retry import origin_topic
+from ..names.lite import parse_queue
+from ..names.retry import origin_topic
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...front.metrics.families import Families
     from ...ha.engine import Replication
     from ...proto import v1
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
 
 
 def replica_families(

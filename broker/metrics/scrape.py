@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...front.metrics.families import Buckets, Families, flag, page_of
+from ..base.counters import SIZE_BOUNDS
 from ..metadata.tables import is_system_topic, type_name
-from ..slices import Slices
 from .clients import client_families
-from .counters import SIZE_BOUNDS
 from .groups import GroupSums, StoreTimes
 from .pop import pop_families
 from .replicas import replica_families
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
     from ...front.statistics import DoorStatistics, ForwardStatistics
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
-    from ..admin.progress import ConsumerProgress
-    from ..admin.status import BrokerStatus
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
     from ..delay.timer_service import TimerService
     from ..journal.service import JournalService
-    from ..leadership import Leadership
+    from ..maintenance.progress import ConsumerProgress
+    from ..maintenance.status import BrokerStatus
     from ..metadata.tables import Metadata
     from ..pop.receive import PopService
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
     from ..sending.sender import Sender
     from ..transactions.service import Transactions
+    from ..visible.durability import DurabilityGate
 
 _NS_PER_S = 1_000_000_000
 _READ_WRITE = 6
@@ -118,10 +117,9 @@ class Metrics:
         """Read all values, those of groups in slices; return the metrics, and what makes those of
         groups."""
         await self._timers.settle()
-        groups, slices = GroupSums(), Slices(self._clock)
-        for group, row in self._progress.all_group_queues():
+        groups = GroupSums()
+        async for group, row in self._progress.all_group_queues():
             groups.add(group, row)
-            await slices.pause()
         groups.read_times(self._store_times)
         dead = dict(self._counters.dead + self._pop.reviver.dead)
         of_groups = partial(groups.families, dead, self._clock.wall_ms(), self._families)

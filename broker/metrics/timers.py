@@ -55,7 +55,8 @@ def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
     return [
         families.gauge(
             "rocketmq_timing_messages",
-            "Delayed messages that are not due yet, by topic.",
+            "Delayed messages that are not due yet, by topic; an upper bound "
+            "while many recalls are being counted.",
             [((topic, *_PLACE), number) for topic, number in timers.waiting_by_topic().items()],
             ("topic", *_PLACE_LABELS),
         ),

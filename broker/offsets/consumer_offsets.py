@@ -30,7 +30,7 @@ from google.protobuf.message import DecodeError
 
 from ...proto import v1
 from ...store.format.json_file import STORE_KEY
-from ..metadata import json_file
+from ..base import json_file
 from .entries import Position, encode, gone, offsets_of, tables
 from .recent import Log, RecentOffsets
 

@@ -28,14 +28,14 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status
+from ..names.delivery import Delivery, DeliveryRef, Key, Outcome
+from ..names.handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
+from ..names.retry import NORMAL
 from .ack_request import AckRequest, common_acks
 from .dead_letter import Origin
-from .delivery import Delivery, DeliveryRef, Key, Outcome
 from .group import PopGroup
-from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
 from .queue import PopQueue
 from .request import is_same_message
-from .retry import NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.format.results import StoredRecord
     from ...store.message_store import MessageStore
-    from ..journal.api import Journal
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.changes import MetadataChanges
     from ..metadata.tables import Metadata, Topic
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
     from ..trace.spans import DeliveryTraces
+    from ..visible.durability import DurabilityGate
     from .dead_letter import DeadLetters
-    from .reader import Core
+    from .journal_api import Journal
     from .receive import PopService
+    from .subscription import Core
 
     HandleRequest = (
         v2.AckMessageRequest

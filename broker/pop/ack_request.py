@@ -1,8 +1,8 @@
 """AckMessage requests that the native crate reads.
 
 Promises: a request that is accepted here names different deliveries of this broker, each with a
-handle that Python decodes to the same delivery (`handles.py`), and gets the same answer there (a
-test compares both). Everything else takes the Python path.
+handle that Python decodes to the same delivery (`names/handles.py`), and gets the same answer there
+(a test compares both). Everything else takes the Python path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...proto.request_limits import ACKS_MAX
-from ..late_request import LateRequest
+from ..base.late_request import LateRequest
 from ..messages.wire import STATUS_OK
 
 if TYPE_CHECKING:

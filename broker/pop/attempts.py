@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .delivery import Key
+from ..names.delivery import Key
 
 #: Responses remembered per client: it has few open calls, one per broker and topic.
 OF_CLIENT_MAX = 8

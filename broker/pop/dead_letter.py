@@ -21,15 +21,15 @@ from ...store.format.topic_names import is_lmq
 from ..messages.convert import SYS_COMPRESSED, SYS_COMPRESSION_MASK
 from ..messages.stored_properties import in_bucket_order
 from ..metadata.tables import Topic
-from .retry import NOT_COPIED
+from ..names.retry import NOT_COPIED
 
 if TYPE_CHECKING:
     from ...store.format.results import StoredRecord
-    from ..leadership import Leadership
+    from ..base.counters import Counters
+    from ..base.internal_appender import InternalAppender
+    from ..base.leadership import Leadership
     from ..metadata.log import MetaLog
     from ..metadata.tables import Metadata
-    from ..metrics.counters import Counters
-    from ..sending.internal_appender import InternalAppender
 
 _PREFIX = "%DLQ%"
 

@@ -1,9 +1,9 @@
 """Pop group: the pop consumption of one group on one topic, without order. Pure.
 
-The group has queues of the topic and of its retry topics (`retry.py`). Each has a read position,
-and below it the unacknowledged messages. The consumer offset is the first of them that is not in
-the journal (`journal/api.py`), or the read position; so it never passes a message that would not be
-redelivered, and losing this state loses no message. Filtered messages count as consumed.
+The group has queues of the topic and of its retry topics (`names/retry.py`). Each has a read
+position, and below it the unacknowledged messages. The consumer offset is the first of them that is
+not in the journal (`journal_api.py`), or the read position; so it never passes a message that would
+not be redelivered, and losing this state loses no message. Filtered messages count as consumed.
 
 A message whose invisible time is over is `ready`: a leader copies it to the retry topic and `moves`
 or `drops` it; a replica that cannot write redelivers it in place, with the next attempt number,
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .delivery import (
+from ..names.delivery import (
     RENEW_SLICE_MS,
     Alive,
     Delivery,
@@ -33,8 +33,8 @@ from .delivery import (
     next_pop_ms,
     renewal_ms,
 )
+from ..names.retry import queue_topics
 from .queue import PopQueue
-from .retry import queue_topics
 
 _HEAP_SLACK = 64
 _ALL = 1 << 60

@@ -12,8 +12,8 @@ from ...proto import v1
 from .fifo.ordered_group import OrderedGroup
 
 if TYPE_CHECKING:
-    from .delivery import Alive
-    from .reader import Core
+    from ..names.delivery import Alive
+    from .subscription import Core
 
 
 def deliveries_of(core: Core, now_ms: int, alive: Alive) -> Iterator[v1.GroupDelivery]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from .delivery import Delivery, Key
+from ..names.delivery import Delivery, Key
 
 
 class PopQueue(Struct, eq=False):

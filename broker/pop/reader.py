@@ -17,13 +17,14 @@ from ...proto import v2
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ..messages.runs import Receipts
-from .delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
+from ..metadata.incarnations import is_left_over
+from ..names.delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
+from ..names.handles import FIFO_REVIVE_QUEUE
+from ..names.retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
 from .fifo.order import by_priority, falls_in, in_turn, priority_factor, with_retries
 from .fifo.ordered_group import OrderedGroup, OrderedQueue
 from .group import PopGroup
-from .handles import FIFO_REVIVE_QUEUE
 from .queue import PopQueue
-from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
 from .reviver import LOOKED_AT, last_delay_ms
 from .turn import ANSWER_BYTES_MAX, PopTurn, TurnContext, matches
 
@@ -33,19 +34,18 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
     from ...store.message_store import MessageStore
-    from ..config import BrokerConfig
-    from ..journal.api import Journal
-    from ..leadership import Leadership
+    from ..base.config import BrokerConfig
+    from ..base.leadership import Leadership
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
+    from .journal_api import Journal
     from .request import PopRequest
     from .reviver import Reviver
+    from .subscription import Core
 
 #: Reads of one queue for one request. With the time of a turn it bounds a filter that drops
 #: everything.
 _READS_MAX = 16
-
-Core = PopGroup | OrderedGroup
 
 
 class PopReader:
@@ -188,8 +188,11 @@ class PopReader:
             record = decode_delivery(stored.data)
             attempts = record.reconsume_times + delivery.attempts
             used_up = attempts >= turn.request.group.max_attempts
-            if not matches(record, turn.request.tags) or (
-                used_up and turn.dead_letter(queue.topic, stored, attempts)
+            place = queue.topic, record.properties, stored.physical_offset
+            if (
+                not matches(record, turn.request.tags)
+                or is_left_over(self._metadata, *place)
+                or (used_up and turn.dead_letter(queue.topic, stored, attempts))
             ):
                 core.drop(queue, delivery.offset)
                 self._journal.settled(core, queue, delivery.offset)
@@ -300,7 +303,14 @@ def _convert(
         and offset not in moving
     ]
     if queue.key[0] == RETRY_V1:
-        records = [s for s in records if is_of_group(decode_delivery(s.data), core.group)]
+        # Such a topic stays at the deletion of one whose groups share it.
+        since = turn.request.topic.since
+        records = [
+            stored
+            for stored in records
+            if stored.physical_offset >= since
+            and is_of_group(decode_delivery(stored.data), core.group)
+        ]
     middle = turn.handle_middle(queue.key, turn.now_ms, turn.terms.revive_queue)
     offsets, full = _fill(turn, queue.topic, records, room=count, middle=middle)
     return offsets, offsets[-1] + 1 if full else result.next_offset

@@ -20,15 +20,15 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.wire import STATUS_OK, status, timestamp
 from ..messages.wire import field as wire_field
+from ..names.delivery import UNDELIVERED_MS, Delivery, Key
+from ..names.retry import is_retry_topic
 from .attempts import Attempts, Given
 from .clients import Receivers
-from .delivery import UNDELIVERED_MS, Delivery, Key
 from .fifo.ordered_group import OrderedGroup
 from .group import PopGroup
 from .held import deliveries_of
 from .polls import NOT_FOUND, Polls
 from .request import PopRequest, checked, consuming_group, poll_time_ms
-from .retry import is_retry_topic
 from .timer import PopTimer
 from .turn import PopTurn
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...front.context import RequestContext
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..journal.api import Journal
-    from ..leadership import Leadership
+    from ..cold.cold_records import ColdRecords
     from ..metadata.tables import Group, Metadata
     from ..offsets.entries import Position
-    from ..runtime import Runtime
-    from .cold import ColdRecords
-    from .fifo.order_info import OrderInfo
+    from .journal_api import Journal
+    from .order_info import OrderInfo
     from .polls import PollLimit
-    from .reader import Core, PopReader
+    from .reader import PopReader
     from .reviver import Reviver
-    from .subscription import Subscription
+    from .subscription import Core, Subscription
     from .table import Subscriptions
 
 #: Polls of one group answered in one turn of the loop.
@@ -81,11 +81,11 @@ class PopService:
         self._clients = clients
         self._journal = journal
         self.reviver = reviver
-        self._reader = reader
+        self.reader = reader
         self._order_info = order_info
         self._subs = subscriptions
         self.cold = cold
-        self._limit = limit
+        self.limit = limit
         self._timer = PopTimer(runtime, leadership, reviver, self._schedule)
         self._receivers = Receivers(runtime.config.max_clients)
         self._attempts = Attempts()
@@ -123,7 +123,7 @@ class PopService:
             more = popped.more
         if poll_ms <= 0:
             return self.failure(WireError(*NOT_FOUND))
-        self._limit.check()
+        self.limit.check()
         answer = self._polls.park(sub, pop_request, ctx, poll_ms)
         self._timer.arm(sub)
         if more:
@@ -200,7 +200,7 @@ class PopService:
 
     def changed(self, core: Core, key: Key) -> None:
         """Commit the offset and wake polls: messages of a queue were acknowledged or stored."""
-        self._reader.save(core, key)
+        self.reader.save(core, key)
         self._noted(core)
         sub = self._subs.get(core.topic, core.group)
         if sub is not None and sub.waiters and sub.core is core:
@@ -244,6 +244,7 @@ class PopService:
 
     def forget(self, topic: str = "", group: str = "") -> None:
         """End the polls and drop the states of a deleted topic or group, or of one on the other."""
+        self._order_info.forget(topic, group)
         for sub in self._subs:
             if topic in ("", sub.core.topic) and group in ("", sub.core.group):
                 self._polls.end(sub)
@@ -271,7 +272,11 @@ class PopService:
 
     def restore_order(self, core: OrderedGroup) -> None:
         """Restore the lock of a FIFO state that another part owns."""
-        self._order_info.restore(core, self._reader)
+        self._order_info.restore(core, self.reader)
+
+    def forget_order(self, topic: str = "", group: str = "") -> None:
+        """Drop the locks of FIFO states of another part that are not restored yet."""
+        self._order_info.forget(topic, group)
 
     def watch(self, sub: Subscription) -> None:
         """Save a changed FIFO state of another part; call `sub.on_due` when its lock ends."""
@@ -285,7 +290,7 @@ class PopService:
     @property
     def waiting(self) -> int:
         """Number of waiting ReceiveMessage polls, those of lite groups included."""
-        return self._limit.waiting
+        return self.limit.waiting
 
     # Handling one request.
 
@@ -317,7 +322,7 @@ class PopService:
                 self._timer.arm(sub)
 
     def _pop(self, sub: Subscription, request: PopRequest) -> PopTurn:
-        popped = self._reader.pop(sub.core, request, sub.turn)
+        popped = self.reader.pop(sub.core, request, sub.turn)
         sub.turn += 1
         return popped
 

@@ -26,14 +26,14 @@ from ..messages.validation import (
     duration_ms,
     polling_ms,
 )
-from .delivery import RENEW_SLICE_MS
+from ..names.delivery import RENEW_SLICE_MS
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Group, Metadata, Topic
-    from .handles import ReceiptHandle
+    from ..names.handles import ReceiptHandle
 
 
 class PopRequest(Struct):

@@ -24,23 +24,24 @@ from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, decode_delivery
 from ...store.format.results import PutStatus, StoredRecord
+from ..metadata.incarnations import has_origins, without_left_overs
+from ..names.delivery import UNDELIVERED_MS, Delivery
+from ..names.retry import NORMAL, RETRY_V1, RETRY_V2, retry_copy
 from .dead_letter import Origin, is_dead_letter_topic
-from .delivery import UNDELIVERED_MS, Delivery
 from .group import PopGroup
 from .queue import PopQueue
-from .retry import NORMAL, RETRY_V1, RETRY_V2, retry_copy
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.internal_appender import InternalAppender
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..journal.api import Journal
-    from ..leadership import Leadership
     from ..metadata.tables import Group, Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.durability import DurabilityGate
     from .dead_letter import DeadLetters, GroupTopics
+    from .journal_api import Journal
     from .subscription import Subscription
 
 logger = logging.getLogger(__name__)
@@ -171,6 +172,11 @@ class Reviver:
                 if stored is None:
                     self._unreadable(core, queue, delivery, now_ms)
                     continue
+                if has_origins(core.topic) and not without_left_overs(
+                    self._metadata, queue.topic, [stored]
+                ):
+                    self._gone(core, queue, delivery)
+                    continue
                 message = self._message(core, queue, delivery, stored)
             except (WireError, StoreError, OSError) as error:
                 self._refused(core, [taken], now_ms, str(error))
@@ -181,7 +187,10 @@ class Reviver:
     def _unreadable(self, core: PopGroup, queue: PopQueue, delivery: Delivery, now_ms: int) -> None:
         if delivery.offset >= self._store.min_offset(queue.topic, queue.queue_id):
             core.postpone(queue, delivery, now_ms + UNDELIVERED_MS)
-            return
+        else:
+            self._gone(core, queue, delivery)
+
+    def _gone(self, core: PopGroup, queue: PopQueue, delivery: Delivery) -> None:
         core.drop(queue, delivery.offset)
         self._journal.settled(core, queue, delivery.offset)
         self._save(core, queue)

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from .fifo.ordered_group import OrderedGroup
+from .group import PopGroup
+
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from .reader import Core
     from .request import PopRequest
+
+
+Core = PopGroup | OrderedGroup
 
 
 class Waiter(Struct):

@@ -11,23 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .delivery import Key
-from .failover.handover import Handover
+from ..names.delivery import Key
+from ..names.retry import NORMAL
 from .fifo.ordered_group import OrderedGroup, OrderedQueue
 from .group import PopGroup
+from .handover import Handover
 from .queue import PopQueue
-from .retry import NORMAL
 from .subscription import Subscription
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
-    from ..journal.api import Journal
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Group
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from .fifo.order_info import OrderInfo
-    from .reader import Core, PopReader
+    from .journal_api import Journal
+    from .order_info import OrderInfo
+    from .reader import PopReader
+    from .subscription import Core
 
 #: Number of new states after which empty ones are dropped.
 _SWEEP_EVERY = 1_024

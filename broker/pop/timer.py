@@ -15,8 +15,8 @@ from .due import DueTimes
 from .group import PopGroup
 
 if TYPE_CHECKING:
-    from ..leadership import Leadership
-    from ..runtime import Runtime
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from .reviver import Reviver
     from .subscription import Subscription
 

@@ -14,23 +14,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...proto.errors import WireError
 from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, sized_item
 from ..messages.runs import Receipts, Room, RunConverter
 from ..messages.validation import MAX_BATCH
+from ..metadata.incarnations import has_origins, without_left_overs
+from ..names.delivery import Key, PopOptions
 from .dead_letter import Origin, is_dead_letter_topic
-from .delivery import Key, PopOptions
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
     from ...store.message_store import MessageStore
+    from ..base.counters import Counters
+    from ..cold.cold_records import ColdRecords
     from ..messages.filters import Filter
-    from ..metrics.counters import Counters
+    from ..metadata.tables import Metadata
     from ..trace.spans import DeliveryTraces
-    from .cold import ColdRecords
     from .dead_letter import DeadLetters
     from .request import PopRequest
 
@@ -56,6 +59,7 @@ class TurnContext(Struct, frozen=True):
     """Where turns read from and what they report to."""
 
     store: MessageStore
+    metadata: Metadata
     cold: ColdRecords
     dead_letters: DeadLetters
     counters: Counters
@@ -122,11 +126,15 @@ class PopTurn:
         room = max(1, ANSWER_BYTES_MAX - self.size)
         codes = None if tags is None else tags.codes
         context = self.context
+        found = None
         if self.request.may_wait:
             found = context.cold.read(topic, queue_id, offset, count, room, tag_codes=codes)
-            if found is not None:
-                return found
-        return context.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
+        if found is None:
+            found = context.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
+        if has_origins(self.request.topic.name):
+            records = without_left_overs(context.metadata, topic, found.records)
+            return replace(found, records=records)
+        return found
 
     def handle_middle(self, key: Key, pop_ms: int, revive_queue: int) -> str:
         """Return the part that the receipt handles of a batch share, between the offsets."""

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...nodes.node_links import NodeLinks
-    from .owners import Owners
+    from .base.owners import Owners
+    from .base.watch import ClusterWatch
     from .telemetry import ProxyTelemetry
-    from .watch import ClusterWatch
 
 _LOOK_AGAIN_S = 0.1
 _MARGIN_NS = 300_000_000

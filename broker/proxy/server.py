@@ -30,16 +30,15 @@ from ...front.shared.handover import Handover
 from ...nodes.addresses import bracketed, host_port
 from ...nodes.node_links import NodeLinks
 from ...remoting.ports import check_remoting, shares_port
+from ..base.cluster_view import ClusterView
 from ..clients.expiry import expire_clients
 from ..clients.registry import ClientRegistry
-from ..routing.cluster_view import ClusterView
-from ..services import AROUND_BODY_BYTES
+from .base.owners import Owners
+from .base.watch import ClusterWatch
 from .broker_queries import BrokerQueries
 from .classic.port import ClassicCounts, ClassicPort
-from .owners import Owners
 from .table import table
 from .telemetry import ProxyTelemetry
-from .watch import ClusterWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from ...front.config import DoorConfig
-    from .config import ProxyConfig
+    from .base.config import ProxyConfig
 
 logger = logging.getLogger(__name__)
 
@@ -206,9 +205,8 @@ class ProxyServer:
             authentication=self._config.authentication_enabled,
         )
         self._stack.push_async_callback(asking.close)
-        largest = self._door_config.front_max_receive_message_size
         access = AccessPoint(
-            table(asking, telemetry, largest - AROUND_BODY_BYTES),
+            table(asking, telemetry, self._door_config.front_max_receive_message_size),
             self._door_config,
             self._clock,
             owners.locate,

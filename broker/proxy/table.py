@@ -1,60 +1,41 @@
 """The proxy's service table: every method of a broker, a few of them answered by the proxy.
 
-The broker's table defines how the requests of each method are decoded and its failures encoded; its
-handlers are never called, because the access point finds another owner for each request
-(`owners.py`).
+The descriptors of the services define how the requests of each method are decoded and its failures
+encoded. The access point finds an owner for each request of the other methods (`base/owners.py`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from ...front.service import Method, status_failure
+from ...front.service import Method, methods_of
 from ...proto import paths, v2
 from ...proto.errors import WireError
-from .. import services
+from ...proto.methods import rpc_methods
+from ...proto.request_limits import RequestLimits
+from ..base.late_request import decoded_late
 from ..messages.wire import field, status
+from ..pop.ack_request import AckRequest
+from ..sending.grpc_send import SendRequest
 
 if TYPE_CHECKING:
     from .broker_queries import BrokerQueries
     from .telemetry import ProxyTelemetry
 
-
-class _Elsewhere:
-    """A stand-in for every part of a broker that a proxy lacks."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise WireError(v2.HA_NOT_AVAILABLE, "no broker can be reached: try again")
+_SERVICES: Final = ("apache.rocketmq.v2.MessagingService", "cometmq.v1.Admin")
 
 
 def table(
-    asking: BrokerQueries, telemetry: ProxyTelemetry, max_message_size: int
+    asking: BrokerQueries, telemetry: ProxyTelemetry, request_bytes_max: int
 ) -> dict[str, Method]:
-    """Return the methods by path. `max_message_size`: bytes of the largest body to forward."""
-    nowhere: Any = _Elsewhere()
-    methods = services.table(
-        [
-            *services.messaging(nowhere, nowhere, nowhere, nowhere, max_message_size),
-            *services.administration(
-                admin=nowhere,
-                maintenance=nowhere,
-                queries=nowhere,
-                timers=nowhere,
-                transactions=nowhere,
-                store=nowhere,
-                replication=nowhere,
-                users=nowhere,
-                quotas=nowhere,
-            ),
-            *services.reading(nowhere),
-        ]
-    )
-    methods[paths.RECEIVE_MESSAGE] = replace(methods[paths.RECEIVE_MESSAGE], fail=_no_messages)
+    """Return the methods by path. `request_bytes_max`: of the largest send to forward."""
+    methods = {
+        row.path: row
+        for service in _SERVICES
+        for row in methods_of(service, dict.fromkeys(rpc_methods(service), _elsewhere))
+    }
     for path, handler in (
         (paths.QUERY_ROUTE, asking.query_route),
         (paths.QUERY_ASSIGNMENT, asking.query_assignment),
@@ -63,10 +44,16 @@ def table(
         (paths.TELEMETRY, telemetry.open),
     ):
         methods[path] = replace(methods[path], handler=handler)
-    methods[paths.TELEMETRY] = replace(
-        methods[paths.TELEMETRY], fail=status_failure(v2.TelemetryCommand)
-    )
+    methods[paths.RECEIVE_MESSAGE] = replace(methods[paths.RECEIVE_MESSAGE], fail=_no_messages)
+    limits = RequestLimits(v2.SendMessageRequest, request_bytes_max)
+    send = replace(methods[paths.SEND_MESSAGE], limits=limits)
+    methods[paths.SEND_MESSAGE] = decoded_late(send, SendRequest)
+    methods[paths.ACK_MESSAGE] = decoded_late(methods[paths.ACK_MESSAGE], AckRequest)
     return methods
+
+
+def _elsewhere(*_: Any) -> Any:
+    raise WireError(v2.HA_NOT_AVAILABLE, "no broker can be reached: try again")
 
 
 def _no_messages(error: WireError) -> list[bytes]:

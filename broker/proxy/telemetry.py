@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...front.service import Outbound
     from ...nodes.node_links import NodeLinks
+    from ..base.cluster_view import ClusterView
     from ..clients.registry import ClientRegistry
-    from ..routing.cluster_view import ClusterView
-    from .owners import Owners
+    from .base.owners import Owners
 
 #: Characters of a header that is no signature.
 _NAME_MAX = 64

@@ -1,1 +1,1 @@
-"""PullMessage, and reads of records that are no longer in memory."""
+"""PullMessage, and the offsets of broadcast consumers."""

@@ -6,7 +6,7 @@ message arrives; an offset outside of the queue is ILLEGAL_OFFSET with the neare
 filtered messages are skipped, and the next offset tells how far. Pulled messages have no receipt
 handle and change no state. A pull from an offset below 0 requests the start offset, as broadcasting
 clients with their own offsets do: the answer is ILLEGAL_OFFSET with that offset
-(`offsets/broadcast.py`).
+(`broadcast.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -34,11 +35,12 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status, varint
+from ..metadata.incarnations import has_origins, without_left_overs
 from ..metadata.tables import Group
-from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
+from ..names.retry import is_retry_topic
 from ..pop.request import consuming_group, readable_topic
-from ..pop.retry import is_retry_topic
 from ..pop.turn import ANSWER_BYTES_MAX, matches
+from .broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,14 +48,13 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.format.results import GetResult
     from ...store.message_store import MessageStore
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..pop.polls import PollLimit
     from ..pop.receive import PopService
-    from ..runtime import Runtime
+    from ..visible.dispatch_pump import DispatchPump
 
 _READS_MAX = 16
 #: Time of the loop for one request.
@@ -111,7 +112,6 @@ class PullService:
         leadership: Leadership,
         pump: DispatchPump,
         pop: PopService,
-        limit: PollLimit,
         runs: RunConverter,
     ) -> None:
         self._runs = runs
@@ -125,7 +125,7 @@ class PullService:
         self._leadership = leadership
         self._pump = pump
         self._pop = pop
-        self._limit = limit
+        self._limit = pop.limit
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0
@@ -228,6 +228,15 @@ class PullService:
         else:
             raise WireError(v2.BAD_REQUEST, f"unknown offset policy {int(policy)}")
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)
+
+    def forget(self, topic: str | None, group: str | None) -> None:
+        """A topic or group was deleted: its broadcasting clients commit no offsets any more, and
+        those of a new one do not begin at theirs."""
+        self._broadcast.forget(topic, group)
+        if group is not None:
+            for of_topic, name in self._offsets.pairs():
+                if name == broadcast_group(group):
+                    self._offsets.forget(of_topic, name)
 
     def notify(self, topic: str, queue_id: int) -> None:
         """Wake the pulls that wait for new messages of a queue."""
@@ -347,6 +356,9 @@ class PullService:
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
                 return pull.form.outside(pull, result)
+            if has_origins(pull.topic):
+                records = without_left_overs(self._metadata, pull.topic, result.records)
+                result = replace(result, records=records)
             answer = pull.form.found(pull, result)
             if answer is not None:
                 return answer

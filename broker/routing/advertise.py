@@ -21,8 +21,8 @@ from msgspec import Struct
 from ...front.context import takes_several_addresses
 from ...nodes.addresses import host_of
 from ...proto import v2
-from ..config import split_addresses
-from .cluster_view import ClusterView, GroupView
+from ..base.cluster_view import ClusterView, GroupView
+from ..base.config import split_addresses
 
 Address = tuple[str, int]
 

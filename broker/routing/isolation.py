@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from ...front.access_point import AccessPoint
 from ...front.suspendable_door import SuspendableDoor
-from .cluster_view import ClusterView
+from ..base.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 

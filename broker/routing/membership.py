@@ -10,18 +10,18 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ...proto import v1
+from ..base.cluster_view import MemberView
 from ..metadata.tables import template_topic
-from .cluster_view import MemberView
 from .registrar import Registrant, Registrar
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
     from ...nodes.node_links import NodeLinks
     from ...store.message_store import MessageStore
-    from ..leadership import Leadership
+    from ..base.cluster_view import ClusterView
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
-    from ..runtime import Runtime
-    from .cluster_view import ClusterView
 
 # How long the start waits for nameservers; a running one answers within milliseconds.
 _FIRST_ANSWERS_S = 0.5
@@ -78,8 +78,9 @@ class Membership:
         if self._registrar is not None:
             self._registrar.changed()
 
-    def member_joined(self) -> None:
-        """Tell the nameservers of a new follower: routes list it as an alternative."""
+    def members_changed(self) -> None:
+        """Tell the nameservers: routes list a new follower as an alternative, and a static leader
+        registers its in-sync set."""
         if self._registrar is not None:
             self._registrar.changed()
 
@@ -96,6 +97,7 @@ class Membership:
             self._config.register_broker_period,
             self._config.register_broker_timeout,
             self._registration,
+            self._replication.set_registered,
             self._metadata,
             self._cluster,
             template_topic(self._config.default_topic_queue_nums)
@@ -163,4 +165,5 @@ class Membership:
             log_end=store.log_end,
             flushed_end=store.flushed_offset,
             confirm=self._replication.confirm,
+            in_sync=self._replication.registered_set(),
         )

@@ -24,8 +24,8 @@ from ...proto import paths, v1
 
 if TYPE_CHECKING:
     from ...nodes.node_links import NodeLinks
+    from ..base.cluster_view import ClusterView
     from ..metadata.tables import Metadata, Topic
-    from .cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ class Registrant(Struct, frozen=True):
     timeout_ms: int
     #: Returns the current heartbeat: identity, addresses, role, epoch, positions.
     describe: Callable[[], v1.RegisterRequest]
+    #: Called with each in-sync set that a majority of the nameservers has taken.
+    set_registered: Callable[[v1.InSyncSet], None]
     metadata: Metadata
     view: ClusterView
     #: Registered beside those of `metadata`.
@@ -57,7 +59,11 @@ class Registrar:
     """Keeps this replica registered with all nameservers until it is stopped."""
 
     def __init__(self, nameservers: list[tuple[str, int]], own: Registrant) -> None:
-        self._links = [_NameserverLink(host_port(host, port), own) for host, port in nameservers]
+        self._links = [
+            _NameserverLink(host_port(host, port), own, self._set_taken, len(nameservers))
+            for host, port in nameservers
+        ]
+        self._own = own
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -81,6 +87,16 @@ class Registrar:
         for link in self._links:
             link.wake.set()
 
+    def _set_taken(self) -> None:
+        """A nameserver has taken an in-sync set: report the one that a majority has."""
+        taken = sorted(
+            (link.taken for link in self._links if link.taken is not None),
+            key=lambda one: (one.epoch, one.revision),
+        )
+        majority = len(self._links) // 2 + 1
+        if len(taken) >= majority:
+            self._own.set_registered(taken[-majority])
+
     async def stop(self) -> None:
         """Unregister from the nameservers that answer, and close."""
         for task in self._tasks:
@@ -93,9 +109,15 @@ class Registrar:
 class _NameserverLink:
     """The connection to one nameserver."""
 
-    def __init__(self, target: str, own: Registrant) -> None:
+    def __init__(
+        self, target: str, own: Registrant, set_taken: Callable[[], None], nameservers: int
+    ) -> None:
+        """`set_taken` is called when `taken` has changed; `nameservers`: how many there are."""
         self._target = target
         self._own = own
+        self._set_taken = set_taken
+        self._nameservers = nameservers
+        self.taken: v1.InSyncSet | None = None  #: the in-sync set that it has
         options = (("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),)
         self._channel = RedialedChannel(target, own.links, options)
         self._sequence = 0
@@ -140,6 +162,8 @@ class _NameserverLink:
         request = self._own.describe()
         request.registration_seq = self._next_sequence()
         request.table_version = version
+        if request.HasField("in_sync"):
+            request.in_sync.nameservers = self._nameservers
         if full:
             request.full = True
             request.topics.extend(
@@ -153,6 +177,9 @@ class _NameserverLink:
                 for topic in self._topics()
             )
         answer = v1.RegisterResponse.FromString(await self._call(paths.REGISTER, request))
+        if request.HasField("in_sync") and request.in_sync != self.taken:
+            self.taken = request.in_sync
+            self._set_taken()
         if answer.cluster_version != self._cluster_version:
             await self._fetch(answer.cluster_version)
         self._answered()

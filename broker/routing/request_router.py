@@ -19,10 +19,10 @@ from ...proto import paths, v2
 from ...proto.errors import WireError
 from ...proto.methods import rpc_methods
 from ..access.rights import CHANGES
-from ..delay.recall_handle import decode_recall_handle
+from ..cold.cold_reads import COLD_READS
 from ..metadata.tables import PERM_WRITE
-from ..pop.handles import decode_handle
-from ..pull.cold_reads import COLD_READS
+from ..names.handles import decode_handle
+from ..names.recall_handle import decode_recall_handle
 from ..transactions.records import parse_id
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...ha.engine import Replication
-    from ..leadership import Leadership
+    from ..base.cluster_view import ClusterView, GroupView, MemberView
+    from ..base.leadership import Leadership
+    from ..cold.cold_reads import ColdReads
     from ..lite.fanout import LiteFanout
     from ..metadata.tables import Metadata, Topic
-    from ..pull.cold_reads import ColdReads
-    from .cluster_view import ClusterView, GroupView, MemberView
 
 # Every node answers these from its own state.
 _LOCAL = frozenset(

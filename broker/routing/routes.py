@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...front.context import RequestContext
-    from ..admin.auto_topics import AutoTopics
-    from ..config import BrokerConfig
+    from ..base.cluster_view import ClusterView, GroupView
+    from ..base.config import BrokerConfig
+    from ..metadata.auto_topics import AutoTopics
     from ..metadata.tables import Metadata
-    from .cluster_view import ClusterView, GroupView
 
 _ALL_TYPES = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
 

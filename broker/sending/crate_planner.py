@@ -17,9 +17,9 @@ from msgspec.structs import astuple
 
 from ...proto.errors import WireError
 from ...proto.native import Native
+from ..base.counters import SIZE_BOUNDS
 from ..messages.stored_properties import frame
 from ..messages.validation import check_topic
-from ..metrics.counters import SIZE_BOUNDS
 from .answer import ANSWER_OK
 from .planner import Appended
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cometmq_native import codec
 
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
-    from ..runtime import Runtime
     from ..trace.service import TraceService
     from .grpc_send import GrpcRow
     from .planner import Batch

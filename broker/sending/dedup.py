@@ -20,7 +20,8 @@ from .dedup_window import SendWindow
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.message_store import MessageStore
-    from ..config import BrokerConfig
+    from ..base.config import BrokerConfig
+    from ..metadata.tables import Metadata
     from .send import Prepared
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,11 @@ logger = logging.getLogger(__name__)
 class SendDedup:
     """The deduplication of one sender."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, store: MessageStore) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, store: MessageStore, metadata: Metadata
+    ) -> None:
         self._clock = clock
+        self._metadata = metadata
         self._store = store
         self._window_ms = config.message_deduplication_window_ms
         self._limit = config.message_deduplication_max_messages
@@ -60,6 +64,10 @@ class SendDedup:
         """Let a message be sent again: it was recalled."""
         self.window.forget(topic, message_id.encode())
 
+    def forget_topic(self, topic: str) -> None:
+        """Let messages with the ids of a deleted topic be stored in a new one of its name."""
+        self.window.forget_topic(topic)
+
     def _load(self, topic: str, message_id: bytes, now_ms: int) -> None:
         """Add a message of an earlier instance to the window if the index holds it."""
         wall_ms = self._clock.wall_ms()
@@ -72,6 +80,8 @@ class SendDedup:
             logger.warning("send.index_not_read topic=%s error=%s", topic, error)
             return
         for record in found:
+            if self._metadata.is_older(topic, record.physical_offset):
+                continue
             result = AppendResult(
                 PutStatus.PUT_OK,
                 record.physical_offset,

@@ -76,6 +76,11 @@ class SendWindow:
         """Remove a message; not between `reserve` and `settle`."""
         self._sent.pop((topic, message_id), None)
 
+    def forget_topic(self, topic: str) -> None:
+        """Remove the messages of a topic; not between `reserve` and `settle`."""
+        for key in [key for key in self._sent if key[0] == topic]:
+            del self._sent[key]
+
     def reserve(
         self,
         topic: str,

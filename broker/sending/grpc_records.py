@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ...front.context import RequestContext
-    from ..admin.auto_topics import AutoTopics
+    from ..metadata.auto_topics import AutoTopics
     from ..metadata.tables import Topic
 
 _NORMAL, _PRIORITY = v2.NORMAL, v2.PRIORITY

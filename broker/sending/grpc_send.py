@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import RpcFailure, WireError
-from ..late_request import LateRequest
+from ..base.late_request import LateRequest
 from ..messages.validation import has_client_id
 from .send import Prepared, Send, peer_of
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store.message_store import MessageStore
-    from ..metrics.counters import Counters
+    from ..base.counters import Counters
     from ..trace.service import TraceService
     from ..trace.spans import Spans
     from .dedup import SendDedup

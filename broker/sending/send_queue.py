@@ -17,8 +17,8 @@ from ...proto.errors import WireError
 from .answer import BYTES_FULL, QUEUE_FULL
 
 if TYPE_CHECKING:
-    from ..runtime import Runtime
-    from .durability import DurabilityGate
+    from ..base.runtime import Runtime
+    from ..visible.durability import DurabilityGate
     from .send import Send
 
 # Bytes of collected requests; the configuration bounds their number.

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from ...front.service import ClientRun, Together
     from ...store.message_store import MessageStore
     from ..access.quotas import Quotas
-    from ..admin.auto_topics import AutoTopics
-    from ..dispatch_pump import DispatchPump
-    from ..leadership import Leadership
+    from ..base.leadership import Leadership
+    from ..base.runtime import Runtime
+    from ..metadata.auto_topics import AutoTopics
     from ..metadata.tables import Metadata
-    from ..runtime import Runtime
     from ..trace.service import TraceService
     from ..trace.spans import Spans
-    from .durability import DurabilityGate
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
 
 # After a promotion held requests arrive while other parts are still starting: for this long the age
 # of a collected request does not count.
@@ -107,9 +107,8 @@ class Sender:
         self._settled_ns = 0
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
-        self._dedup = (
-            SendDedup(config, self._clock, store) if config.message_deduplication_enable else None
-        )
+        dedup = SendDedup(config, self._clock, store, metadata)
+        self._dedup = dedup if config.message_deduplication_enable else None
         self._settlement = Settlement(runtime.counters, durability)
         self._queue = SendQueue(
             runtime=runtime,
@@ -300,6 +299,11 @@ class Sender:
         """Let a message with this id be stored again: it was recalled."""
         if self._dedup is not None:
             self._dedup.forget(topic, message_id)
+
+    def removed(self, topic: str | None, _group: str | None) -> None:
+        """A topic or group was deleted."""
+        if topic is not None and self._dedup is not None:
+            self._dedup.forget_topic(topic)
 
     def append_pending(self) -> None:
         """Check and append the collected requests, and answer them or wait for durability."""

@@ -17,8 +17,8 @@ from .answer import FAILURES, cause_of, refused_answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..metrics.counters import Counters
-    from .durability import DurabilityGate
+    from ..base.counters import Counters
+    from ..visible.durability import DurabilityGate
     from .planner import Appended
     from .send import Send
 

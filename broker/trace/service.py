@@ -18,7 +18,7 @@ from ...store.format.message_id import OffsetId
 from ...store.format.properties import encode_properties, property_value
 from ...store.format.record import Message, Record, decode, unpack_host
 from ...store.format.results import AppendResult, PutStatus
-from ..pop.handles import decode_handle
+from ..names.handles import decode_handle
 from .records import (
     DELAY,
     HALF,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from ...store.format.record import Delivery
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..metadata.system_topics import SystemTopics
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
-    from ..sending.send import Prepared
+    from .sent import SentMessages
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class TraceService:
         self.dropped += len(self._batch.rows)
         self._batch = TraceBatch()
 
-    def sent(self, ready: Prepared, results: list[AppendResult]) -> None:
+    def sent(self, ready: SentMessages, results: list[AppendResult]) -> None:
         """Trace the stored messages of a request, but not those that are traces."""
         if not self._leads or ready.topic == TRACE_TOPIC:
             return

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from ...store.format.record import Delivery
-    from ..sending.send import Prepared
+    from .sent import SentMessages
 
 _NS_PER_MS: Final = 1_000_000
 #: Deliveries whose acknowledgement finds its parent; about 1 KB each.
@@ -98,7 +98,7 @@ class Spans:
         #: By group and receipt handle; the oldest first.
         self._deliveries: OrderedDict[tuple[str, str], tuple[str, Context]] = OrderedDict()
 
-    def arrived(self, ready: Prepared, begin_ns: int) -> RequestSpans | None:
+    def arrived(self, ready: SentMessages, begin_ns: int) -> RequestSpans | None:
         """Open the spans of a request's sampled messages; `begin_ns` is its arrival, steady."""
         now_ns = self.now_ns()
         start_ns = now_ns - max(0, self._clock.steady_ns() - begin_ns) if begin_ns else now_ns

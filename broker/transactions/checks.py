@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from ...store.format.record import Message
     from ...store.format.results import AppendResult
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..clients.registry import Client, ClientRegistry
-    from ..dispatch_pump import DispatchPump
     from ..metadata.system_topics import SystemTopics
     from ..metadata.tables import Metadata
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
+    from ..visible.dispatch_pump import DispatchPump
     from .half_messages import HalfMessages
     from .ops import OpWriter
     from .reader import TransactionReader

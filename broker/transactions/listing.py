@@ -15,7 +15,7 @@ from .records import TransactionId
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..config import BrokerConfig
+    from ..base.config import BrokerConfig
     from .service import Transactions
 
 #: Transactions of one answer: their records are read, about three milliseconds of the event loop.

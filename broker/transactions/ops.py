@@ -21,9 +21,9 @@ from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, op_message
 if TYPE_CHECKING:
     import asyncio
 
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.internal_appender import InternalAppender
     from .core import TransactionTable
 
 logger = logging.getLogger(__name__)

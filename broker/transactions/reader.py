@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ...store.message_store import MessageStore
-    from ..dispatch_pump import DispatchPump
+    from ..visible.dispatch_pump import DispatchPump
     from .core import TransactionTable
     from .stats import CountsFile
 

@@ -25,9 +25,9 @@ from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, half_properties
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
+    from ..base.runtime import Runtime
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
     from .half_messages import HalfMessages
     from .reader import TransactionReader
 

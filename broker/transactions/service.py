@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from ...store.format.record import Message, Record
     from ...store.format.results import AppendResult
     from ...store.message_store import MessageStore
+    from ..base.internal_appender import InternalAppender
+    from ..base.runtime import Runtime
+    from ..base.slices import Slices
     from ..clients.registry import ClientRegistry
     from ..delay.delayed import DelayedMessages
-    from ..dispatch_pump import DispatchPump
     from ..messages.validation import Draft
     from ..metadata.system_topics import SystemTopics
     from ..metadata.tables import Metadata, Topic
     from ..offsets.consumer_offsets import ConsumerOffsets
-    from ..runtime import Runtime
-    from ..sending.durability import DurabilityGate
-    from ..sending.internal_appender import InternalAppender
-    from ..slices import Slices
+    from ..visible.dispatch_pump import DispatchPump
+    from ..visible.durability import DurabilityGate
 
 _PUT_OK = PutStatus.PUT_OK
 _OUTCOMES = {v2.COMMIT: Outcome.COMMITTED, v2.ROLLBACK: Outcome.ROLLED_BACK}

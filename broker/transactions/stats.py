@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from ...front.metrics.families import Buckets
-from ..metadata import json_file
+from ..base import json_file
 from .core import HalfMessage, Outcome
 
 #: Buckets of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h.

@@ -89,7 +89,8 @@ class UpDirectory:
 
 
 def restore_up(backup: Path, manifest: Manifest, to: UpDirectory, progress: Progress) -> None:
-    """Make a data directory of `cometmq up`. Raises CliError and OSError."""
+    """Make a data directory of `cometmq up`: of all groups or, if the backup of one is damaged, of
+    none. Raises CliError, which names each damaged group, and OSError."""
     assert to.replicas <= REPLICAS_MAX and to.nameservers in NAMESERVERS
     groups = to.members(manifest)
     with new_folder(to.path) as home:
@@ -98,6 +99,7 @@ def restore_up(backup: Path, manifest: Manifest, to: UpDirectory, progress: Prog
         for name in Shape(1, 1, to.nameservers).namesrv_names():
             (home / name).mkdir(mode=0o700)
             _write_text(home / name / "namesrv.conf", properties.dump({"clusterToken": to.token}))
+        failed = []
         for group, members in groups:
             for member in members:
                 (home / member.name).mkdir(mode=0o700)
@@ -110,7 +112,14 @@ def restore_up(backup: Path, manifest: Manifest, to: UpDirectory, progress: Prog
                 text = properties.dump(settings, ["A broker restored by cometmq backup."])
                 _write_text(home / member.name / "broker.conf", text)
             stores = [home / member.name / "store" for member in members]
-            _write_stores(backup, group, stores, progress)
+            try:
+                _write_stores(backup, group, stores, progress)
+            except CliError as error:
+                failed.append(f"{group.broker}: {error}")
+        if failed:
+            first = f"Nothing is restored: {len(failed)} of {len(groups)} groups are damaged."
+            last = "Repeat the command with their files mended, or restore others with --store."
+            raise CliError("\n".join([first, *failed, last]))
 
 
 def restore_store(backup: Path, group: SavedGroup, store: Path, progress: Progress) -> None:

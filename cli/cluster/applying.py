@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...auth.quota import LIMITS
 from ...operations.broker_groups import BrokerGroups
 from ...operations.errors import CliError
 from ...proto import paths, v1
 from .definitions import Definition
-from .reconcile import KINDS, USERS, Call, Difference, Kind, changed
+from .reconcile import KINDS, QUOTAS, USERS, Call, Difference, Kind, changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +53,39 @@ def _changes(
     kind: Kind, broker: str, present: Mapping[str, Any], wanted: Wanted
 ) -> Iterator[Difference]:
     definitions = wanted.definitions[kind.title]
+    supers = {
+        name for name, config in present.items() if kind is USERS and _is_active_super(config)
+    }
     for each in definitions:
         known = present.get(each.name)
         config = each.over(known)
+        refused = _refusal(kind, config, supers)
         if known is None:
             calls = tuple(_creation(kind, each, config))
-            yield Difference(broker, kind.name, each.name, "create", "", calls)
+            yield Difference(broker, kind.name, each.name, "create", "", calls, refused)
         elif text := changed(kind.facts(known), kind.facts(config)):
             calls = tuple(kind.calls(config, known))
-            yield Difference(broker, kind.name, each.name, "change", text, calls)
+            yield Difference(broker, kind.name, each.name, "change", text, calls, refused)
     kept = {each.name for each in definitions}
     for name, config in present.items() if wanted.prune else ():
         if name not in kept and not (kind is USERS and config.is_super):
             calls = (_deletion(kind, name, wanted),)
             yield Difference(broker, kind.name, name, "delete", "", calls)
+
+
+def _refusal(kind: Kind, config: Any, supers: set[str]) -> str:
+    """Return why a broker refuses this user or quota; enter the user among those that rule."""
+    if kind is USERS:
+        if not _is_active_super(config) and supers == {config.name}:
+            return "it is the last enabled user of type super: create another one first"
+        (supers.add if _is_active_super(config) else supers.discard)(config.name)
+    elif kind is QUOTAS and not any(getattr(config, limit) for limit in LIMITS):
+        return "a quota needs a limit above 0"
+    return ""
+
+
+def _is_active_super(user: v1.UserConfig) -> bool:
+    return user.is_super and not user.disabled
 
 
 def _creation(kind: Kind, definition: Definition, config: Any) -> Iterator[Call]:

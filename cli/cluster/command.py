@@ -167,7 +167,7 @@ def _in_words(status: v1.StoreStatus) -> str:
         f"{status.segments} segment{'s' * (status.segments != 1)} from {status.log_start}",
         f"{status.queues} queues",
         f"disk {disk}",
-        f"{status.put_tps:.0f} puts/s, {status.get_tps:.0f} gets/s",
+        f"{status.put_tps:.0f} sent/s, {status.get_tps:.0f} delivered/s",
     ]
     if status.archive_gate:
         parts.append(f"archived up to {status.archive_watermark}")

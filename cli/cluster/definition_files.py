@@ -121,12 +121,19 @@ def apply(
             click.echo(f"cometmq: {name}: {error}" if name else f"cometmq: {error}", err=True)
         rows = [each.row() for each in found]
         failed = [name for name, _ in unread]
+        refusals = [each.refusal(groups) for each in found] if dry_run else []
         if not rows and not failed and output == "table":
             click.echo("The cluster has all definitions.")
             return
         plan: dict[str, object] = {} if rows else {"changes": []}
         if go_on(plan, "Make these changes?", output, rows=rows, dry_run=dry_run, yes=yes):
             failed += mend_all(groups, found, output)
+    for each, why in zip(found, refusals, strict=False):
+        if why:
+            start = f"{each.broker}  " if each.broker else ""
+            click.echo(f"{start}Would fail: {each.kind} {each.name}: {why}", err=True)
+    if any(refusals):
+        raise CliError(f"{sum(map(bool, refusals))} of {len(found)} changes would be refused.")
     if failed:
         names = list(dict.fromkeys(failed))
         raise CliError(

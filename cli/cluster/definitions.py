@@ -30,8 +30,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...auth.model import Action, ResourcePattern, action_names, parse_actions, parse_source
-from ...auth.quota import LIMITS
+from ...auth.model import (
+    POLICIES_MAX,
+    SOURCES_MAX,
+    Action,
+    ResourcePattern,
+    action_names,
+    check_secret,
+    check_user_name,
+    parse_actions,
+    parse_source,
+)
+from ...auth.quota import LIMITS, parse_subject
 from ...operations.times import duration_text
 from ...operations.topic_values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES
 from ...proto import v1
@@ -69,6 +79,8 @@ class Section:
     #: Return the message of an object with the defaults of a new one.
     new: Callable[[str], Any]
     fields: Mapping[str, _Field]
+    #: Raises ValueError for a name that brokers refuse; they check names of topics and groups.
+    check_name: Callable[[str], object] = lambda _name: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +151,21 @@ def _definition(section: Section, name: str, entry: Mapping[str, Any]) -> Defini
     where = f"{section.title}, {name}"
     secrets = ("secret",) if section is USERS else ()
     _check_names(entry, (section.key, *section.fields, *secrets), f"{where}: ")
+    secret = entry.get("secret") or ""
+    if not isinstance(secret, str):
+        raise ValueError(f"{where}: 'secret' must be a text")
+    try:
+        section.check_name(name)
+        if secret:
+            check_secret(secret)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     values = {key: entry[key] for key in section.fields if entry.get(key) is not None}
     for key, value in values.items():  # on an object of its own, to check the value
         try:
             section.fields[key].write(section.new(name), value)
         except ValueError as error:
             raise ValueError(f"{where}: '{key}' {error}") from None
-    secret = entry.get("secret") or ""
-    if not isinstance(secret, str):
-        raise ValueError(f"{where}: 'secret' must be a text")
     return Definition(name, section, values, secret)
 
 
@@ -258,6 +276,8 @@ def _read_policies(config: v1.UserConfig) -> list[dict[str, Any]]:
 def _write_policies(config: v1.UserConfig, value: Any) -> None:
     if not isinstance(value, list):
         raise ValueError("must be a list")
+    if len(value) > POLICIES_MAX:
+        raise ValueError(f"has {len(value)} policies: a user has at most {POLICIES_MAX}")
     policies = [_policy(each) for each in value]
     del config.policies[:]
     config.policies.extend(policies)
@@ -275,6 +295,10 @@ def _policy(entry: Any) -> v1.AclPolicy:
         raise ValueError("needs a text 'resource' and a list 'actions' in every entry")
     if not _are_texts(sources):
         raise ValueError("needs a list of addresses or networks as 'from'")
+    if len(sources) > SOURCES_MAX:
+        raise ValueError(
+            f"has {len(sources)} entries in 'from': a policy has at most {SOURCES_MAX}"
+        )
     return v1.AclPolicy(
         resource=str(ResourcePattern.parse(entry["resource"])),
         actions=parse_actions(",".join(actions)),
@@ -329,11 +353,13 @@ USERS = Section(
         "enabled": _flag("disabled", inverse=True),
         "policies": _Field(_read_policies, _write_policies),
     },
+    check_user_name,
 )
 QUOTAS = Section(
     "quotas",
     "subject",
     lambda subject: v1.QuotaConfig(subject=subject),
     {limit: _number(limit, 0, _LIMIT_MAX) for limit in LIMITS},
+    parse_subject,
 )
 SECTIONS = (TOPICS, GROUPS, USERS, QUOTAS)

@@ -27,6 +27,9 @@ _PORTS_END = 65_536
 _SINGLE = Member("single", "broker-a", 0)
 
 _REMOTING = "remotingListenPort"
+_SEGMENT_SIZE = "mappedFileSizeCommitLog"
+# Of a new cluster: a broker allocates up to three segments at once, on a laptop.
+_SMALL_SEGMENT = str(64 << 20)
 # Chosen by the system, for a process that would take 0 for "off".
 _ANY_PORT = "-1"
 
@@ -389,6 +392,7 @@ def _broker_file(
         wanted["auditTopicEnable"] = "true"
         flags["authentication_enabled"] = flags["authorization_enabled"] = "true"
     file = home / "broker.conf"
+    wanted.update(_segment_size(data, file))
     keys, more = _remoting(options, _port_of(options, file, "grpc_server_port", chosen[0]))
     wanted.update(keys)
     flags.update(more)
@@ -396,6 +400,16 @@ def _broker_file(
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
     found = data.configure(file, wanted, f"The broker `{home.name}` of `cometmq up`.")
     return file, found, flags
+
+
+def _segment_size(data: DataDirectory, file: Path) -> dict[str, str]:
+    """Return the key of a new broker's file: replicas, and so all brokers here, have one size."""
+    if file.exists():
+        return {}
+    for other in sorted(data.path.glob(f"*/{file.name}")):
+        found = read_settings(other)
+        return {key: found[key] for key in (_SEGMENT_SIZE,) if key in found}
+    return {_SEGMENT_SIZE: _SMALL_SEGMENT}
 
 
 def _role(replication: str, member: Member) -> str:

@@ -43,6 +43,8 @@ class Difference:
     settings: str
     #: The calls that mend it; none if a command must do it.
     calls: tuple[Call, ...]
+    #: Why the group will refuse them, as far as it is known without asking.
+    refused: str = ""
 
     def row(self) -> dict[str, object]:
         """Return the difference as a table row."""
@@ -53,18 +55,48 @@ class Difference:
         """Return what was done: `Created topic orders.`"""
         return f"{self.action.title()}d {self.kind} {self.name}."
 
+    def refusal(self, groups: BrokerGroups) -> str:
+        """Return why the group would refuse the calls; empty if it would carry them out."""
+        if self.refused or not self.calls:
+            return self.refused or self._needs_command()
+        for path, request, answer in self.calls:
+            if "dry_run" not in request.DESCRIPTOR.fields_by_name:
+                continue
+            asked = type(request)()
+            asked.CopyFrom(request)
+            asked.dry_run = True
+            (outcome,) = groups.each(path, asked, answer, (self.broker,))
+            if outcome.error is not None:
+                return str(outcome.error)
+            if self.action == "delete" and (why := _kept(asked, outcome.answer)):
+                return why
+        return ""
+
+    def _needs_command(self) -> str:
+        where = f" --broker {self.broker}" if self.broker else ""
+        return (
+            f"A secret key cannot be read. Run `cometmq user create {self.name} --secret "
+            f"SECRET_KEY{where}`, then this command again."
+        )
+
     def mend(self, groups: BrokerGroups) -> None:
         """Make the calls. Raises CliError."""
         if not self.calls:
-            where = f" --broker {self.broker}" if self.broker else ""
-            raise CliError(
-                f"A secret key cannot be read. Run `cometmq user create {self.name} --secret "
-                f"SECRET_KEY{where}`, then this command again."
-            )
+            raise CliError(self._needs_command())
         for path, request, answer in self.calls:
             (outcome,) = groups.each(path, request, answer, (self.broker,))
             if outcome.error is not None:
                 raise outcome.error
+
+
+def _kept(request: Any, plan: Any) -> str:
+    """Return why a topic or group is not deleted, from the plan of its deletion."""
+    clients = getattr(plan, "clients", 0)
+    if clients and not request.force:
+        return f"it has {clients} connected clients: stop them, or give --force"
+    if plan.messages and not request.accept_loss:
+        return f"it holds {plan.messages} messages: give --accept-loss"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -466,6 +466,7 @@ class Supervisor:
 
     async def _status(self, _: str) -> dict[str, Any]:
         """Serve `cometmq up status`."""
+        self._reap()  # the signal of a process that has ended may not have been handled yet
         return {
             "ready": self._ready,
             "processes": [self._state_of(s) for s in self._slots.values()],

@@ -43,6 +43,14 @@ _OTHER_SPELLINGS = {
 }
 # Two words that differ in more are two settings, not a typing error.
 _SIMILARITY_MIN = 0.85
+#: By unit of a setting: the units that other files write behind a number.
+_SIZES = {name: 1 << 10 * power for power, name in enumerate("bkmgt")}
+_FACTORS = {
+    "%": {"%": 1},
+    "bytes": _SIZES | {f"{name}b": size for name, size in _SIZES.items()},
+    "ms": {"ms": 1, "s": 1_000, "m": 60_000, "mi": 60_000, "h": 3_600_000, "d": 86_400_000},
+    "hours": {"h": 1, "ho": 1, "d": 24, "da": 24},
+}
 _COMMENT = re.compile(r"\s+(#|//|!|--)")
 _HIDDEN = "********"
 _FILE_SUFFIX = "_FILE"
@@ -331,13 +339,23 @@ def _hint(setting: Setting, text: str) -> str:
         return "A comment needs a line of its own."
     if setting.kind is bool and text.lower() in _OTHER_SPELLINGS:
         return f"Write {_OTHER_SPELLINGS[text.lower()]}."
+    plain = text.strip("'\"")
+    if plain != text:
+        return f"Write {plain}, without quotes."
+    if choices := _choices(setting.kind):
+        near = [choice for choice in choices if choice.startswith(text.upper())]
+        return f"Write {near[0]}." if text and len(near) == 1 else ""
     if setting.kind is not int:
         return ""
     factors = [part.strip().rstrip("lL").replace("_", "") for part in text.split("*")]
     if all(factor.isascii() and factor.isdigit() for factor in factors):
         return f"Write {math.prod(map(int, factors))}."
-    share = re.fullmatch(r"0?\.\d+", text)
-    return f"Write {round(float(text) * 100)}." if share and setting.unit == "%" else ""
+    share = re.fullmatch(r"(0?\.\d+)[fFdD]?", text)
+    if share and setting.unit == "%":
+        return f"Write {round(float(share[1]) * 100)}."
+    with_unit = re.fullmatch(r"(\d+)\s*([A-Za-z%]+)", text)
+    factor = _FACTORS.get(setting.unit, {}).get(with_unit[2].lower()[:2]) if with_unit else None
+    return f"Write {int(with_unit[1]) * factor}." if with_unit and factor else ""
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

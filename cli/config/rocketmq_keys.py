@@ -10,10 +10,17 @@ nameserver configuration.
 
 _REMOTING = "the remoting protocol of 4.x clients has remotingListenPort; it is off by default"
 _JAVA = "it configures threads and buffers of the Java broker"
+_CONTROLLERS = "the nameservers of namesrvAddr that run with controller=true elect leaders"
+_REGISTERED = "the replicas of a group are those that register"
 _NOT_YET = "the feature is not supported; the default behaviour applies"
 _ELSEWHERE = "this broker works without this setting"
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
+    _CONTROLLERS: (
+        "controllerAddr",
+        "fetchControllerAddrByDnsLookup",
+    ),
+    _REGISTERED: ("totalReplicas",),
     _REMOTING: (
         "listenPort",
         "fastListenPort",
@@ -112,6 +119,7 @@ _ACL = (
 )
 _CONTROLLER = "set enableControllerMode=true, with nameservers that run with controller=true"
 _IN_SYNC = "set minInSyncReplicas to the number of replicas that must have a message"
+_TLS = "set tlsMode=enforcing, with tlsCertificate and tlsKey"
 #: Key -> the values that change nothing here, and what replaces the others.
 REFUSED: dict[str, tuple[frozenset[str], str]] = {
     "aclEnable": (frozenset(("false",)), _ACL),
@@ -120,9 +128,14 @@ REFUSED: dict[str, tuple[frozenset[str], str]] = {
     "duplicationEnable": (frozenset(("false",)), _CONTROLLER),
     "allAckInSyncStateSet": (frozenset(("false",)), _IN_SYNC),
     "inSyncReplicas": (frozenset(("1",)), _IN_SYNC),
+    "asyncLearner": (frozenset(("false",)), "every replica of a group can become its leader"),
+    **{
+        key: (frozenset(("false", "disabled", "permissive")), _TLS)
+        for key in ("useTLS", "tlsEnable", "tls.enable", "tls.server.mode")
+    },
     "brokerPermission": (
         frozenset(("6", "7")),
-        "set the permission of each topic (cometmq topic update TOPIC --permission)",
+        "set the permission of each topic (cometmq topic alter TOPIC --perm)",
     ),
     "rejectTransactionMessage": (
         frozenset(("false",)),

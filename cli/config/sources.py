@@ -3,7 +3,7 @@
 
 def broker_owners() -> list[type]:
     """Return the dataclasses of a broker: broker, store, replication, door, TLS, logs, console."""
-    from ...broker.config import BrokerConfig
+    from ...broker.base.config import BrokerConfig
     from ...front.config import DoorConfig
     from ...ha.config import HaConfig
     from ...nodes.tls_config import TlsConfig
@@ -26,7 +26,7 @@ def namesrv_owners() -> list[type]:
 
 def proxy_owners() -> list[type]:
     """Return the dataclasses of a proxy: proxy, door, TLS, logs, console."""
-    from ...broker.proxy.config import ProxyConfig
+    from ...broker.proxy.base.config import ProxyConfig
     from ...front.config import DoorConfig
     from ...nodes.tls_config import TlsConfig
     from ..server.console_config import ConsoleConfig

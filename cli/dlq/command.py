@@ -97,7 +97,7 @@ def _list_groups(endpoint: str, output: str) -> None:
 
 def _document(letter: "Message") -> dict[str, Any]:
     from ...operations.message_document import body_fields
-    from .letters import origin_of
+    from ...operations.redrive import origin_of
 
     return {
         "message_id": letter.message_id,
@@ -151,8 +151,8 @@ def redrive(
     \b
     cometmq dlq redrive billing --begin -1d --dry-run
     """
+    from ...operations import redrive as work
     from ..cluster.broker_groups import broker_groups
-    from . import redrive as work
     from .letters import Selection, dead_letters
 
     wanted = Selection(
@@ -178,10 +178,10 @@ def redrive(
         if not goes_on and (only_shows or plan.copies):
             return
         sent = 0
-        for copy, error in zip(plan.copies, work.send(connection, plan.copies), strict=True):
+        for one, error in zip(plan.copies, work.send(connection, plan.copies), strict=True):
             sent += error is None
             if error is not None:
-                problems.append((copy.letter.message_id, f"topic {copy.topic}: {error}"))
+                problems.append((one.letter_id, f"topic {one.topic}: {error}"))
     if output == "table" and plan.copies:
         click.echo(f"Sent {sent} of {len(plan.copies)} messages again.")
     if problems:

@@ -11,6 +11,7 @@ from ...client.message import Message, read_message
 from ...operations.broker_groups import BrokerGroups, answers
 from ...operations.connection import Connection
 from ...operations.pulling import pull, queue_of
+from ...operations.redrive import origin_of
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import planned
 
@@ -41,12 +42,6 @@ class Selection:
             and self.origin in ("", origin_of(letter))
             and (not self.ids or letter.message_id in self.ids)
         )
-
-
-def origin_of(letter: Message) -> str:
-    """Return the topic to which the message was sent first; "" if it is unknown."""
-    names = (letter.dead_letter_of, letter.properties.get("RETRY_TOPIC", ""))
-    return next((name for name in names if name and not name.startswith("%")), "")
 
 
 def dead_letters(

@@ -7,13 +7,21 @@ needs `--accept-loss`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ...operations.errors import CliError, Exit
-from ...operations.replication import DRAINING, HEALTHY, Replica, group_fields, replica_rows
+from ...operations.replication import (
+    DRAINING,
+    HEALTHY,
+    GroupView,
+    Replica,
+    group_fields,
+    replica_rows,
+)
 from ...proto import paths, v1
 from ..options import (
     DEFAULT_NAMESERVER,
@@ -25,13 +33,14 @@ from ..options import (
 from ..output import print_table, show_document, show_fields, show_rows
 from ..times import duration
 from .replay import replay
-from .replicas import Nameservers, call, find, most_advanced, refresh
+from .replicas import Nameservers, call, find, last_set, most_advanced, refresh
 from .rolling import (
     BROKER_COMMAND,
     NAMESERVER_COMMAND,
     RestartCommands,
     restart_script,
     run_script,
+    runnable,
 )
 from .rows import settled, states
 from .static_groups import PromotionRequest, StaticFailover
@@ -113,17 +122,34 @@ def ha() -> None:
     metavar="DURATION",
     help="Wait until every group is healthy, at most this long, as 5m or in seconds.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(1),
+    help="Replicas of each group (default: those that have registered).",
+)
 @output_option
-def status(*, namesrv: str, group: str, named: tuple[str, ...], wait_ms: int, output: str) -> int:
+def status(
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    wait_ms: int,
+    replicas: int | None,
+    output: str,
+) -> int:
     """Show health, leader, in-sync set and replicas of each group, within a second.
 
     Exit code 3: a group is neither healthy nor draining. Unknown values are `unknown`, null in
     JSON.
 
     \b
-    cometmq ha status --wait 60
+    cometmq ha status --wait 60 --replicas 3
     """
-    found = settled(lambda: states(namesrv, group, named), wait_ms / 1_000)
+
+    def look() -> list[GroupView]:
+        return [replace(view, expected=replicas or 0) for view in states(namesrv, group, named)]
+
+    found = settled(look, wait_ms / 1_000)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
     if output == "json":
         show_document(documents)
@@ -187,7 +213,7 @@ def rolling_restart(
     commands = RestartCommands(broker, nameserver, max_wait)
     script = restart_script(namesrv, group, commands)
     if only_plan:
-        click.echo(script, nl=False)
+        click.echo(runnable(script, namesrv), nl=False)
         return Exit.DONE
     return run_script(script, namesrv)
 
@@ -219,7 +245,8 @@ def switchover(
     say = Steps(output)
     if report is None:
         promotion = PromotionRequest(to=to, dry_run=dry_run, max_wait_ms=int(max_wait * 1000))
-        _end_static(say, StaticFailover(replicas, promotion, say).switchover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).switchover())
         return
     name = report.state.group
     request = v1.SwitchoverRequest(
@@ -257,7 +284,8 @@ def failover(
         promotion = PromotionRequest(
             to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, promotion, say).failover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).failover())
         return
     name = report.state.group
     if dead and not dry_run and report.state.HasField("leader"):
@@ -324,7 +352,8 @@ def force_elect(
         promotion = PromotionRequest(
             to=to, accept_loss=True, leader_is_dead=accept_loss, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, promotion, say).failover())
+        last = last_set(namesrv, replicas, named)
+        _end_static(say, StaticFailover(replicas, promotion, say, last).failover())
         return
     name = report.state.group
     request = v1.ForceElectRequest(

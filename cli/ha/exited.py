@@ -25,7 +25,7 @@ def report_exit(file: Path | None) -> v1.ReplicaIdentity:
     """
     import grpc
 
-    from ...broker.config import BrokerConfig
+    from ...broker.base.config import BrokerConfig
     from ...ha.config import HaConfig
     from ...ha.state.replica_meta import META_NAME
     from ...ha.state.slots import SlotFile

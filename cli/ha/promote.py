@@ -26,8 +26,8 @@ from ...operations.replication import Replica, newest_state
 from ...proto import paths, v1
 from ...store.format.layout import REPLICA_FOLDER
 from .command import where_options
-from .replicas import call, find, newest_only, refresh
-from .static_groups import PromotionRequest, StaticFailover, old_leader
+from .replicas import call, find, last_set, newest_only, refresh
+from .static_groups import LastSet, PromotionRequest, StaticFailover, old_leader
 
 Say = Callable[[str], None]
 
@@ -111,9 +111,11 @@ class Watch:
         after_s: float,
         conf: Mapping[int, Path],
         say: Say,
+        *,
+        last_set: LastSet,
     ) -> None:
         self._look, self._request, self._after_s = look, request, after_s
-        self._conf, self._say = conf, say
+        self._conf, self._say, self._last_set = conf, say, last_set
         self._silent_since: float | None = None
         self._replicas: list[Replica] = []
 
@@ -162,7 +164,7 @@ class Watch:
     def _promote(self) -> bool:
         state = newest_state(self._replicas)
         old = old_leader(self._replicas, state)
-        run = StaticFailover(self._replicas, self._request, self._say)
+        run = StaticFailover(self._replicas, self._request, self._say, self._last_set)
         try:
             run.failover()
         except CliError as error:
@@ -235,15 +237,17 @@ def promote(
         return replicas
 
     replicas = look()
+
+    registered = last_set(namesrv, replicas, named)
     if watch:
-        watcher = Watch(look, request, after, conf, say)
+        watcher = Watch(look, request, after, conf, say, last_set=registered)
         while not (watcher.step(time.monotonic()) and once):
             time.sleep(every)
         return
     for one in replicas:
         refresh(one)
     old = old_leader(replicas, newest_state(replicas))
-    run = StaticFailover(replicas, request, say)
+    run = StaticFailover(replicas, request, say, registered)
     run.failover()
     if run.chosen is not None:
         ids = {one.broker_id for one in replicas}

@@ -7,7 +7,7 @@ from the nameservers' routes (or `--replica`), and `static_groups.py` changes it
 """
 
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -116,6 +116,28 @@ class Nameservers:
             for address, answer in calls.answers.items():
                 return newest_only(members(address, answer, group))
             raise next(iter(calls.errors.values()))
+
+    def last_set(self, group: str) -> tuple[v1.InSyncSet | None, str]:
+        """Return the in-sync set that the leader of a static group registered last; or None, and
+        why it is not known.
+
+        A leader acts on a set when a majority has it, so enough others to meet one must answer.
+        """
+        request = v1.GetClusterRequest()
+        with Calls(self.addresses, paths.GET_CLUSTER, request, v1.GetClusterResponse) as calls:
+            calls.wait(CALL_S)
+            routes = [route for answer in calls.answers.values() for route in answer.groups]
+        found = [one.in_sync for one in routes if one.group == group and one.HasField("in_sync")]
+        if not found:
+            return None, "no nameserver that answers has it"
+        newest = max(found, key=lambda one: (one.epoch, one.incarnation, one.revision))
+        needed = (newest.nameservers + 1) // 2
+        if len(found) < needed:
+            return None, (
+                f"{len(found)} of the {newest.nameservers} nameservers of the group answered with"
+                f" it, and {needed} must: name them all with --namesrv"
+            )
+        return newest, ""
 
     def notify(self, path: str, request: object, answer: type[Any]) -> None:
         """Call every nameserver; errors are ignored."""
@@ -259,6 +281,16 @@ def find(
     if not found:
         raise CliError(f"Group {group or '(any)'} is unknown to the nameservers.", Exit.NOT_FOUND)
     return found, None
+
+
+def last_set(
+    namesrv: str, replicas: Sequence[Replica], named: Sequence[str]
+) -> Callable[[], tuple[v1.InSyncSet | None, str]]:
+    """Return the call of `Nameservers.last_set` for these replicas, unless they are named without
+    a nameserver."""
+    if named:
+        return lambda: (None, "no nameserver was asked (--replica)")
+    return lambda: Nameservers(namesrv).last_set(replicas[0].group)
 
 
 def one_group(group: str, known: Sequence[str]) -> str:

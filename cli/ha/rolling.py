@@ -59,7 +59,8 @@ def restart_script(namesrv: str, group: str, commands: RestartCommands) -> str:
 def _lines(view: GroupView, servers: list[str], commands: RestartCommands) -> Iterator[str]:
     assert view.report is not None
     where = f"--namesrv {shlex.quote(';'.join(servers))} --group {shlex.quote(view.group)}"
-    wait = f"cometmq ha status --wait {commands.wait_s:g} {where}"
+    whole = f"--replicas {len(view.replicas)}"
+    wait = f"cometmq ha status --wait {commands.wait_s:g} {whole} {where}"
     leader = view.leader()
     followers = [one for one in view.replicas if one is not leader]
     yield wait
@@ -94,6 +95,16 @@ def _command(template: str, address: str, broker_id: int) -> str:
             "no command is run with it. Set brokerIP1 of this broker, and restart it by hand."
         )
     return template.replace("{host}", shlex.quote(host)).replace("{id}", str(broker_id))
+
+
+def runnable(script: str, namesrv: str) -> str:
+    """Return the script with what its commands need to reach the nodes as this one does."""
+    variables = links().file_variables(namesrv)
+    if set(variables) == {"COMETMQ_NAMESRV_ADDR"}:
+        return script
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    first, _, rest = script.partition("\n")
+    return "\n".join([first, *exports, rest])
 
 
 def run_script(script: str, namesrv: str) -> int:

@@ -2,8 +2,10 @@
 
 Steps: read the status of all reachable replicas; require one of the in-sync set among them; fence
 all with the next epoch; continue only if the old leader cannot write any more (it is fenced, its
-ports refuse connections, or the operator confirms its end); choose the most advanced replica; write
-the state (version + 1); Promote; Follow; wait until the first record of the epoch is confirmed.
+ports refuse connections, or the operator confirms its end); unless it is fenced, ask the
+nameservers for the in-sync set that it registered last, because the stored one may name a replica
+that it has dropped since; choose the most advanced replica of that set; write the state
+(version + 1); Promote; Follow; wait until the first record of the epoch is confirmed.
 Each step is reported. Nothing changes before the fence; a loss of messages needs `accept_loss`.
 """
 
@@ -19,6 +21,8 @@ from .replicas import call, refresh
 PROMOTE_S = 30.0
 _POLL_S = 0.1
 Say = Callable[[str], None]
+#: Asks for the in-sync set that the leader registered last; None and a reason: not known.
+LastSet = Callable[[], tuple[v1.InSyncSet | None, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,12 @@ def choose(
     state: v1.GroupState,
     old: Replica | None,
     request: PromotionRequest,
+    holders: frozenset[str] | None = None,
 ) -> Replica:
-    """Return the most advanced eligible replica. Raises CliError."""
+    """Return the most advanced eligible replica. Raises CliError.
+
+    `holders`: uuids of the replicas that may hold everything confirmed; None: not limited.
+    """
     members = in_sync_ids(state) if state.version else set()
     able = [
         one
@@ -122,6 +130,8 @@ def choose(
     ]
     if members and not request.accept_loss:
         able = [one for one in able if one.broker_id in members]
+    if holders is not None:
+        able = [one for one in able if one.uuid in holders]
     if request.to >= 0:
         able = [one for one in able if one.broker_id == request.to]
     if old is not None and request.to < 0:
@@ -132,7 +142,10 @@ def choose(
             if request.to >= 0
             else "No reachable replica can lead"
         )
-        raise CliError(f"{asked}: not in sync, suspect, or unreachable.")
+        raise CliError(
+            f"{asked}: not in the in-sync set that the leader had last, suspect, or unreachable."
+            " Start a replica that is, or use --accept-loss."
+        )
     best = max(able, key=_order)
     if request.accept_loss:
         return best
@@ -220,8 +233,16 @@ def _ref(one: Replica) -> v1.ReplicaRef:
 class StaticFailover:
     """Carries out the sequence; `say` is called with each step."""
 
-    def __init__(self, replicas: Sequence[Replica], request: PromotionRequest, say: Say) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        request: PromotionRequest,
+        say: Say,
+        last_set: LastSet,
+    ) -> None:
         self._replicas, self._request, self._say = replicas, request, say
+        self._last_set = last_set
+        self._leading: set[int] = set()  #: broker ids of those that answered as leader
         self.chosen: Replica | None = None
 
     def switchover(self) -> v1.GroupState:
@@ -252,7 +273,9 @@ class StaticFailover:
         self._say(require_in_sync(self._replicas, state, self._request))
         if self._request.dry_run:
             self._say(f"would fence all with epoch {epoch}")
-            chosen = choose(self._replicas, state, old, self._request)
+            leading = old is not None and old.broker_id in self._leading
+            holders = self._holders(old, is_fenced=leading)
+            chosen = choose(self._replicas, state, old, self._request, holders)
             self._say(f"would promote {chosen.name}, which ends at {_end(chosen)}")
             return state
         return self._change(state, epoch, old)
@@ -261,6 +284,8 @@ class StaticFailover:
         for one in self._replicas:
             refresh(one)
             self._say(f"{one.name}: {described(one)}")
+            if one.status is not None and one.status.role == "leader":
+                self._leading.add(one.broker_id)
         state = newest_state(self._replicas)
         self._say(f"the newest state has version {state.version} and epoch {state.epoch}")
         return state
@@ -269,7 +294,9 @@ class StaticFailover:
         fenced = self._fence(epoch)
         why, is_dead = require_out(old, fenced, self._request)
         self._say(why)
-        chosen = self.chosen = choose(self._replicas, state, old, self._request)
+        is_fenced = old is not None and old.broker_id in fenced & self._leading
+        holders = self._holders(old, is_fenced=is_fenced)
+        chosen = self.chosen = choose(self._replicas, state, old, self._request, holders)
         new = next_state(self._replicas, state, chosen, epoch, self._request)
         self._say(f"{chosen.name} is the most advanced, it ends at {_end(chosen)}")
         self._say(f"state version {new.version}: epoch {epoch}, in sync {sorted(in_sync_ids(new))}")
@@ -280,6 +307,30 @@ class StaticFailover:
         self._follow(new, chosen)
         self._wait(chosen, epoch)
         return new
+
+    def _holders(self, old: Replica | None, *, is_fenced: bool) -> frozenset[str] | None:
+        """Return the replicas that may hold everything confirmed, by uuid; None: the confirm offset
+        of the leader decides, which answered as leader and is fenced, or loss is accepted.
+
+        Asked when the old leader cannot write any more, so that it cannot change the set after.
+        Raises CliError if the set is not known.
+        """
+        if self._request.accept_loss:
+            return None
+        last, why = self._last_set()
+        if is_fenced:
+            assert old is not None and old.status is not None
+            if last is None or last.epoch <= old.status.beat.last_epoch:
+                return None
+        if last is None:
+            raise CliError(
+                f"The in-sync set that the leader had last is not known: {why}. Confirmed messages"
+                " could be lost. Start the old leader, or use --accept-loss."
+            )
+        holders = frozenset(last.replica_uuids)
+        names = [one.name for one in self._replicas if one.uuid in holders]
+        self._say(f"in sync with the leader of epoch {last.epoch} at last: {', '.join(names)}")
+        return holders
 
     def _fence(self, epoch: int) -> set[int]:
         fenced = set()

@@ -29,7 +29,7 @@ from ...client.errors import CometError, NotFound, RequestRefused
 from ...client.producer import Producer
 from ...client.simple_consumer import SimpleConsumer
 from ...operations.connection import Connection
-from ...operations.errors import CliError, Exit, NotServedError
+from ...operations.errors import CliError, Exit, ForbiddenError, NotServedError
 from ...operations.sending import Draft, route_of
 from ...proto import paths, v1, v2
 from ..links import connect, links
@@ -212,6 +212,8 @@ def _broker(way: Way) -> str:
             found = connection.call(
                 paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse
             )
+    except ForbiddenError:
+        return "a node that accepts the keys; this user may not list its broker groups"
     except CliError as error:
         cure = "Give the client port of a broker or proxy (8081), and the keys of a user."
         raise BrokenLeg(str(error), cure) from None
@@ -224,6 +226,10 @@ def _topic(way: Way) -> str:
             found = v1.DescribeTopicRequest(name=way.topic)
             try:
                 connection.call(paths.DESCRIBE_TOPIC, found, v1.DescribeTopicResponse)
+            except ForbiddenError:
+                return (
+                    f"{way.topic}: this user may not describe it; the route shows whether it exists"
+                )
             except CliError as error:
                 raise BrokenLeg(str(error), "Create the topic, or omit --topic.") from None
             return f"{way.topic} exists"

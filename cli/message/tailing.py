@@ -13,9 +13,10 @@ import grpc
 import grpc.aio
 
 from ...operations.connection import Caller, checked, failure
-from ...operations.errors import CliError, NotServedError
+from ...operations.errors import CliError, ForbiddenError, NotServedError
 from ...operations.message_document import message_document
 from ...operations.pulling import Batch, pull_request, queue_of
+from ...operations.sending import endpoints_of
 from ...proto import paths, v1, v2
 from ..links import links
 from ..output import show_streamed
@@ -62,10 +63,16 @@ class _Tail:
         """
         found: list[v2.MessageQueue] = []
         errors: dict[str, CliError] = {}
-        for name in await self._brokers():
+        try:
+            brokers = await self._brokers()
+        except ForbiddenError:  # a user with rights on topics and groups only
+            return await self._routed()
+        for name in brokers:
             request = v1.DescribeTopicRequest(name=self.topic, broker=name)
             try:
                 answer = await self.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+            except ForbiddenError:
+                return await self._routed()
             except CliError as failed:
                 errors[name] = failed
                 continue
@@ -76,6 +83,20 @@ class _Tail:
             click.echo(f"cometmq: {name}: {error}", err=True)
         self.several = len({queue.broker.name for queue in found}) > 1
         return found
+
+    async def _routed(self) -> list[v2.MessageQueue]:
+        """Return the queues that the topic's route names. Raises CliError."""
+        request = v2.QueryRouteRequest(
+            topic=v2.Resource(name=self.topic), endpoints=endpoints_of(self.endpoint)
+        )
+        route = await self.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
+        named = {
+            (queue.broker.name, queue.id)
+            for queue in route.message_queues
+            if queue.permission in (v2.READ, v2.READ_WRITE)
+        }
+        self.several = len({broker for broker, _ in named}) > 1
+        return [queue_of(self.topic, broker, queue_id) for broker, queue_id in sorted(named)]
 
     async def _brokers(self) -> Sequence[str]:
         """Return the names of the broker groups; `[""]` for that of a broker of version 0.1.0."""

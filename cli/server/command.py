@@ -279,7 +279,7 @@ class _Broker:
     """The broker as a `process.Server`."""
 
     def __init__(self, process: Process) -> None:
-        from ...broker.config import BrokerConfig
+        from ...broker.base.config import BrokerConfig
         from ...broker.server import BrokerServer
         from ...front.config import DoorConfig
         from ...ha.config import HaConfig

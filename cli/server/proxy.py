@@ -1,7 +1,7 @@
 """`cometmq proxy`: an access point without a store, in front of any number of broker groups.
 
-Settings are those of `broker/proxy/config.py` and of the door, as flags, `COMETMQ_*` variables or
-keys of a file. The ready file has the form of that of `cometmq up`: `endpoints` and one process.
+Settings are those of `broker/proxy/base/config.py` and of the door, as flags, `COMETMQ_*` variables
+or keys of a file. The ready file has the form of that of `cometmq up`: `endpoints` and one process.
 """
 
 import json
@@ -45,7 +45,7 @@ class _Proxy:
     """The proxy as a `process.Server`."""
 
     def __init__(self, process: Process, ready_file: Path | None) -> None:
-        from ...broker.proxy.config import ProxyConfig
+        from ...broker.proxy.base.config import ProxyConfig
         from ...broker.proxy.server import ProxyServer
         from ...front.config import DoorConfig
         from ...nodes.node_links import NodeLinks

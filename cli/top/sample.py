@@ -63,8 +63,8 @@ def _broker(one: Outcome[v1.DescribeClusterResponse]) -> dict[str, Any]:
         note,
         leader=leader,
         in_sync=f"{in_sync} of {len(answer.members)}",
-        puts_per_s=round(store.put_tps, 1),
-        gets_per_s=round(store.get_tps, 1),
+        sent_per_s=round(store.put_tps, 1),
+        delivered_per_s=round(store.get_tps, 1),
         put_p99_us=store.put_p99_us if store.put_p99_us >= 0 else None,
         disk_percent=store.disk_use if store.disk_use >= 0 else None,
         log_bytes=store.log_end - store.log_start,
@@ -72,7 +72,7 @@ def _broker(one: Outcome[v1.DescribeClusterResponse]) -> dict[str, Any]:
 
 
 def _broker_row(name: str, note: str, **values: Any) -> dict[str, Any]:
-    names = ("leader", "in_sync", "puts_per_s", "gets_per_s", "put_p99_us", "disk_percent")
+    names = ("leader", "in_sync", "sent_per_s", "delivered_per_s", "put_p99_us", "disk_percent")
     row = {"broker": name, **{each: values.get(each) for each in (*names, "log_bytes")}}
     return {**row, "note": note}
 

@@ -1,10 +1,11 @@
 """Dead letters: messages that consumers did not acknowledge within the attempts of their group.
 
 They are copies in the topic `%DLQ%GROUP`. To redrive one is to send a copy to its original topic,
-where every consumer group gets it; the dead letter stays until retention deletes it.
+where every consumer group gets it; the dead letter stays until retention deletes it. What an
+earlier redrive has sent, of the console or of `cometmq dlq redrive`, is shown and omitted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -13,9 +14,9 @@ from starlette.routing import BaseRoute
 
 from ...operations.broker_groups import answers
 from ...operations.errors import CliError
-from ...operations.sending import send_over
+from ...operations.redrive import Copy, copy, earlier, send
 from ...proto import v2
-from .. import browse
+from .. import browse, words
 from ..browse import Queue
 from ..cluster import Cluster, problems
 from ..inputs import bad, whole
@@ -97,19 +98,20 @@ class DeadLetterPages:
         )
 
     def letters(self, request: Request) -> Response:
-        """Show the dead letters of a group, the oldest first."""
+        """Show the dead letters of a group, the oldest first, and when they were sent again."""
         group, query = request.path_params["group"], request.query_params
         wanted = query.get("contains", "")
         asked = {"by": "time", "topic": PREFIX + group, "contains": wanted}
         found = self._search.find({**asked, "at": query.get("at", "")})
         path = f"/dead-letters/{quoted(group)}"
+        kinds: dict[str, str] = {}
         return self._views.page(
             request,
             "dead_letters_of.html",
             title=f"Dead letters of {group}",
             group=group,
             wanted=wanted,
-            rows=[letter_row(one) for one in found.messages],
+            rows=[letter_row(one) | self._sent_again(one, kinds) for one in found.messages],
             notes=found.notes,
             following=link(path, contains=wanted, **found.following) if found.following else "",
             first=link(path, contains=wanted) if query.get("at") else "",
@@ -131,8 +133,12 @@ class DeadLetterPages:
         targets = sorted({origin_of(message) for _, message in found} - {""})
         groups = {name for topic in targets for name in consumers_of(self._cluster, topic)}
         others = sorted(groups - {group})
+        kinds: dict[str, str] = {}
+        before = [self._sent_again(one, kinds)["sent_again"] for one in found]
+        pending = before.count("")
         sentences = [
-            f"{len(found)} dead letters are sent again, to: {', '.join(targets) or 'no topic'}.",
+            f"{pending} dead letters are sent again, to: {', '.join(targets) or 'no topic'}.",
+            f"{len(found) - pending} were sent again before and are omitted.",
             f"Other consumer groups that get them as well: {', '.join(others) or 'none'}.",
             "The copies are new messages. The dead letters stay until retention deletes them.",
         ]
@@ -141,8 +147,9 @@ class DeadLetterPages:
                 "dead letter": f"queue {queue.queue_id} offset {browse.offset_of(message)}",
                 "to topic": origin_of(message) or "unknown: not sent",
                 "message id": message.system_properties.message_id,
+                "sent before": sent,
             }
-            for queue, message in found
+            for (queue, message), sent in zip(found, before, strict=True)
         ]
         texts = [letter_row(one)["place"] for one in found]
         path = f"/dead-letters/{quoted(group)}"
@@ -154,7 +161,11 @@ class DeadLetterPages:
             path,
             fields={"places": " ".join(texts)},
             rows=rows,
-            refusal="" if targets else "No selected message names its original topic.",
+            refusal=""
+            if targets and pending
+            else "All selected messages were sent again before."
+            if targets
+            else "No selected message names its original topic.",
         )
         return self._views.plan(request, plan)
 
@@ -166,8 +177,9 @@ class DeadLetterPages:
         for queue, offset in places_of(group, form.text("places").split()):
             row = {"dead letter": f"queue {queue.queue_id} offset {offset}"}
             try:
-                sent, topic = self._send(queue, offset, kinds)
-                row |= {"to topic": topic, "result": f"sent as {sent['message_id']}"}
+                wanted, is_sent = self._send(queue, offset, kinds)
+                how = "sent as" if is_sent else "omitted: sent before as"
+                row |= {"to topic": wanted.topic, "result": f"{how} {wanted.message_id}"}
             except CliError as error:
                 row |= {"to topic": "–", "result": f"failed: {error}"}
             rows.append(row)
@@ -178,6 +190,7 @@ class DeadLetterPages:
             group=group,
             rows=rows,
             sent=sum(row["result"].startswith("sent") for row in rows),
+            omitted=sum(row["result"].startswith("omitted") for row in rows),
         )
 
     def plan_all(self, request: Request) -> Response:
@@ -189,9 +202,9 @@ class DeadLetterPages:
         sentences = [
             f"Every dead letter of {group} {which}that is stored by now is sent again to its "
             f"original topic, {REDRIVEN_MAX} at a time; the page shows the progress.",
+            "What an earlier redrive has sent is omitted.",
             "Every consumer group of these topics gets the copies.",
-            "The copies are new messages. The dead letters stay until retention deletes them: a "
-            "second redrive sends them once more.",
+            "The copies are new messages. The dead letters stay until retention deletes them.",
         ]
         plan = Plan(
             f"Redrive all dead letters of {group}",
@@ -209,7 +222,8 @@ class DeadLetterPages:
         The form carries the position and the counts, so that the console holds no state.
         """
         group = request.path_params["group"]
-        counts = {name: whole(form.text(name) or "0", "The count") for name in ("sent", "failed")}
+        names = ("sent", "omitted", "failed")
+        counts = {name: whole(form.text(name) or "0", "The count") for name in names}
         asked = {"by": "time", "topic": PREFIX + group}
         asked |= {name: form.text(name) for name in ("contains", "end", "at")}
         whole(asked["end"], "The end")
@@ -219,8 +233,8 @@ class DeadLetterPages:
         for queue, message in found.messages:
             offset = browse.offset_of(message)
             try:
-                self._send(queue, offset, kinds)
-                counts["sent"] += 1
+                _, is_sent = self._send(queue, offset, kinds)
+                counts["sent" if is_sent else "omitted"] += 1
             except CliError as error:
                 counts["failed"] += 1
                 place = f"queue {queue.queue_id} offset {offset}"
@@ -235,21 +249,42 @@ class DeadLetterPages:
             fields={**asked, **counts, **found.following} if found.following else {},
         )
 
-    def _send(
-        self, queue: Queue, offset: int, kinds: dict[str, str]
-    ) -> tuple[Mapping[str, Any], str]:
-        """Send a copy; `kinds` are the types of the topics seen. Raises CliError."""
-        message = browse.message_at(self._cluster, queue, offset)
+    def _send(self, queue: Queue, offset: int, kinds: dict[str, str]) -> tuple[Copy, bool]:
+        """Send a copy unless it was sent before; return it and whether it is sent now.
+
+        `kinds` are the types of the topics seen. Raises CliError.
+        """
+        wanted = self._copy((queue, browse.message_at(self._cluster, queue, offset)), kinds)
+        if earlier(self._cluster.groups(), wanted) is not None:
+            return wanted, False
+        for error in send(self._cluster.connection, [wanted]):
+            if error is not None:
+                raise error
+        return wanted, True
+
+    def _copy(self, letter: Located, kinds: dict[str, str]) -> Copy:
+        """Return the copy of a dead letter. Raises CliError."""
+        queue, message = letter
         topic = origin_of(message)
         if not topic:
             raise CliError("It does not name its original topic.")
         if topic not in kinds:
             kinds[topic] = kind_of(self._cluster, topic)
         draft = copy_of(message, topic, kinds[topic])
-        result = send_over(self._cluster.connection, draft, 1, locate=False)
-        if result.failures:
-            raise CliError(next(iter(result.failures)))
-        return result.receipts[0], topic
+        letter_id = message.system_properties.message_id
+        return copy(queue.broker, queue.topic, browse.offset_of(message), letter_id, draft)
+
+    def _sent_again(self, letter: Located, kinds: dict[str, str]) -> dict[str, str]:
+        """Return when the copy of a dead letter was stored, and its id; empty if it was not."""
+        try:
+            wanted = self._copy(letter, kinds)
+            found = earlier(self._cluster.groups(), wanted)
+        except CliError as error:
+            return {"sent_again": f"unknown: {error}", "copy": "", "target": ""}
+        if found is None:
+            return {"sent_again": "", "copy": "", "target": ""}
+        stored = words.moment(found.system_properties.store_timestamp.ToMilliseconds())
+        return {"sent_again": stored, "copy": wanted.message_id, "target": wanted.topic}
 
 
 def origin_of(message: v2.Message) -> str:

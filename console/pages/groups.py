@@ -144,7 +144,7 @@ class GroupPages:
             sort=sort if sort in _SORTS else "name",
             sorts=_SORTS,
             problems=problems(outcomes),
-            notice=_SECTION.notice(request),
+            notice=_notice(request),
         )
 
     def group(self, request: Request) -> Response:
@@ -184,7 +184,7 @@ class GroupPages:
             now_ms=self._wall_ms(),
             shown_topic=query.get("topic", ""),
             problems=problems(outcomes),
-            notice=_SECTION.notice(request),
+            notice=_notice(request),
         )
 
     def _describe(self, name: str, deliveries: int = 0) -> list[Outcome[v1.DescribeGroupResponse]]:
@@ -258,7 +258,7 @@ class GroupPages:
         rows = [change_row(change) for change in changes if change.before != change.after]
         url = f"/groups/{quoted(name)}"
         sentences = [f"Set group {name} on topic {fields['topic']} to {_where(fields)}."]
-        sentences.append(_effect(changes))
+        sentences.append(str(moves.effect(*changes)))
         plan = Plan(
             f"Reset the offsets of {name}",
             sentences + problems(looked),
@@ -276,16 +276,19 @@ class GroupPages:
         name, fields = request.path_params["name"], _reset_fields(form, self._wall_ms())
         if fields["to"] == "shift":
             wanted = v1.ResetOffsetsRequest(group=name, topic=fields["topic"])
-            moves.carry_out(self._cluster.groups(), wanted, self._shifts(name, fields))
-            return moved(f"/groups/{quoted(name)}", done="reset")
+            changes = moves.carry_out(self._cluster.groups(), wanted, self._shifts(name, fields))
+            return _reset_done(name, changes)
         wanted = _reset_request(name, fields)
         wanted.dry_run = True
         looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
         answers(looked)
         wanted.dry_run = False
         groups = self._cluster.groups()
-        check(groups.carry_out(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse, looked))
-        return moved(f"/groups/{quoted(name)}", done="reset")
+        done = groups.carry_out(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse, looked)
+        check(done)
+        return _reset_done(
+            name, [change for _, answer in answers(done) for change in answer.changes]
+        )
 
     def _shifts(self, name: str, fields: dict[str, str]) -> list[moves.Move]:
         """Return the change of each queue by a number of messages. Raises CliError."""
@@ -378,16 +381,20 @@ def _where(fields: dict[str, str]) -> str:
     return f"the {'first message' if fields['to'] == 'earliest' else 'end'}{queue}"
 
 
-def _effect(changes: Sequence[v1.OffsetChange]) -> str:
-    """Return in words how many messages are consumed again or skipped."""
-    known = [change for change in changes if change.before >= 0]
-    again = sum(max(0, change.before - change.after) for change in known)
-    skipped = sum(max(0, change.after - change.before) for change in known)
-    dropped = sum(change.in_flight for change in changes)
-    return (
-        f"{again:,} messages are consumed again, {skipped:,} are skipped; {dropped:,} deliveries in"
-        " flight can no longer be acknowledged."
-    )
+def _reset_done(name: str, changes: Sequence[v1.OffsetChange]) -> Response:
+    """Lead to the group after a reset, with the numbers of what was done."""
+    effect = moves.effect(*changes)
+    numbers = {"again": effect.again, "skipped": effect.skipped, "in_flight": effect.in_flight}
+    return moved(f"/groups/{quoted(name)}", done="reset", **numbers)
+
+
+def _notice(request: Request) -> str:
+    """Return the notice of a change that has led to this page."""
+    numbers = [request.query_params.get(name, "") for name in ("again", "skipped", "in_flight")]
+    notice = _SECTION.notice(request)
+    if notice and all(number.isascii() and number.isdigit() for number in numbers):
+        return f"{notice} {moves.Effect(*map(int, numbers))}"
+    return notice
 
 
 def change_row(change: v1.OffsetChange) -> dict[str, object]:

@@ -19,12 +19,15 @@ A member has four states; `member.MOVES` lists the moves:
 
 While fewer than `min_in_sync` replicas are in sync the replicated end stands still.
 
-A static leader decides alone (`Limits.decides_alone`). Otherwise the group's state decides
-(`StateSeen`): IN_SYNC means that the state names exactly this incarnation, and the leader proposes
-every change (`ProposeIsr`). Members of the state and of undecided proposals count. An incarnation
-that the state names and that has not acknowledged anything to *this* leader stops the replicated
-end, unless a later incarnation with all of its data takes its seat (`Member.fills`). See
-`pending_isr.py`.
+A static leader decides alone (`Limits.decides_alone`), but a promotion knows only the set that the
+nameservers have. So with `Limits.registers` a member that left still bounds the replicated end, at
+the end that it had acknowledged, until they have taken the set without it (`SetRegistered`), and
+the end stands still until they have taken the first set of this incarnation. Otherwise the group's
+state decides (`StateSeen`): IN_SYNC means that the state names exactly this incarnation, and the
+leader proposes every change (`ProposeIsr`). Members of the state and of undecided proposals count.
+An incarnation that the state names and that has not acknowledged anything to *this* leader stops
+the replicated end, unless a later incarnation with all of its data takes its seat (`Member.fills`).
+See `pending_isr.py`.
 
 The state is derived: a restarted leader rebuilds it from its followers' first acknowledgements.
 """
@@ -47,6 +50,7 @@ from .in_sync_events import (
     ProposeIsr,
     SessionClosed,
     SessionOpened,
+    SetRegistered,
     StateSeen,
     Tick,
 )
@@ -73,6 +77,7 @@ __all__ = [
     "ProposeIsr",
     "SessionClosed",
     "SessionOpened",
+    "SetRegistered",
     "StateSeen",
     "Tick",
 ]
@@ -99,6 +104,8 @@ class InSyncSet(Struct):
     in_sync_count: int = 1
     refusal: str | None = None  #: why writes must be refused now, or None
     tick_ns: int = 0  #: time of the last tick; 0: none yet
+    revision: int = 1  #: of the set of a leader that decides alone: +1 with every change
+    registered: int = 0  #: newest revision that the nameservers have taken; 0: none yet
     #: initial value: from an earlier time as leader of this epoch
     proposals: Proposals | None = None
     _counting: list[Member] = field(default_factory=list)  #: members that bound the replicated end
@@ -106,6 +113,8 @@ class InSyncSet(Struct):
         default_factory=list
     )  #: other members that could be elected
     _blocked: bool = False  #: a counted incarnation has no known position
+    #: By uuid, members that the nameservers still list: revision without it, acknowledged end.
+    _listed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.limits.decides_alone and self.proposals is None:
@@ -125,6 +134,11 @@ class InSyncSet(Struct):
         """Return the followers that are in sync, with their replica uuids."""
         members = self.members.values()
         return [(m.ref, m.replica_uuid) for m in members if m.state is MemberState.IN_SYNC]
+
+    @property
+    def awaits_nameservers(self) -> bool:
+        """Whether the replicated end waits until the nameservers have taken the set."""
+        return self.limits.registers and (not self.registered or bool(self._listed))
 
     @property
     def is_alone(self) -> bool:
@@ -173,6 +187,8 @@ class InSyncSet(Struct):
             case IsrAnswered():
                 if event.state is not None:
                     self._on_state(StateSeen(event.state), now_ns, effects)
+            case SetRegistered():
+                self._on_registered(event.revision)
             case Tick():
                 self._on_tick(now_ns, effects)
         self._advance(effects)
@@ -190,7 +206,10 @@ class InSyncSet(Struct):
     def _advance(self, effects: list[Effect]) -> None:
         if self._blocked or self.in_sync_count < self.limits.min_in_sync:
             return
-        reached = self._own_end()
+        if self.limits.registers and not self.registered:
+            return
+        reached = min((end for _, end in self._listed.values()), default=self._own_end())
+        reached = min(reached, self._own_end())
         for member in self._counting:
             reached = min(reached, self.position(member))
         if reached > self.replicated:
@@ -282,6 +301,8 @@ class InSyncSet(Struct):
         member.caught_up_ns = now_ns
         if self.limits.decides_alone:
             self._move(member, MemberState.IN_SYNC)
+            self.revision += 1
+            self._listed.pop(member.replica_uuid, None)
             effects.append(MemberJoined(member.broker_id))
         else:
             self._propose(now_ns, effects)
@@ -325,7 +346,17 @@ class InSyncSet(Struct):
             member.removal_reason = member.removal_reason or reason
             return
         self._move(member, MemberState.CATCHUP if member.session else MemberState.GONE)
+        self.revision += 1
+        if self.limits.registers:
+            self._listed[member.replica_uuid] = (self.revision, self.position(member))
         effects.append(MemberLeft(member.broker_id, reason))
+
+    def _on_registered(self, revision: int) -> None:
+        """Release the members that no nameserver of the majority lists any more."""
+        self.registered = max(self.registered, revision)
+        for uuid, (without, _) in list(self._listed.items()):
+            if without <= self.registered:
+                del self._listed[uuid]
 
     def _move(self, member: Member, state: MemberState) -> None:
         if member.state is state:

@@ -19,6 +19,8 @@ class Limits(Struct, frozen=True):
     dead_after_ns: int  #: no frame for this long: the stream is closed
     decides_alone: bool = True  #: False: a controller decides membership and the leader proposes
     proposal_retry_ns: int = 1_000_000_000
+    #: A leader that decides alone waits until nameservers have taken its set (`SetRegistered`).
+    registers: bool = False
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -81,11 +83,27 @@ class IsrAnswered(Struct):
     state: GroupState | None
 
 
+class SetRegistered(Struct):
+    """A majority of the nameservers has this revision of the set, or a later one."""
+
+    revision: int
+
+
 class Tick(Struct):
     pass
 
 
-Event = Appended | Flushed | SessionOpened | Acked | SessionClosed | StateSeen | IsrAnswered | Tick
+Event = (
+    Appended
+    | Flushed
+    | SessionOpened
+    | Acked
+    | SessionClosed
+    | StateSeen
+    | IsrAnswered
+    | SetRegistered
+    | Tick
+)
 
 # --- effects --------------------------------------------------------------------------------------
 

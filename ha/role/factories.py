@@ -20,13 +20,14 @@ def make_leader(
     epoch: int,
     confirm: int,
     decides_alone: bool,
+    registers: bool = False,
     proposals: Proposals | None = None,
 ) -> LeaderSide:
     """Return the side of a leader of `epoch`, whose history is saved; `confirm` is confirmed
     already.
 
     `proposals`: undecided proposals since it last led; they still count if that was this epoch
-    (R2).
+    (R2). `registers`: a leader that decides alone registers its in-sync set with nameservers.
     """
     config, log = replica.config, replica.log
     limits = in_sync.Limits(
@@ -37,6 +38,7 @@ def make_leader(
         join_lag_bytes=config.ha_transfer_batch_size,
         dead_after_ns=config.dead_after_ns,
         decides_alone=decides_alone,
+        registers=registers and decides_alone and policy.sync,
     )
     in_sync_set = in_sync.InSyncSet(
         limits,

@@ -75,13 +75,22 @@ def _leader_age(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
     return side.core.epoch, (replica.steady_ns() - side.frame_ns) // 1_000_000
 
 
+_AWAITS_NAMESERVERS = (
+    "sends wait until a majority of the nameservers has taken the in-sync set, so that no replica"
+    " without their messages is promoted: start the nameservers"
+)
+
+
 def status_detail(roles: RoleDriver) -> str:
     """Return the reason of a replica's state, for operators."""
     if roles.machine.hold_reason:
         return roles.machine.hold_reason
     if roles.follower is not None and roles.follower.core.refusal_code:
         return f"{roles.follower.core.refusal_code}: {roles.follower.core.refusal}"
-    return "" if roles.leader is None else roles.leader.core.refusal or ""
+    if roles.leader is None:
+        return ""
+    waiting = roles.leader.core.awaits_nameservers
+    return roles.leader.core.refusal or (_AWAITS_NAMESERVERS if waiting else "")
 
 
 def may_write_ms(replica: Replica, roles: RoleDriver) -> int:

@@ -53,7 +53,16 @@ class RoleReports(Protocol):
 
 
 class RoleDriver:
-    def __init__(self, replica: Replica, events: ReplicationEvents, reports: RoleReports) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        events: ReplicationEvents,
+        reports: RoleReports,
+        *,
+        registers: bool = False,
+    ) -> None:
+        """`registers`: this replica registers with nameservers."""
+        self._registers = registers
         self.replica = replica
         self.events = events
         self.reports = reports
@@ -482,6 +491,7 @@ class RoleDriver:
             epoch=epoch,
             confirm=confirm,
             decides_alone=self.is_static,
+            registers=self._registers,
             proposals=self.proposals,
         )
 
@@ -513,6 +523,20 @@ class RoleDriver:
         """Renew what depends on the members: the lease, and a static group's state."""
         self.refresh_lease()
         self._store_live_set()
+
+    def registered_set(self) -> v1.InSyncSet | None:
+        """Return the in-sync set that a static leader registers with the nameservers."""
+        leader, meta = self.leader, self.replica.meta
+        if not self.is_static or leader is None:
+            return None
+        followers = {uuid for _, uuid in leader.core.in_sync_followers()}
+        return v1.InSyncSet(
+            epoch=self.machine.epoch,
+            leader_uuid=meta.replica_uuid,
+            incarnation=meta.incarnation,
+            revision=leader.core.revision,
+            replica_uuids=sorted({meta.replica_uuid, *followers}),
+        )
 
     def _store_live_set(self) -> None:
         """Static leader: store the live in-sync set, before anything is confirmed that a former

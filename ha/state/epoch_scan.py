@@ -11,11 +11,11 @@ from google.protobuf.message import DecodeError
 
 from ...proto import v1
 from ...store.format.record import decode
+from ...store.format.topic_names import META_TOPIC
 from ...store.scan.walk import TopicTable, walk
 from ..core.epochs import EpochHistory
 from ..core.replicated_log import ReplicatedLog
 
-META_TOPIC: Final = "rmq_sys_COMETMQ_META"
 EPOCH_START_TAG: Final = "EPOCH_START"
 _CHUNK_BYTES: Final = 16 << 20
 _FIRST_EPOCH: Final = 1

@@ -77,6 +77,10 @@ class LeaderSide:
             if session.confirm_sent != confirm or now_ns - session.written_ns >= self._heartbeat_ns:
                 session.request_heartbeat()
 
+    def set_registered(self, revision: int) -> None:
+        """A majority of the nameservers has this revision of the in-sync set."""
+        self._run(self.core.on_event(in_sync.SetRegistered(revision), 0))
+
     def send_meta(self, kind: str, version: int, payload: bytes) -> None:
         """Send changed state beside the log; a follower that joins later gets it first."""
         self._meta[kind] = (version, payload)
@@ -170,7 +174,7 @@ class LeaderSide:
                     self._nacks.pop(effect.broker_id, None)
                     self._send_heartbeat_to(effect.broker_id)
                     self._owner.membership_changed()
-                    self.events.member_joined()
+                    self.events.members_changed()
                 case in_sync.MemberLeft():
                     logger.warning(
                         "ha.member.left broker_id=%d reason=%s in_sync=%d",
@@ -180,6 +184,7 @@ class LeaderSide:
                     )
                     self.replica.counts["member_left"] += 1
                     self._owner.membership_changed()
+                    self.events.members_changed()
                     self._send_heartbeat_to(effect.broker_id)
                 case in_sync.CloseSession():
                     closing = self._sessions.get(effect.session)

@@ -2,7 +2,7 @@
 //!
 //! Common requests only: a group and a topic, different messages of this broker, receipt handles of
 //! nine fields as the broker makes them. The complete rules are in Python (`broker/pop/ack.py`,
-//! `broker/pop/handles.py`), where requests go that are not accepted here. Python also decides
+//! `broker/names/handles.py`), where requests go that are not accepted here. Python also decides
 //! whether the deliveries exist.
 
 use pyo3::prelude::*;

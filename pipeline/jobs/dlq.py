@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ...client.identity import unique_key
 from ...client.transport.tls import Tls
 from ..archive.manifest import FileEntry, all_manifests, files_of, finish
 from ..archive.planning import grid_splits, snapshot
 from ..archive.reading import NO_TIME, Selection, rows
 from ..bulk import SendTarget, Sent, send_all
 from ..errors import PipelineError
-from ..outbound import unique_key
 from ..selection import TopicFilter
 from ..splits import SPLIT_BYTES, Split
 from .replay import origin_of
@@ -194,11 +194,14 @@ def _messages(part: DlqPart, done: DlqDone) -> Iterator[Outgoing]:
             _count(done, key, len(row["body"] or b""), stored_ms)
             if not plan.resend:
                 continue
-            unique = unique_key("dlq", row["brokerName"], row["physicalOffset"], plan.to)
+            target = plan.to or key[1]
+            # As of `operations/redrive.py`: command and console see what this job has sent.
+            place = (row["brokerName"], row["topic"], row["queueOffset"])
+            unique = unique_key("redrive", *place, target)
             row["properties"] = properties | origin_of(row)
             row["properties"].pop("__SHARDINGKEY", None)
             try:
-                yield message_of(row, plan.to or key[1], unique, part.now_ms)
+                yield message_of(row, target, unique, part.now_ms)
             except (ValueError, TypeError) as error:
                 text = f"The dead letter {row['topic']} at {row['queueOffset']} cannot be sent"
                 raise PipelineError(f"{text}: {error}.") from error

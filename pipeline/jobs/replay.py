@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ...client.identity import unique_key
 from ...client.transport.tls import Tls
 from ..archive.manifest import FileEntry, all_manifests, files_of
 from ..archive.names import day_of
@@ -27,7 +28,7 @@ from ..archive.planning import grid_splits, snapshot
 from ..archive.reading import NO_TIME, Selection, files, matching, queues, rows
 from ..bulk import SendTarget, Sent, send_all
 from ..errors import PipelineError
-from ..outbound import ORIGIN, SHARDING_KEY, unique_key
+from ..outbound import ORIGIN, SHARDING_KEY
 from ..selection import TopicFilter
 from ..source.named_topics import suggestion
 from ..source.store_topics import topics_of

@@ -14,6 +14,8 @@ from .record_layout import (
 )
 
 LMQ_PREFIX: Final = "%LMQ%"
+#: The system topic that holds topics, groups, users and the starts of epochs.
+META_TOPIC: Final = "rmq_sys_COMETMQ_META"
 #: Names that contain the name of a topic or a group, so that they may be longer.
 _LONG_PREFIXES: Final = ("%RETRY%", LMQ_PREFIX)
 

@@ -5,7 +5,7 @@
 A killed process loses nothing, because the page cache survives it; a power loss takes pages that
 were written and not flushed. `PowerLossDisk` is the real disk; after every successful fdatasync or
 fsync of a log segment it copies what was written before the call into the segment's shadow.
-`tests/drills/power_loss.py` then mixes both, page by page. For tests only: a broker with
+`drills/power_loss.py` then mixes both, page by page. For tests only: a broker with
 `testHooks=true` whose store has the folder `shadow`. Only segments have shadows: all other files
 are derived from them, or flushed when written.
 """

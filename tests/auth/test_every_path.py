@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from cometmq.broker.access.rights import NODE_SERVICES, RIGHTS
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyServer
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig

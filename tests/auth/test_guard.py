@@ -14,7 +14,7 @@ from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.metadata.tables import Metadata
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
@@ -88,9 +88,11 @@ def test_each_failure_has_the_references_sentence() -> None:
     assert world.send(RequestContext("c", metadata=(header,))) == "datetime is null."
     assert world.send(signed("orders"), "other") == (
         "User:orders has no permission to access Topic:other from 10.1.2.3, no matched policies."
+        " Needed: Pub."
     )
     assert world.send(signed("orders"), "denied") == (
         "User:orders has no permission to access Topic:denied from 10.1.2.3, the decision is deny."
+        " Needed: Pub."
     )
     assert world.refused == {"signature": 6, "permission": 2}
 
@@ -173,7 +175,7 @@ def test_a_change_of_a_user_counts_from_the_next_call() -> None:
     world.user("orders", ("Topic:*", "Pub", True), enabled=False)
     assert world.send(signed("orders")) == "User:orders is disabled."
     world.user("orders")
-    assert world.send(signed("orders")).endswith("no matched policies.")
+    assert world.send(signed("orders")).endswith("no matched policies. Needed: Pub.")
     world.metadata.remove_user("orders")
     assert world.send(signed("orders")) == "check signature failed."
 
@@ -295,7 +297,7 @@ def test_a_need_of_alternatives_is_met_by_one() -> None:
     world.user("reader", ("Topic:orders", "Sub", True), ("Topic:orders", "Pub", False))
     route = v2.QueryRouteRequest(topic=v2.Resource(name="orders"))
     assert world.call(signed("reader"), paths.QUERY_ROUTE, route) == ""
-    assert world.send(signed("reader")).endswith("the decision is deny.")
+    assert world.send(signed("reader")).endswith("the decision is deny. Needed: Pub.")
 
 
 def test_a_stream_is_checked_at_each_message() -> None:

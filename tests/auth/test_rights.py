@@ -7,7 +7,7 @@ import pytest
 from cometmq.auth.model import CLUSTER, GROUP, TOPIC, Action
 from cometmq.broker import services
 from cometmq.broker.access.rights import NODE_SERVICES, RIGHTS
-from cometmq.broker.delay.recall_handle import RecallHandle
+from cometmq.broker.names.recall_handle import RecallHandle
 from cometmq.front.service import methods_of
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.methods import rpc_methods

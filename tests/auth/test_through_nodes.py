@@ -13,7 +13,7 @@ import grpc
 
 from cometmq.auth.model import User
 from cometmq.auth.signature import authorization
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v1, v2

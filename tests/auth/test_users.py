@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.live import (
     Live,

@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.late_request import decoded_late
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.late_request import decoded_late
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.parts import Broker
 from cometmq.broker.pop.ack_request import AckRequest
 from cometmq.broker.sending.grpc_send import SendRequest
 from cometmq.broker.server import BrokerServer

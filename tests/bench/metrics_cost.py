@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.counters import Counters
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.metrics.counters import Counters
-from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig

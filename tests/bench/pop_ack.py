@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from cometmq.broker.journal.core import PopJournal
-from cometmq.broker.pop.delivery import DeliveryRef, PopOptions
+from cometmq.broker.names.delivery import DeliveryRef, PopOptions
 from cometmq.broker.pop.group import PopGroup
 
 from .rows import Row, show

@@ -25,7 +25,7 @@ from typing import Any
 
 import grpc
 
-from cometmq.broker.assembly import native_parts
+from cometmq.broker.core.build import native_parts
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
 from cometmq.ha.stream.channel import channel_options
@@ -205,7 +205,7 @@ async def measure(megabytes: int, message_bytes: int, root: Path) -> dict[str, A
     while node.store.log_end < megabytes << 20:
         node.store.writer.append_many(batch)
     joined = asyncio.Event()
-    node.told.member_joined = joined.set
+    node.told.members_changed = joined.set
     port = await node.replication.start()
     end, cpu_started = node.store.log_end, cpu_seconds()
     process = await child(

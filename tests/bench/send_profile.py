@@ -36,7 +36,13 @@ STEPS = (
     ("write to the log", ("store/append.py", "store/log/", "store/writing.py:append")),
     (
         "queue units and message index",
-        ("store/dispatch.py", "store/index/", "store/queue/", "broker/dispatch_pump.py", "numpy/"),
+        (
+            "store/dispatch.py",
+            "store/index/",
+            "store/queue/",
+            "broker/visible/dispatch_pump.py",
+            "numpy/",
+        ),
     ),
     (
         "answers",

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from cometmq.broker.messages.wire import STATUS_OK, field
+from cometmq.broker.names.handles import decode_handle
 from cometmq.broker.pop.ack_request import ReadAcks, common_acks
-from cometmq.broker.pop.handles import decode_handle
 from cometmq.proto import native, v2
 
 BROKER = "broker-é"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.late_request import decoded_late
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.base.late_request import decoded_late
 from cometmq.broker.metadata.tables import Group, Topic
-from cometmq.broker.parts import Broker
 from cometmq.broker.pop.ack import AckService
 from cometmq.broker.pop.ack_request import AckRequest
 from cometmq.broker.pull.service import PullService

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.lite.names import queue_of
 from cometmq.broker.metadata.tables import Group, Topic
+from cometmq.broker.names.lite import queue_of
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError

@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc.aio
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.lifecycle import Bound
-from cometmq.broker.parts import Broker
 from cometmq.broker.server import BrokerServer
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig

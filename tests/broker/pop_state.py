@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.pop.delivery import DeliveryRef
+from cometmq.broker.names.delivery import DeliveryRef
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyServer
 from cometmq.front.config import DoorConfig
 from cometmq.nameserver.config import NameserverConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.parts import Broker
+from cometmq.broker.assembly.parts import Broker
 from cometmq.ha.config import BrokerRole
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy
 from cometmq.ha.core.role_machine import (

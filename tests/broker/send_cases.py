@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from cometmq.broker.base.counters import SIZE_BOUNDS, Counters
 from cometmq.broker.messages.stored_properties import frame
 from cometmq.broker.messages.validation import MIXED, check_messages
 from cometmq.broker.messages.wire import receipt
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.metrics.counters import SIZE_BOUNDS, Counters
 from cometmq.broker.sending.answer import ANSWER_OK
 from cometmq.broker.sending.grpc_records import prepare
 from cometmq.broker.sending.send import Prepared

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.late_request import decoded_late
+from cometmq.broker.base.late_request import decoded_late
+from cometmq.broker.names.delivery import Delivery
 from cometmq.broker.pop.ack_request import AckRequest, common_acks
-from cometmq.broker.pop.delivery import Delivery
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
 from cometmq.front.clock import Clock

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.assembly.parts import Broker
 from cometmq.broker.messages.validation import MIXED
-from cometmq.broker.parts import Broker
 from cometmq.front.clock import Clock
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import Message

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.store.config.catalog import FILES, problems
 from cometmq.store.format.json_file import CHECKSUM, dumps, loads
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.live import Settings, create_topic, running, settings, until
 from cometmq.tests.formats.cases import new_store, unpack
 

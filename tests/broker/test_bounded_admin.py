@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker import services, slices
+from cometmq.broker import services
 from cometmq.broker.admin import pages
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.base import slices
 from cometmq.broker.metadata.tables import Group, Topic
-from cometmq.broker.parts import Broker
 from cometmq.front.context import RequestContext
 from cometmq.front.service import Method
 from cometmq.proto import v1

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cometmq.broker.metadata.tables import Group
-from cometmq.broker.offsets.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
+from cometmq.broker.pull.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import Desk, desk
+from cometmq.tests.broker.test_admin_groups import delete as delete_group
 
 LIMIT = 3
 _clients = st.sampled_from("abcd")
@@ -120,3 +121,18 @@ async def test_broadcasting_can_be_forbidden_for_a_group(tmp_path: Path) -> None
         else:
             raise AssertionError("it broadcast")
         assert pull(one, 0, "a") == (v2.MESSAGE_NOT_FOUND, 0)
+
+
+async def test_offsets_of_a_deleted_group_are_not_those_of_its_successor(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t")
+        one.group("g")
+        await one.sent("t", *(b"%d" % number for number in range(4)))
+        assert pull(one, -1, "a")[1] == 0
+        pull(one, 3, "a")
+        one.pulls._commit_broadcast()
+        assert one.node.offsets.get("t", "g@broadcast", 0) == 3
+        assert (await delete_group(wire, "g", force=True)).code == v2.OK
+        one.group("g")
+        one.pulls._commit_broadcast()
+        assert pull(one, -1, "a")[1] == 0

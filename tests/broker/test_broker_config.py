@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig, split_addresses
+from cometmq.broker.base.config import BrokerConfig, split_addresses
 from cometmq.broker.settings import check_settings
 from cometmq.ha.config import HaConfig
 from cometmq.nodes.setting_keys import entries, key_of

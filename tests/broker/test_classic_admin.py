@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.classic.admin.rates import Totals
-from cometmq.broker.metadata.tables import Group
+from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.proto import paths, v1, v2
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import QueueKey, loads
@@ -24,9 +24,11 @@ from cometmq.tests.broker.classic_wire import (
     classic,
     heartbeat,
     message,
+    pulled,
     pulling,
     records,
 )
+from cometmq.tests.broker.desk import Desk
 from cometmq.tests.broker.live import Live, create_group, create_topic, telemetry, until
 from cometmq.tests.remoting.client import RemotingClient
 from cometmq.tests.remoting.recordings import frames
@@ -227,10 +229,36 @@ async def test_a_group_is_behind_only_on_topics_that_it_reads_with_offsets(
         assert await topics(GROUP) == {TOPIC}
         await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, other="*"))
         assert await topics(GROUP) == set()
+        of_broker = await documented(client, Admin.GET_BROKER_CONSUME_STATS, isOrder="false")
+        assert of_broker["totalDiff"] == 0
         await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 2, **{TOPIC: "*"}))
         assert await topics(GROUP) == {TOPIC}
         await client.call(Request.HEART_BEAT, heartbeat("c1", "all", 1, **{TOPIC: "*"}))
         assert await topics("all") == set()
+
+
+async def test_a_broadcast_group_of_either_protocol_is_behind_on_nothing(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client), live.client() as wire:
+        body = heartbeat("c1", "classic", 1, **{TOPIC: "*"})
+        body = body.replace(b"CLUSTERING", b"BROADCASTING")
+        assert (await client.call(Request.HEART_BEAT, body)).code == Reply.SUCCESS
+        assert await pulled(client, consumerGroup="classic", queueOffset=1, sysFlag=0)
+        await create_group(wire, "grpc")
+        one = Desk(live, live.node.acks, live.node.pulls)
+        for offset in (-1, 1):
+            request = v2.PullMessageRequest(
+                group=v2.Resource(name="grpc"),
+                message_queue=v2.MessageQueue(topic=v2.Resource(name=TOPIC), id=1),
+                offset=offset,
+            )
+            live.node.pulls.pull_message(request, one.context())
+        live.node.pulls.close()  # commits what the clients have read
+        for group in ("classic", "grpc"):
+            found = await documented(client, Admin.GET_CONSUME_STATS, consumerGroup=group)
+            assert found["offsetTable"] == {}
+            told = v1.DescribeGroupRequest(name=group)
+            described = await wire.call(paths.DESCRIBE_GROUP, told, v1.DescribeGroupResponse)
+            assert (described.lag, list(described.queues)) == (0, [])
 
 
 async def test_statistics_of_a_group_have_every_queue(tmp_path: Path) -> None:
@@ -288,6 +316,20 @@ async def test_offsets_are_reset_and_copied(tmp_path: Path) -> None:
         assert await offset_of(client, "copy") == 1
         answer = await client.call(Admin.CLONE_GROUP_OFFSET, **{**fields, "destGroup": "none"})
         assert answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_an_offset_that_cannot_be_copied_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with prepared(tmp_path) as (live, client):
+        async with live.client() as wire:
+            await create_group(wire, "copy")
+            await create_topic(wire, "a", queues=2)
+        live.node.offsets.commit("a", GROUP, 1, 0)
+        live.node.meta_log.write_topic(Topic("a", 1, 1))  # it has no queue 1 any more
+        fields = {"srcGroup": GROUP, "destGroup": "copy", "topic": ""}
+        answer = await client.call(Admin.CLONE_GROUP_OFFSET, **fields)
+        assert answer.code != Reply.SUCCESS
+        assert "1 of 2 were refused, the others are done: a, queue 1: " in (answer.remark or "")
+        assert await offset_of(client, "copy") == 1
 
 
 async def test_connected_clients_of_both_protocols_are_listed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.remoting.codes import Reply, Request

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.classic.bodies import (
+from cometmq.broker.classic.base.bodies import (
     BatchAck,
     batch_ack,
     heartbeat,

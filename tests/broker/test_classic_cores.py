@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.classic import members as members_module
+from cometmq.broker.classic.base import members as members_module
+from cometmq.broker.classic.base.members import Members, Subscription, TooManyMembersError
 from cometmq.broker.classic.locks import EXPIRY_NS, QueueLocks
-from cometmq.broker.classic.members import Members, Subscription, TooManyMembersError
 
 EXPIRY = 100
 QUEUES = [("t", 0), ("t", 1), ("u", 0)]

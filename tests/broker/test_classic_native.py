@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from cometmq.auth.quota import Quota
 from cometmq.broker.classic.send import _DROPPED
-from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.metadata.tables import Topic
 from cometmq.front.clock import Clock
 from cometmq.proto import native
@@ -32,6 +31,7 @@ from cometmq.store.format.record_layout import (
     UNIT,
 )
 from cometmq.store.format.results import PutStatus
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.tests.broker.classic_wire import NOW_MS, message
 from cometmq.tests.broker.live import Live, running, settings

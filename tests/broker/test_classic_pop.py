@@ -25,6 +25,7 @@ from cometmq.tests.broker.classic_wire import (
     port_of,
     records,
 )
+from cometmq.tests.broker.desk import Desk
 from cometmq.tests.broker.live import create_group, create_topic, until
 from cometmq.tests.remoting.client import RemotingClient
 
@@ -184,6 +185,30 @@ async def test_the_mode_of_a_group_decides_its_assignment(tmp_path: Path) -> Non
         body = json.dumps({**mode, "mode": "PULL"}).encode()
         await client.call(Request.SET_MESSAGE_REQUEST_MODE, body)
         assert POP_TOPICS not in live.node.metadata.groups[GROUP].attributes
+
+
+async def test_a_group_pops_until_no_message_waits_where_only_pops_look(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client):
+        one = Desk(live, live.node.acks, live.node.pulls)
+        one.group(GROUP)
+        await client.post(message(b"1"))
+        await client.post(message(b"2"))
+        mode = {"consumerGroup": GROUP, "topic": TOPIC, "popShareQueueNum": 0}
+        pop, pull = (json.dumps({**mode, "mode": name}).encode() for name in ("POP", "PULL"))
+        assert (await client.call(Request.SET_MESSAGE_REQUEST_MODE, pop)).code == Reply.SUCCESS
+        got = await one.receive(TOPIC, GROUP, invisible_ms=10_000)
+        assert len(got.handles) == 2
+        one.ack(TOPIC, GROUP, got.handles[0])
+        for _ in range(2):  # in flight, and in the retry topic
+            answer = await client.call(Request.SET_MESSAGE_REQUEST_MODE, pull)
+            assert answer.code == Reply.SYSTEM_ERROR
+            assert (answer.remark or "").startswith("1 messages of topic orders are in flight or")
+            one.advance(10_001)
+            await until(lambda: f"%RETRY%{GROUP}_{TOPIC}" in live.node.metadata.topics)
+            await one.dispatched()
+        got = await one.receive(TOPIC, GROUP, invisible_ms=10_000)
+        one.ack(TOPIC, GROUP, *got.handles)
+        assert (await client.call(Request.SET_MESSAGE_REQUEST_MODE, pull)).code == Reply.SUCCESS
 
 
 @given(st.integers(0, 100), st.sets(st.text(min_size=1, max_size=3), min_size=1, max_size=20))

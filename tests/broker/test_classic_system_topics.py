@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codes import Reply, Request
 from cometmq.store.format.message_id import OffsetId
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.classic_wire import classic, message, pulled, records
 from cometmq.tests.remoting.client import RemotingClient
 

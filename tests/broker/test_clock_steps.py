@@ -298,7 +298,7 @@ async def test_a_step_is_logged_once_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with machine(tmp_path) as one:
-        with caplog.at_level(logging.WARNING, logger="cometmq.broker.clock_watch"):
+        with caplog.at_level(logging.WARNING, logger="cometmq.broker.base.clock_watch"):
             for ms in (900, 8 * HOUR, -8 * HOUR, 0):
                 await one.step(ms)
         steps = [one.getMessage() for one in caplog.records if "clock_watch" in one.name]
@@ -312,3 +312,17 @@ async def test_a_step_is_logged_once_and_counted(
         await one.step(-HOUR, stopped=True)
         assert "behind the newest message" in caplog.text
         assert one.k.node.runtime.counters.clock_steps["back"] == 1
+
+
+async def test_the_first_timer_after_a_step_back_survives_a_restart(tmp_path: Path) -> None:
+    """The read time that the leader of before the step has told is not that of the new one."""
+    async with machine(tmp_path) as one:
+        one.k.topic("later", message_type=v2.DELAY)
+        await one.step(-5 * SECOND)  # the read time is saved
+        await one.step(-9 * 24 * HOUR, stopped=True)
+        due_ms = one.clock.wall_ms() + 30 * SECOND
+        assert (await one.k.send(delayed(b"due", due_ms, topic="later"))).status.code == v2.OK
+        await one.k.dispatched()
+        await one.step(0, stopped=True)
+        one.passes(31 * SECOND)
+        await until(lambda: [each.body for each in stored(one.k, "later")] == [b"due"], 10)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.config import split_addresses
+from cometmq.broker.base.cluster_view import ClusterView, MemberView
+from cometmq.broker.base.config import split_addresses
 from cometmq.broker.routing.advertise import Advertiser, Caller
-from cometmq.broker.routing.cluster_view import ClusterView, MemberView
 from cometmq.proto import v1, v2
 
 SECOND = 1_000_000_000

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.parts import Broker
-from cometmq.broker.pop import cold
-from cometmq.broker.pull.cold_reads import in_sync_followers
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.cold import cold_records as cold
+from cometmq.broker.cold.cold_reads import in_sync_followers
 from cometmq.ha.record_reads import PeerRecordReads, read_places
 from cometmq.ha.scrub.peer import PeerError
 from cometmq.proto import paths, v1, v2

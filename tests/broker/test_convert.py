@@ -33,7 +33,7 @@ from cometmq.broker.messages.wire import (
     timestamp,
     varint,
 )
-from cometmq.broker.pop.handles import ReceiptHandle, decode_handle, encode_handle
+from cometmq.broker.names.handles import ReceiptHandle, decode_handle, encode_handle
 from cometmq.proto import v2
 from cometmq.store.format.property_names import DELIVERED_PROPERTIES, FORBIDDEN_PROPERTIES
 from cometmq.store.format.record import Delivery, encode_properties, pack_host

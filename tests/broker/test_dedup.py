@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -191,3 +192,21 @@ async def test_without_the_setting_a_repeated_message_is_stored_again(tmp_path: 
         one.topic("t")
         for n in range(2):
             assert (await one.send(message("t", b"x", "A"))).entries[0].offset == n
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_ids_of_a_deleted_topic_are_new_in_its_successor(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with desk(tmp_path, message_deduplication_enable=True) as one:
+        one.topic("t")
+        await one.sent("t", b"old")
+        one.node.meta_log.delete_topic("t")
+        one.topic("t")
+        if not restarts:
+            await one.sent("t", b"new")
+            assert (await one.receive("t", "g")).bodies == [b"new"]
+    if restarts:
+        async with desk(tmp_path, message_deduplication_enable=True) as one:
+            await one.sent("t", b"new")
+            assert (await one.receive("t", "g")).bodies == [b"new"]

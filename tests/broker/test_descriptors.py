@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.metadata import json_file
+from cometmq.broker.base import json_file
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.proto.native import is_available

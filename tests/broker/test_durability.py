@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.sending.durability import WaitingList
+from cometmq.broker.visible.durability import WaitingList
 from cometmq.proto import v2
 from cometmq.store.format.results import PutStatus
 from cometmq.tests.broker.desk import desk, message

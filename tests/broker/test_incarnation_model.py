@@ -20,20 +20,25 @@ from hypothesis import strategies as st
 from cometmq.broker.messages.validation import MIXED
 from cometmq.front.clock import Clock
 from cometmq.proto import paths, v1, v2
+from cometmq.remoting.codes import Request
+from cometmq.store.format.properties import encode_properties
 from cometmq.store.format.record import Message, decode
+from cometmq.tests.broker.classic_wire import port_of
 from cometmq.tests.broker.desk import Desk, desk, message, resource
 from cometmq.tests.broker.lite_desk import ADD, PARENT, Lite
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.transacting import end_transaction
 from cometmq.tests.harness.wire import Wire
+from cometmq.tests.remoting.client import RemotingClient
 
 TOPIC, GROUP, LITE_GROUP, RETRY, DEAD = "T", "g", "g-lite", "%RETRY%g", "%DLQ%g"
+ORDERED, CLASSIC = "g-ordered", "g-classic"
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 INVISIBLE_MS = 30_000
 ACTIONS = (
     *("send", "timer", "level", "retry", "half", "end", "lite"),
-    *("receive", "receive", "ack", "dead", "pass"),
-    *("topic", "topic", "group", "parent", "restart"),
+    *("receive", "receive", "ack", "dead", "pass", "ordered", "classic", "retried"),
+    *("topic", "topic", "group", "others", "parent", "restart"),
 )
 
 
@@ -62,6 +67,9 @@ class Model:
     dead: set[bytes] = field(default_factory=set)
     in_flight: dict[bytes, str] = field(default_factory=dict)
     lite: set[bytes] = field(default_factory=set)
+    #: Number of messages that the ordered group has finished, and the offset of the classic one.
+    in_order: int = 0
+    classic: int | None = None
     #: Half messages of topics that are gone: their ends have no effect.
     old_halves: dict[bytes, str] = field(default_factory=dict)
 
@@ -78,6 +86,10 @@ class Model:
             self.one.group(GROUP)
         if RETRY not in have.topics:
             self.one.topic(RETRY)
+        if ORDERED not in have.groups:
+            self.one.group(ORDERED, orderly=True)
+        if CLASSIC not in have.groups:
+            self.one.group(CLASSIC)
         if PARENT not in have.topics:
             self.chats.parent()
         self.chats.bind(LITE_GROUP)
@@ -165,6 +177,31 @@ class Model:
                 self.finished.add(body)
                 self.dead.add(body)
 
+    async def do_ordered(self) -> None:
+        ctx = self.one.context(remaining_ms=60)
+        got = await self.one.receive(TOPIC, ORDERED, ctx, invisible_ms=INVISIBLE_MS, batch=2)
+        end = self.in_order + len(got.bodies)
+        assert got.bodies == [*self.stored(TOPIC)][self.in_order : end]
+        if got.bodies and self.source.random() < 0.7:
+            self.one.ack(TOPIC, ORDERED, *got.handles)
+            self.in_order = end
+
+    async def do_classic(self) -> None:
+        """Commit an offset as a classic client does."""
+        offset = self.one.node.store.max_offset(TOPIC, 0)
+        place = {"consumerGroup": CLASSIC, "topic": TOPIC, "queueId": 0}
+        async with RemotingClient(port_of(self.one.live)) as client:
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, **place, commitOffset=offset)
+        self.classic = offset
+
+    async def do_retried(self) -> None:
+        """A retry whose delay is over waits in the classic retry topic."""
+        body = self.body()
+        properties = encode_properties({"RETRY_TOPIC": TOPIC, "UNIQ_KEY": body.decode()})
+        self.one.node.sender.append(Message(RETRY, 0, body, properties))
+        await self.one.dispatched()
+        self.retries.add(body)
+
     async def do_pass(self) -> None:
         self.one.advance(INVISIBLE_MS + 1)
         await asyncio.sleep(0)
@@ -189,7 +226,8 @@ class Model:
         await self.one.dispatched()
         request = v1.DeleteTopicRequest(name=TOPIC, dry_run=True)
         plan = await self.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
-        waiting: list[Any] = [self.timers, self.levels, self.halves, self.retries]
+        waiting: list[Any] = [self.timers, self.levels, self.halves, self.retries, self.dead]
+        assert (self.classic is not None) == (CLASSIC in plan.groups)
         assert plan.messages == sum(map(len, waiting)) + self.held(TOPIC, retry)
         assert self.held(TOPIC) == len(self.sent)
         request = v1.DeleteTopicRequest(name=TOPIC, accept_loss=True)
@@ -199,13 +237,14 @@ class Model:
         self.topics += 1
         for each in (*waiting, self.sent, self.finished, self.in_flight):
             each.clear()
+        self.in_order, self.classic = 0, None
         self.make()
         plan = await self.call(
             paths.DELETE_TOPIC,
             v1.DeleteTopicRequest(name=TOPIC, dry_run=True),
             v1.DeleteTopicResponse,
         )
-        assert (plan.messages, plan.in_flight) == (0, 0)
+        assert (plan.messages, plan.in_flight, [*plan.groups]) == (0, 0, [])
 
     async def do_group(self) -> None:
         await self.one.dispatched()
@@ -229,6 +268,14 @@ class Model:
             v1.DeleteGroupResponse,
         )
         assert (plan.messages, plan.in_flight, list(plan.offsets)) == (0, 0, [])
+
+    async def do_others(self) -> None:
+        for group in (ORDERED, CLASSIC):
+            request = v1.DeleteGroupRequest(name=group, accept_loss=True, force=True)
+            done = await self.call(paths.DELETE_GROUP, request, v1.DeleteGroupResponse)
+            assert done.code == v2.OK
+        self.in_order, self.classic = 0, None
+        self.make()
 
     async def do_parent(self) -> None:
         request = v1.DeleteTopicRequest(name=PARENT, accept_loss=True)
@@ -254,6 +301,12 @@ class Model:
         assert set(self.stored(TOPIC)) == self.sent
         assert set(self.stored(RETRY)) == self.retries
         assert set(self.stored(DEAD)) == self.dead
+        assert node.offsets.get(TOPIC, CLASSIC, 0) == self.classic
+        async with asyncio.timeout(30):
+            while self.in_order < len(self.sent):
+                await self.do_ordered()
+                self.one.advance(INVISIBLE_MS + 1)
+                await asyncio.sleep(0.002)
         left = self.sent - self.finished
         async with asyncio.timeout(30):
             while left:
@@ -292,7 +345,7 @@ async def run(model: Model, actions: list[str]) -> None:
     left = [*actions, "check"]
     while left:
         async with (
-            desk(model.root, clock=model.clock) as model.one,
+            desk(model.root, clock=model.clock, remoting_listen_port=-1) as model.one,
             model.one.live.client("admin") as model.wire,
         ):
             model.make()

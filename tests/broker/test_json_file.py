@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.metadata import json_file
+from cometmq.broker.base import json_file
 from cometmq.tests.broker.live import until
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.lite.names import queue_of
+from cometmq.broker.names.lite import queue_of
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import StoppedClock, message
 from cometmq.tests.broker.lite_desk import ADD, PARENT, lite

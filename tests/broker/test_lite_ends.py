@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.lite.names import queue_of
 from cometmq.broker.lite.service import PROTECTED_MS, REFRESH_MAX_NS
+from cometmq.broker.names.lite import queue_of
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, Lite, held, lite
 from cometmq.tests.broker.live import create_group, create_topic

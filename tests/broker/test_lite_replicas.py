@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.lite.names import queue_of
+from cometmq.broker.names.lite import queue_of
 from cometmq.proto import paths, v2
 from cometmq.tests.broker.live import (
     Live,

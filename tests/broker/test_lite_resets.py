@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.admin import offsets
-from cometmq.broker.lite.names import queue_of
+from cometmq.broker.names.lite import queue_of
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.lite_desk import ADD, PARENT, Lite, lite
 

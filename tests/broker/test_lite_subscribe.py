@@ -12,8 +12,8 @@ from cometmq.broker.admin.groups import _wanted
 from cometmq.broker.clients.stacks import ClientStacks
 from cometmq.broker.clients.telemetry import TelemetryService
 from cometmq.broker.lite import subscribe as lite_subscribe
-from cometmq.broker.lite.names import BOUND_TOPIC, WILDCARD
 from cometmq.broker.metadata.tables import Group
+from cometmq.broker.names.lite import BOUND_TOPIC, WILDCARD
 from cometmq.proto import v1, v2
 from cometmq.tests.broker.desk import message
 from cometmq.tests.broker.lite_desk import (

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.metadata.tables import Group
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import decode
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.desk import desk, message
 from cometmq.tests.broker.live import (
     Settings,

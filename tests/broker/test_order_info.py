@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.pop.fifo.order_info import batch_of, batch_to_json, batches_of
 from cometmq.broker.pop.fifo.ordered_group import Batch
+from cometmq.broker.pop.order_info import batch_of, batch_to_json, batches_of
 from cometmq.proto import v2
 from cometmq.store.format.json_file import dumps, loads
 from cometmq.tests.broker.desk import Desk, desk, resource

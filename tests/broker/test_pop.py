@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.pop.delivery import (
+from cometmq.broker.names.delivery import (
     RENEW_MAX_MS,
     RENEW_SLICE_MS,
     Delivery,

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.pop.delivery import RENEW_MAX_MS, DeliveryRef, Outcome, PopOptions
+from cometmq.broker.names.delivery import RENEW_MAX_MS, DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.fifo.ordered_group import OrderedGroup, OrderedQueue
 
 START_MS = 1_000_000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.pop.delivery import DeliveryRef, Outcome, PopOptions
-from cometmq.broker.pop.failover.handover import dump_core, load_queue, read_file, write_file
+from cometmq.broker.names.delivery import DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.fifo.ordered_group import OrderedGroup
 from cometmq.broker.pop.group import PopGroup
+from cometmq.broker.pop.handover import dump_core, load_queue, read_file, write_file
 from cometmq.proto import v1
 from cometmq.tests.broker.desk import Desk, desk
 from cometmq.tests.broker.live import Live, follower_of, running, settings, until

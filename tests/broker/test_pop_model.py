@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.pop.delivery import Delivery, DeliveryRef, Outcome, PopOptions
+from cometmq.broker.names.delivery import Delivery, DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
 from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, group, none_active

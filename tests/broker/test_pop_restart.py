@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cometmq.broker.assembly.parts import Broker
 from cometmq.broker.journal.revive_codec import REVIVE_GROUP
 from cometmq.broker.journal.service import JournalService
 from cometmq.broker.journal.writer import FLUSH_S
-from cometmq.broker.parts import Broker
 from cometmq.proto import paths, v1, v2
 from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.broker_process import BrokerProcess

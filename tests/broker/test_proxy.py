@@ -13,11 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from cometmq.broker.proxy.config import ProxyConfig
-from cometmq.broker.proxy.owners import Owners
+from cometmq.broker.base.cluster_view import ClusterView
+from cometmq.broker.proxy.base.config import ProxyConfig
+from cometmq.broker.proxy.base.owners import Owners
+from cometmq.broker.proxy.base.watch import ClusterWatch
 from cometmq.broker.proxy.server import ProxyBound, ProxyServer
-from cometmq.broker.proxy.watch import ClusterWatch
-from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.nodes.node_links import NodeLinks

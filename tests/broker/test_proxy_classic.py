@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyServer
 from cometmq.front.config import DoorConfig
 from cometmq.remoting.admin_codes import Admin

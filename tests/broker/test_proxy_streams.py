@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from cometmq.auth.signature import authorization
+from cometmq.broker.base.cluster_view import ClusterView
 from cometmq.broker.clients.registry import ClientRegistry
 from cometmq.broker.proxy.telemetry import ProxySession, ProxyTelemetry
-from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from cometmq.broker.base.cluster_view import GroupView
 from cometmq.broker.proxy.classic.routes import rewritten
 from cometmq.broker.proxy.classic.targets import ANYWHERE, EVERYWHERE, group_of
-from cometmq.broker.routing.cluster_view import GroupView
 from cometmq.proto import v1
 from cometmq.remoting.bare_json import BareJsonError, loads
 from cometmq.remoting.codes import Reply, Request

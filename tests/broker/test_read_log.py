@@ -12,7 +12,6 @@ import pytest
 
 from cometmq.auth.model import User
 from cometmq.broker.access.rights import RIGHTS, SUPER
-from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.pipeline.source.channel import Channel
@@ -20,6 +19,7 @@ from cometmq.pipeline.source.options import parse
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.native import is_available
 from cometmq.store.format.record import decode, property_crc_ok
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.live import Live, create_topic, running, settings
 from cometmq.tests.broker.test_replicas import pair
 from cometmq.tests.harness.wire import normal_message

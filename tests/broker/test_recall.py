@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cometmq.broker.delay.recall_handle import RecallHandle, decode_recall_handle
 from cometmq.broker.delay.timer_intake import TimerIntake
+from cometmq.broker.names.recall_handle import RecallHandle, decode_recall_handle
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cometmq.broker.delay.recall_handle import decode_recall_handle
+from cometmq.broker.names.recall_handle import decode_recall_handle
 from cometmq.front.clock import Clock
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import Desk, desk

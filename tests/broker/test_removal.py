@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.admin.removal import retry_topics_of_topic, topics_of_group
+from cometmq.broker.maintenance.removal import retry_topics_of_topic, topics_of_group
 from cometmq.broker.metadata.tables import Group, Metadata, Topic
-from cometmq.broker.pop.retry import queue_topics
+from cometmq.broker.names.retry import queue_topics
 from cometmq.front.clock import Clock
 
 NAMES = st.sampled_from(["a", "b", "a_b", "b_a", "a_b_c", "c"])

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from cometmq.broker.admin.replication import ReplicationAdmin
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.routing.cluster_view import ClusterView
+from cometmq.broker.base.cluster_view import ClusterView
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.front.context import RequestContext
 from cometmq.nodes.node_links import NodeLinks
 from cometmq.proto import v1, v2

@@ -7,11 +7,11 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from cometmq.broker.leadership import Leadership
+from cometmq.broker.base.cluster_view import ClusterView
+from cometmq.broker.base.leadership import Leadership
+from cometmq.broker.cold.cold_reads import ColdReads
 from cometmq.broker.lite.fanout import LiteFanout
 from cometmq.broker.metadata.tables import Metadata
-from cometmq.broker.pull.cold_reads import ColdReads
-from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.broker.routing.request_router import RequestRouter
 from cometmq.front.access_point import UNKNOWN
 from cometmq.front.context import RequestContext

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.pop.retry import is_of_group, queue_topics, retry_copy
+from cometmq.broker.names.retry import is_of_group, queue_topics, retry_copy
 from cometmq.store.format.properties import decode_properties, encode_properties
 from cometmq.store.format.record import Delivery, Message, decode
 from cometmq.tests.formats.cases import manifest, unpack

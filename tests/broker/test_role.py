@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.assembly.parts import Broker
 from cometmq.broker.lifecycle import Bound, BrokerLifecycle
-from cometmq.broker.parts import Broker
 from cometmq.ha.engine import Role
 from cometmq.proto import paths, v2
 from cometmq.store.timer.recovery import TimerRecovery

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from cometmq.broker.assembly.parts import Broker
 from cometmq.broker.journal.service import JournalService
-from cometmq.broker.parts import Broker
 from cometmq.proto import paths, v2
 from cometmq.tests.broker.desk import Desk, message
 from cometmq.tests.broker.live import until

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.auth.quota import Quota
-from cometmq.broker.late_request import decoded_late
-from cometmq.broker.metadata.log import META_TOPIC
+from cometmq.broker.base.late_request import decoded_late
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.sending.grpc_send import GrpcRow, SendRequest
 from cometmq.front.clock import Clock
@@ -30,6 +29,7 @@ from cometmq.store.format.record_layout import (
     BLANK,
     UNIT,
 )
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.tests.broker.desk import Desk, desk
 from cometmq.tests.broker.desk import message as sent_message

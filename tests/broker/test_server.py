@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.front.errors import PortInUseError
 from cometmq.front.grpcio_door import GrpcioDoor
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.errors import StoreLockedError
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.live import (
     RpcError,
     assignment,

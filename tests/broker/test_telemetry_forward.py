@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from cometmq.broker.base.cluster_view import GroupView
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.routing.cluster_view import GroupView
 from cometmq.proto import v1, v2
 from cometmq.tests.broker.live import Live, nameserver, running, settings, until
 from cometmq.tests.broker.test_replicas import pair

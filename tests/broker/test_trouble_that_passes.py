@@ -12,8 +12,8 @@ import pytest
 
 from cometmq.broker.delay.timer_core import Timed
 from cometmq.broker.journal.recovery import ReviveReader
-from cometmq.broker.lite.names import queue_of
 from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.names.lite import queue_of
 from cometmq.broker.pop.reader import PopReader
 from cometmq.broker.transactions.checks import CheckRounds
 from cometmq.broker.transactions.reader import TransactionReader

@@ -158,6 +158,9 @@ class NameserverDoor(Door):
         self.replicas, self.state, self.active = replicas, state, active
         self.silent_ms: dict[int, int] = {}
         self.peers: list[str] = []
+        #: Broker ids of the in-sync set that a static leader registered; None: none did.
+        self.registered: list[int] | None = [one.broker_id for one in replicas]
+        self.nameservers = 1
         self.asked: list[Any] = []
         self.handlers = {paths.GET_CLUSTER: (v1.GetClusterRequest, lambda _: self._cluster())}
         if state is not None:
@@ -178,6 +181,11 @@ class NameserverDoor(Door):
             member.epoch = one.epoch
             member.addresses.ha = one.address
             member.role = v1.LEADER if one.role == "leader" else v1.FOLLOWER
+        if self.registered is not None:
+            epoch = max((one.epoch for one in self.replicas), default=0)
+            uuids = [f"u{number}" for number in self.registered]
+            route.in_sync.epoch, route.in_sync.nameservers = epoch, self.nameservers
+            route.in_sync.replica_uuids.extend(uuids)
         return found
 
     def _groups(self) -> v1.GroupsResponse:

@@ -1,5 +1,6 @@
 """The contract of every act over many objects: one that fails does not stop the others, each is
-reported, the exit code is 1, and a repetition does what is left.
+reported, the exit code is 1, and a repetition does what is left. One act is whole or nothing
+instead: a restore.
 """
 
 from __future__ import annotations
@@ -390,6 +391,32 @@ ACTS: dict[str, Ready] = {
     "dead letters are sent again": redriven,
     "topics are mirrored": mirrored,
 }
+
+
+async def test_a_restore_is_whole_or_nothing_names_each_damaged_group_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster without one of its groups would answer that their topics do not exist."""
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    async with two(tmp_path, monkeypatch) as one:
+        one.topics("t")
+        code, said = await one.at_first("backup", "create", str(backup))
+        assert code == Exit.DONE, said
+        files = [next((backup / name / "log").iterdir()) for name in NAMES]
+        kept = [file.read_bytes() for file in files]
+        for file in files:
+            file.write_bytes(b"damaged")
+        words = ("backup", "restore", str(backup), "--data", str(restored), "--replicas", "1")
+        code, said = await one.run(*words)
+        assert code == Exit.FAILED, said
+        assert all(f"{name}: " in said for name in NAMES), said
+        assert not restored.exists()
+        for file, data in zip(files, kept, strict=True):
+            file.write_bytes(data)
+        code, said = await one.run(*words)
+        assert code == Exit.DONE, said
+        logs = [*restored.glob("*/store/commitlog/*")]
+        assert len(logs) == len(files), logs
 
 
 @pytest.mark.parametrize("ready", ACTS.values(), ids=ACTS)

@@ -377,6 +377,13 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     time.sleep(0.01)
     shell("message", "send", "replay", "new", "--count", "2")
     assert "has no offsets yet" in shell("offset", "show", "readers")
+    # A queue without an offset is read from its first message on: `latest` skips its messages.
+    moved = ("offset", "reset", "readers", "replay")
+    planned = shell.json(*moved, "latest", "--dry-run")
+    assert (planned["skipped"], planned["consumed_again"]) == (4, 0)
+    assert planned["changes"][0]["skipped"] == 4
+    assert "0 messages are consumed again, 4 are skipped" in shell(*moved, "latest")
+    assert "4 messages are consumed again, 0 are skipped" in shell(*moved, "earliest")
     for where, after in (
         (str(between_ms), 2),
         ("0", 0),
@@ -397,7 +404,6 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     assert "is not a time" in shell("offset", "reset", "readers", "replay", "noon", code=2)
     assert "Give the position" in shell("offset", "reset", "readers", "replay", code=2)
     assert "TOPIC_NOT_FOUND" in shell("offset", "reset", "readers", "unknown", "0", code=4)
-    moved = ("offset", "reset", "readers", "replay")
     (plan,) = shell.json(*moved, "--shift", "-2", "--dry-run")["changes"]
     assert (plan["before"], plan["after"]) == (3, 1)
     assert shell.json("group", "describe", "readers")["lag"] == 1
@@ -416,6 +422,16 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     for when in ("0", "-1h"):
         reset = ("offset", "reset", "missing", "replay", when)
         assert "CONSUMER_GROUP_NOT_FOUND" in shell(*reset, code=4)
+
+
+def test_a_shift_of_lite_topics_is_refused_with_what_works(shell: Shell) -> None:
+    shell("topic", "create", "rooms", "--type", "lite", "--queues", "1")
+    shell("group", "create", "talkers", "--attribute", "+lite.bind.topic=rooms")
+    shell("message", "send", "rooms", "x", "--lite-topic", "one")
+    reset = ("offset", "reset", "talkers", "rooms")
+    shell(*reset, "earliest")
+    said = shell(*reset, "--shift", "1", "--dry-run", code=2)
+    assert "are reset to a time, an edge or an offset only" in said
 
 
 def test_mqadmin_names_work_and_are_not_listed(shell: Shell) -> None:

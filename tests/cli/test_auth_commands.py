@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -96,6 +97,35 @@ def test_a_topic_with_a_type_needs_the_right_to_create_only(
     assert "Topic made exists with type fifo" in create("normal", code=1)
     refused = run(cluster, "topic", "describe", "made", code=1, cwd=tmp_path, **keys)
     assert "no permission" in refused
+
+
+def test_a_user_with_rights_on_a_topic_looks_at_it_and_checks_the_way(cluster: Cluster) -> None:
+    at = cluster.data
+    run(cluster, "topic", "create", "looked-at", cwd=at)
+    run(cluster, "user", "create", "clerk", "--secret", "clerk-secret", cwd=at)
+    policy = ("--resource", "Topic:looked-at", "--actions", "Pub,Sub")
+    run(cluster, "acl", "create", "--user", "clerk", *policy, cwd=at)
+    keys: dict[str, Any] = {
+        "COMETMQ_ACCESS_KEY": "clerk",
+        "COMETMQ_SECRET_KEY": "clerk-secret",
+    }
+    run(cluster, "message", "send", "looked-at", "seen", **keys)
+    tail = ("message", "tail", "looked-at", "--from", "beginning", "--count", "1")
+    assert "seen" in run(cluster, *tail, "--timeout", "20", **keys)
+    way = [*cometmq_command(), "doctor", "connect", cluster.address("single")]
+    done = subprocess.run(
+        [*way, "--topic", "looked-at"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **keys},
+    )
+    assert done.stdout.endswith("The way is good.\n"), done.stdout + done.stderr
+    run(cluster, "topic", "create", "hidden", cwd=at)
+    hidden = run(cluster, "message", "tail", "hidden", "--count", "1", code=1, **keys)
+    allowed = "cometmq acl create --user clerk --resource Topic:hidden --actions Pub"
+    assert f"An administrator allows it with: {allowed}\n" in hidden
 
 
 def test_policies_decide_and_are_explained(cluster: Cluster) -> None:

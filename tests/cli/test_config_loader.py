@@ -143,6 +143,15 @@ def test_a_setting_is_not_taken_for_another_that_is_only_similar(tmp_path: Path)
         ("mappedFileSize=1024*1024*1024", "Write 1073741824."),
         ("mappedFileSize=0  #0: master", "A comment needs a line of its own."),
         ("share=0.85", "Write 85."),
+        ("share=0.85f", "Write 85."),
+        ("share=85%", "Write 85."),
+        ("mappedFileSize=1G", "Write 1073741824."),
+        ("mappedFileSize=4 mb", "Write 4194304."),
+        ('enabled="true"', "Write true, without quotes."),
+        ("flushDiskType=sync_flush", "Write SYNC_FLUSH."),
+        ("flushDiskType=Async", "Write ASYNC_FLUSH."),
+        ("tls.server.mode=enforcing", "set tlsMode=enforcing"),
+        ("useTLS=true", "set tlsMode=enforcing"),
         ("aclEnable=true", "aclEnable=true is not supported: the ACL of RocketMQ 4"),
         ("enableDLegerCommitLog=true", "set enableControllerMode=true"),
         ("inSyncReplicas=2", "set minInSyncReplicas"),
@@ -192,7 +201,7 @@ def test_values_written_to_a_file_are_loaded_back(
 
 
 def real_owners() -> list[type]:
-    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.base.config import BrokerConfig
     from cometmq.front.config import DoorConfig
     from cometmq.ha.config import HaConfig
     from cometmq.nameserver.config import NameserverConfig

@@ -146,6 +146,32 @@ def test_a_new_user_without_a_secret_key_is_reported(groups: TwoGroups, tmp_path
     assert groups.run("cluster", "apply", file, "--accept-loss", code=Exit.USAGE)
 
 
+def test_a_dry_run_refuses_what_the_change_refuses(groups: TwoGroups, tmp_path: Path) -> None:
+    groups.run("topic", "create", "held", "--queues", "2")
+    groups.run("message", "send", "held", "kept", "--count", "8")
+    held = {"name": "held", "read_queues": 2, "write_queues": 2}
+    boss = {"name": "boss", "secret": "secret-of-boss", "type": "super"}
+    file = written(tmp_path / "boss.json", {"version": 1, "users": [boss]})
+    groups.run("cluster", "apply", file)
+    for change, words in (
+        ({"topics": [{**held, "read_queues": 1, "write_queues": 1}]}, ()),
+        ({"users": [{"name": "boss", "type": "normal"}]}, ()),
+        ({"users": [{"name": "boss", "enabled": False}]}, ()),
+        ({"topics": [held, {"name": "rmq_sys_mine"}]}, ()),
+        ({"topics": [held, {"name": "wrong name"}]}, ()),
+        ({"groups": [{"name": "wrong name"}]}, ()),
+        ({"users": [{"name": "bare"}]}, ()),
+        ({"quotas": [{"subject": "User:someone", "messages": 0}]}, ()),
+        ({"topics": []}, ("--prune",)),
+    ):
+        file = written(tmp_path / "refused.json", {"version": 1, **change})
+        seen = groups.run("cluster", "apply", file, *words, "--dry-run", code=Exit.FAILED)
+        assert "Would fail: " in seen.stderr, change
+        assert "changes would be refused." in seen.stderr
+        groups.run("cluster", "apply", file, *words, code=Exit.FAILED)
+    assert groups.json("topic", "describe", "held")["read_queues"] == 2
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -161,6 +187,9 @@ def test_a_new_user_without_a_secret_key_is_reported(groups: TwoGroups, tmp_path
         ({"groups": [{"name": "g", "retry": {"delays": [5]}}]}, "5, which is not a duration"),
         ({"groups": [{"name": "g", "retry": {"initial": "5s"}}]}, "'retry' must have 'delays'"),
         ({"users": [{"name": "u", "secret": 5}]}, "'secret' must be a text"),
+        ({"users": [{"name": "u", "secret": "short"}]}, "a secret key has 8 to"),
+        ({"users": [{"name": "u u"}]}, "user name 'u u' is invalid"),
+        ({"quotas": [{"subject": "Nothing:x"}]}, "subject 'Nothing:x' is invalid"),
         ({"users": [{"name": "u", "policies": [{"resource": "*"}]}]}, "a list 'actions'"),
     ],
 )

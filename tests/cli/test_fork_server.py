@@ -148,7 +148,9 @@ def test_signals_end_a_forked_process_as_a_started_one(server: ForkServer, tmp_p
         assert ended(process) == -number
 
 
-def test_a_server_of_changed_files_replaces_itself(tmp_path: Path) -> None:
+def test_a_server_of_changed_files_replaces_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "cometmq_example"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -156,21 +158,16 @@ def test_a_server_of_changed_files_replaces_itself(tmp_path: Path) -> None:
     module.write_text("VALUE = 'old'")
     program = tmp_path / "show.py"
     program.write_text("from cometmq_example.part import VALUE\nprint(VALUE)")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(tmp_path)
-    try:
-        server = ForkServer(["cometmq_example.part"], fork=False)
-        outputs = []
-        for value in ("old", "a new one"):
-            module.write_text(f"VALUE = {value!r}")
-            os.utime(module, (time.time(), hash(value) % 1_000_000))
-            process = forked(server, [sys.executable, str(program)], tmp_path / "out")
-            assert ended(process) == 0, (tmp_path / "out").read_text()
-            outputs.append((tmp_path / "out").read_text().strip())
-        server.close()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer(["cometmq_example.part"], fork=False)
+    outputs = []
+    for value in ("old", "a new one"):
+        module.write_text(f"VALUE = {value!r}")
+        os.utime(module, (time.time(), hash(value) % 1_000_000))
+        process = forked(server, [sys.executable, str(program)], tmp_path / "out")
+        assert ended(process) == 0, (tmp_path / "out").read_text()
+        outputs.append((tmp_path / "out").read_text().strip())
+    server.close()
     assert outputs == ["old", "a new one"]
 
 

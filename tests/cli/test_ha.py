@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from cometmq.cli.ha.command import ha
 from cometmq.cli.ha.promote import Watch, promote, rewrite
-from cometmq.cli.ha.replicas import find
+from cometmq.cli.ha.replicas import find, last_set
 from cometmq.cli.ha.rows import STATUS_S
 from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
 from cometmq.operations.errors import CliError, Exit
@@ -40,10 +40,14 @@ def state_of(leader: int, *in_sync: int, version: int = 3, epoch: int = 4) -> v1
     return state
 
 
-def static(stack: ExitStack, *replicas: ReplicaDoor) -> str:
+def doors(stack: ExitStack, *replicas: ReplicaDoor) -> NameserverDoor:
     for one in replicas:
         stack.enter_context(one)
-    return str(stack.enter_context(NameserverDoor(replicas)).address)
+    return stack.enter_context(NameserverDoor(replicas))
+
+
+def static(stack: ExitStack, *replicas: ReplicaDoor) -> str:
+    return doors(stack, *replicas).address
 
 
 def invoke(*arguments: str) -> tuple[int, Any]:
@@ -138,6 +142,28 @@ def test_a_replica_with_less_than_the_leader_had_confirmed_is_refused(stack: Exi
     code, sentence = invoke("failover", "--namesrv", namesrv)
     assert code == Exit.FAILED
     assert "confirmed 5000" in sentence
+
+
+def test_a_replica_that_the_leader_had_dropped_is_not_promoted(stack: ExitStack) -> None:
+    """Its own state names it: the leader has died before its next heartbeat."""
+    state = state_of(0, 0, 1)
+    old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)
+    nameserver = doors(stack, old, other)
+    old.stop()
+    for registered, known_to, reason in (
+        ([0], 1, "not in the in-sync set that the leader had last"),
+        (None, 1, "no nameserver that answers has it"),
+        ([0, 1], 3, "1 of the 3 nameservers of the group answered with it, and 2 must"),
+    ):
+        nameserver.registered, nameserver.nameservers = registered, known_to
+        for more in ((), ("--dry-run",), ("--to", "1")):
+            code, sentence = invoke("failover", "--namesrv", nameserver.address, *more)
+            assert (code, other.promoted) == (Exit.FAILED, None)
+            assert reason in sentence
+    code, sentence = invoke("failover", "--replica", other.address)
+    assert (code, "no nameserver was asked" in sentence) == (Exit.FAILED, True)
+    nameserver.registered, nameserver.nameservers = [0, 1], 2
+    assert invoke("failover", "--namesrv", nameserver.address)[0] == 0
 
 
 def test_a_suspect_replica_does_not_lead(stack: ExitStack) -> None:
@@ -310,7 +336,15 @@ def test_the_watch_waits_and_fences_an_old_leader(stack: ExitStack) -> None:
     old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1, end=1100)
     namesrv = static(stack, old, other)
     said: list[str] = []
-    watch = Watch(lambda: find(namesrv, "", ())[0], PromotionRequest(), 5.0, {}, said.append)
+    found = find(namesrv, "", ())[0]
+    watch = Watch(
+        lambda: find(namesrv, "", ())[0],
+        PromotionRequest(),
+        5.0,
+        {},
+        said.append,
+        last_set=last_set(namesrv, found, ()),
+    )
     assert not watch.step(0.0)
     old.role = "follower"
     assert not watch.step(1.0)  # silent, not for long enough
@@ -327,7 +361,9 @@ def test_an_unconfirmed_promotion_is_reported(stack: ExitStack) -> None:
     other.handlers.pop("/cometmq.v1.ReplicaControl/Status")
     replicas = find(namesrv, "", ())[0]
     with pytest.raises(CliError, match="No replica"):
-        StaticFailover(replicas, PromotionRequest(timeout_s=0.2), lambda _: None).failover()
+        StaticFailover(
+            replicas, PromotionRequest(timeout_s=0.2), lambda _: None, lambda: (None, "")
+        ).failover()
 
 
 def test_rewriting_keeps_all_other_lines(tmp_path: Path) -> None:
@@ -351,6 +387,14 @@ def test_status_of_a_healthy_group(stack: ExitStack) -> None:
     code, (found,) = invoke("status", "--namesrv", door.address)
     assert (code, found["health"], found["decided_by"]) == (0, "healthy", door.address)
     assert "problems" not in found
+
+
+def test_a_group_is_healthy_once_the_expected_replicas_have_registered(stack: ExitStack) -> None:
+    _, door = whole(stack)
+    assert invoke("status", "--namesrv", door.address, "--replicas", "3")[0] == Exit.DONE
+    code, (found,) = invoke("status", "--namesrv", door.address, "--replicas", "4")
+    assert code == Exit.UNHEALTHY
+    assert found["problems"] == ["3 of 4 replicas have registered"]
 
 
 def test_an_overdue_heartbeat_is_a_problem(stack: ExitStack) -> None:
@@ -443,6 +487,21 @@ def test_status_waits_for_the_only_controller_though_its_routes_are_known(stack:
     code, (found,) = invoke("status", "--namesrv", door.address)
     assert (code, found["health"], found["decided_by"]) == (0, "healthy", door.address)
     assert "policy" in found
+
+
+def test_a_printed_restart_names_the_file_of_the_token(stack: ExitStack, tmp_path: Path) -> None:
+    _, nameserver = whole(stack)
+    file = tmp_path / "the token"
+    file.write_text("secret-of-the-cluster\n")
+    arguments = ["rolling-restart", "--plan", "--namesrv", nameserver.address, "--group", GROUP]
+    done = CliRunner().invoke(ha, [*arguments, "--token-file", str(file)], standalone_mode=False)
+    assert done.exception is None, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("#!")
+    assert f"export COMETMQ_CLUSTER_TOKEN_FILE='{file}'" in lines
+    assert "secret-of-the-cluster" not in done.stdout
+    done = CliRunner().invoke(ha, arguments, standalone_mode=False)
+    assert "export" not in done.stdout
 
 
 def test_a_group_without_a_report_is_not_called_static(stack: ExitStack) -> None:

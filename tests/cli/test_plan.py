@@ -45,6 +45,20 @@ def test_the_default_cluster_has_a_nameserver_a_master_and_a_slave(tmp_path: Pat
     assert all(str(plan.data) == str(tmp_path / name) for name, plan in made.items())
 
 
+def test_a_new_cluster_has_small_segments_and_an_old_one_keeps_its_size(tmp_path: Path) -> None:
+    key = "mappedFileSizeCommitLog"
+    new = plans(tmp_path / "new")
+    assert [new[name].file_values[key] for name in ("master", "slave")] == [f"{64 << 20}"] * 2
+    for size in ("", f"{1 << 20}"):
+        old = tmp_path / f"old{size}"
+        file = old / "master" / "broker.conf"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{key}={size}\n" if size else "brokerName=broker-a\n")
+        (file.parent / "store").mkdir()
+        made = plans(old)
+        assert [made[name].file_values.get(key, "") for name in ("master", "slave")] == [size] * 2
+
+
 def test_with_a_controller_the_nameserver_elects_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

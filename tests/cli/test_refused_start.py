@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nodes.addresses import is_loopback
 

@@ -32,7 +32,7 @@ def test_one_look_shows_rates_roles_disk_and_lag(cluster: Cluster) -> None:
     found = json.loads(cluster.run("top", "--once", "-o", "json", *at).stdout)
     (broker,) = found["brokers"]
     assert (broker["broker"], broker["leader"], broker["in_sync"]) == ("broker-a", 0, "1 of 1")
-    assert broker["puts_per_s"] >= 0
+    assert broker["sent_per_s"] >= 0
     assert 0 <= broker["disk_percent"] <= 100
     (replica,) = found["replicas"]
     assert (replica["role"], replica["alive"]) == ("leader", True)

@@ -211,7 +211,10 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
     assert "4 messages are consumed again, 0 are skipped" in plan
     assert "Lag 0" in told(console.get("/groups/readers"))
     fields = {"topic": "consumed", "to": "earliest"}
-    assert console.act("/groups/readers/reset", fields).status == 303
+    acted = console.act("/groups/readers/reset", fields)
+    assert "4 messages are consumed again, 0 are skipped" in told(
+        console.get(acted.headers["location"])
+    )
     wait_until("all are left", lambda: "Lag 4" in told(console.get("/groups/readers")))
     assert "readers 4" in told(console.get("/groups?q=read&sort=lag"))
     latest = told(console.get("/groups/readers/reset?topic=consumed&to=time&time=2999-01-01"))
@@ -386,15 +389,43 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     done = told(console.act("/dead-letters/givers-up/redrive", chosen).text)
     assert "2 of 3 dead letters sent again" in done
     assert "failed: Queue 0 of topic %DLQ%givers-up has no message at offset 999" in done
+    again = told(console.act("/dead-letters/givers-up/redrive", chosen).text)
+    assert "0 of 3 dead letters sent again, 2 sent before and omitted" in again
+    # The command and the console know each other's redrives.
+    command = ("dlq", "redrive", "givers-up", "--endpoint", shared_cluster.endpoints)
+    planned = json.loads(shared_cluster.run(*command, "--dry-run", "-o", "json").stdout)
+    (row,) = planned["changes"]
+    assert (row["to_send"], row["sent_before"]) == (1, 2)
+    page = console.get("/dead-letters/givers-up")
+    assert len(re.findall(r"/messages\?by=id&amp;topic=mortal&amp;value=", page)) == 2
+    refused = told(console.get(f"/dead-letters/givers-up/redrive?m={places[0]}"))
+    assert "All selected messages were sent again before" in refused
     everything = "/dead-letters/givers-up/redrive-all"
     plan = console.get(f"{everything}?contains=cause-1")
     assert "that contain “cause-1”" in told(plan)
     fields = dict(re.findall(r'type="hidden" name="(contains|end)" value="([^"]*)"', plan))
     assert "1 dead letter sent again." in told(console.act(everything, fields).text)
+    omitted = told(console.act(everything, fields).text)
+    assert "0 dead letters sent again, 1 sent before and omitted." in omitted
     assert console.act(everything, {"end": "x"}).status == 400
     exported = json.loads(console.get("/messages/export?topic=mortal&format=json"))
     texts = [one["body"] for one in exported]
     assert (len(texts), len(set(texts[3:])), set(texts)) == (6, 3, {"body-0", "body-1", "body-2"})
+
+
+def test_every_topic_that_the_page_of_a_group_of_lite_topics_links_to_exists(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("rooms", kind="lite", queues=1)
+    address = ("--endpoint", shared_cluster.address("master"))
+    reads = ("--attribute", "+lite.bind.topic=rooms", "--attribute", "+lite.sub.wildcard=true")
+    shared_cluster.run("group", "create", "talkers", *reads, *address)
+    shared_cluster.run("message", "send", "rooms", "x", "--lite-topic", "one", *address)
+    shared_cluster.run("offset", "reset", "talkers", "rooms", "earliest", "--yes", *address)
+    page = console.get("/groups/talkers")
+    assert "%LMQ%$rooms$one" in page
+    for link in set(re.findall(r'href="(/topics/[^"]+)"', page)):
+        assert console.ask("GET", unescape(link)).status == 200, link
 
 
 def test_a_group_without_a_controller_is_shown_and_its_changes_are_refused(

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from cometmq import __version__
-from cometmq.tests.containers.engine import Engine, NoEngine, engine
-from cometmq.tests.drills import containers
+from cometmq.drills.containers import containers
+from cometmq.drills.containers.engine import Engine, NoEngine, engine
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.official_program import OfficialProgram
 
@@ -90,8 +90,8 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
 
 
 def drill(docker: Engine, *words: str, seconds: float) -> str:
-    """Run `scripts/drill --compose` in a separate process; fail if a check failed."""
-    command = (sys.executable, "-P", "-m", "cometmq.tests.drills.run", "--compose", "--no-build")
+    """Run `cometmq drill --compose` in a separate process; fail if a check failed."""
+    command = (*cometmq_command(), "drill", "--compose", "--no-build")
     return docker.beside(*command, *words, seconds=seconds)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyServer
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig

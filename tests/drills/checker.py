@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from cometmq.drills.logwalk import Found
+
 from ..harness.journal import Promises
-from .logwalk import Found
 
 
 @dataclass(slots=True)

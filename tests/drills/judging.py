@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from . import report
-from .run import run_drill
-from .table import drill
-from .verdict import Verdict
+from cometmq.drills import report
+from cometmq.drills.run import run_drill
+from cometmq.drills.table import drill
+from cometmq.drills.verdict import Verdict
 
 
 def cases_of(*numbers: int) -> list[object]:

@@ -20,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cometmq.drills.logwalk import log_difference, log_end, queue_differences, walk
 from cometmq.proto import v2
 
 from ..harness.cluster import Cluster, wait_until
 from ..harness.journal import AckCounter, Promises
 from ..harness.wire import Wire, receive_request
 from .checker import Verdict, check_deliveries, check_log
-from .logwalk import log_difference, log_end, queue_differences, walk
 
 TOPIC, GROUP = "drill", "drill-readers"
 SEGMENT = 1 << 20  # small, so that many segments are used during the kills

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.drills.run import perform
+from cometmq.drills.settings import Setup
+from cometmq.drills.stage import Stage
+from cometmq.drills.verdict import Verdict
 from cometmq.tests.drills.judging import settle
-from cometmq.tests.drills.run import perform
-from cometmq.tests.drills.settings import Setup
-from cometmq.tests.drills.stage import Stage
-from cometmq.tests.drills.verdict import Verdict
 from cometmq.tests.harness.pace import paced_ms
 
 #: A lease that no test waits for: an election within it has other evidence.

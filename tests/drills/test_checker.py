@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.tests.drills import checker, logwalk
+from cometmq.drills import logwalk
+from cometmq.tests.drills import checker
 from cometmq.tests.harness.journal import AckCounter, Journal, Promises
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.drills.run import perform
+from cometmq.drills.settings import Setup
+from cometmq.drills.stage import Stage
+from cometmq.drills.verdict import Verdict
 from cometmq.tests.drills.judging import settle
-from cometmq.tests.drills.run import perform
-from cometmq.tests.drills.settings import Setup
-from cometmq.tests.drills.stage import Stage
-from cometmq.tests.drills.verdict import Verdict
 
 #: The goal on a quiet machine is 300 ms; a held seat or a lease cost 5 s.
 GAP_MAX_MS = 1_500

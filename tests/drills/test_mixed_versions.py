@@ -25,11 +25,11 @@ from typing import Any
 
 import pytest
 
+from cometmq.drills.run import perform
+from cometmq.drills.settings import Setup
+from cometmq.drills.stage import TOPIC, Stage, Workload
+from cometmq.drills.verdict import Verdict
 from cometmq.tests.drills.judging import settle
-from cometmq.tests.drills.run import perform
-from cometmq.tests.drills.settings import Setup
-from cometmq.tests.drills.stage import TOPIC, Stage, Workload
-from cometmq.tests.drills.verdict import Verdict
 
 RELEASED = sorted((Path(__file__).parents[1] / "proto" / "released").glob("*-nodes.tar.xz"))
 COMMAND_S = 60.0

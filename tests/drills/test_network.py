@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.tests.drills import owners
-from cometmq.tests.drills.network import CLIENT, Network
-from cometmq.tests.drills.owners import has_socket, socket_inode
+from cometmq.drills import owners
+from cometmq.drills.network import CLIENT, Network
+from cometmq.drills.owners import has_socket, socket_inode
 from cometmq.tests.harness.ports import free_port
 
 WITHIN_S = 10.0

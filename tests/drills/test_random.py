@@ -1,6 +1,6 @@
 """Random drills: kills, pauses and disconnections by a seed, then hundreds of sends.
 
-Two in every run; `scripts/drill --random 100 --seed 1` runs more.
+Two in every run; `cometmq drill --random 100 --seed 1` runs more.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.drills.run import run_random
+from cometmq.drills.stage import LEAST_SHARE
 from cometmq.tests.drills.judging import settle
-from cometmq.tests.drills.run import run_random
-from cometmq.tests.drills.stage import LEAST_SHARE
 
 SECONDS = 6.0
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.drills.logwalk import log_difference, log_end, walk
 from cometmq.proto import v2
 from cometmq.proto.errors import code_name
 from cometmq.tests.drills.kill9 import store_of
-from cometmq.tests.drills.logwalk import log_difference, log_end, walk
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.wire import Wire, normal_message
 

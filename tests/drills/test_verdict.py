@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cometmq.drills import logwalk, report, timeline, verdict
+from cometmq.drills.history import Counter, History, read
 from cometmq.ha.core.epochs import EpochHistory, EpochStart
 from cometmq.ha.state import epochs_file
-from cometmq.tests.drills import logwalk, report, timeline, verdict
-from cometmq.tests.drills.history import Counter, History, read
 
 SEGMENT = 4096
 

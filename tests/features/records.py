@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.parts import Broker
+from cometmq.broker.assembly.parts import Broker
 from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.format.results import PutStatus
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cometmq.broker.delay.recall_handle import decode_recall_handle
 from cometmq.broker.journal import revive_codec
 from cometmq.broker.messages.convert import Receipt, delivery_of, message_item, topic_field
 from cometmq.broker.messages.decompress import decompressed
 from cometmq.broker.messages.runs import Room, run_converter
+from cometmq.broker.names.handles import decode_handle, encode_handle
+from cometmq.broker.names.recall_handle import decode_recall_handle
 from cometmq.broker.pop.ack_request import common_acks
-from cometmq.broker.pop.handles import decode_handle, encode_handle
 from cometmq.broker.sql import SqlError, compile_sql
 from cometmq.broker.transactions.records import half_properties, op_body, op_offsets, parse_id
 from cometmq.client.message import native_read

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.assembly import native_parts
+from cometmq.broker.core.build import native_parts
 from cometmq.proto.native import load
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.record import Message, pack_host

@@ -9,8 +9,9 @@ import pytest
 from cometmq.ha.core.epochs import EpochHistory, EpochStart
 from cometmq.ha.errors import DamagedStateError
 from cometmq.ha.state import epochs_file
-from cometmq.ha.state.epoch_scan import EPOCH_START_TAG, META_TOPIC, scan
+from cometmq.ha.state.epoch_scan import EPOCH_START_TAG, scan
 from cometmq.proto import v1
+from cometmq.store.format.topic_names import META_TOPIC
 from tests.store.kit import Kit
 
 

@@ -5,6 +5,7 @@ those of `scripts/promote`."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover, old_l
 from cometmq.ha.core.role_machine import Role
 from cometmq.operations.errors import CliError
 from cometmq.operations.replication import GroupView, Replica, health, in_sync_ids, newest_state
+from cometmq.proto import v1
 from cometmq.tests.ha.live import Live, assert_equal_logs, log_bytes, until
 
 
@@ -32,7 +34,10 @@ class StaticPair:
             self.files[name].write_text(text)
         self.stored: list[bytes] = []
         self.known: dict[str, Replica] = {}
-        self.watch = Watch(self.alive, PromotionRequest(), 0.0, self.confs, lambda _: None)
+        self.registered: v1.InSyncSet | None = None
+        self.watch = Watch(
+            self.alive, PromotionRequest(), 0.0, self.confs, lambda _: None, last_set=self.last_set
+        )
 
     async def start(self, name: str) -> Live:
         """Start a replica as its file says."""
@@ -73,6 +78,11 @@ class StaticPair:
         """As the routes have them."""
         for name, live in self.lives.items():
             self.known[name].known_leader = live.replication.is_leader
+            self.registered = live.replication.registered_set() or self.registered
+
+    def last_set(self) -> tuple[v1.InSyncSet | None, str]:
+        """Return what a nameserver knows."""
+        return self.registered, "no leader has registered"
 
     def look(self) -> list[Replica]:
         return [
@@ -114,12 +124,20 @@ class StaticPair:
         return health(GroupView("group", replicas, None))
 
 
+def _known(found: v1.InSyncSet | None) -> tuple[v1.InSyncSet | None, str]:
+    return found, "the nameserver has restarted"
+
+
+def both(replicas: list[Replica]) -> v1.InSyncSet:
+    return v1.InSyncSet(epoch=1 << 40, replica_uuids=[one.uuid for one in replicas])
+
+
 def by_script(pair: StaticPair) -> None:
     replicas = pair.look()
     for one in replicas:
         refresh(one)
     old = old_leader(replicas, newest_state(replicas))
-    run = StaticFailover(replicas, PromotionRequest(), lambda _: None)
+    run = StaticFailover(replicas, PromotionRequest(), lambda _: None, pair.last_set)
     run.failover()
     assert run.chosen is not None
     ids = {one.broker_id for one in replicas}
@@ -164,6 +182,42 @@ async def test_a_static_group_survives_ten_promotions(tmp_path: Path, promote: A
     await follower.stop()
 
 
+async def test_a_leader_is_alone_when_the_nameservers_have_its_set(tmp_path: Path) -> None:
+    leader = Live(tmp_path / "a")
+    leader.nameservers = ["127.0.0.1:1"]
+    told: list[v1.InSyncSet | None] = []
+    leader.told.members_changed = lambda: told.append(leader.replication.registered_set())
+    await leader.start()
+    follower = Live(tmp_path / "b", broker_id=1, ha_master_address=leader.address)
+    replication = leader.replication
+    leader.append(b"1")
+    assert replication.confirm == 0
+    first = replication.registered_set()
+    assert first is not None
+    replication.set_registered(first)
+    await until(lambda: replication.confirm == leader.log.log_end)
+    await follower.start()
+    await until(lambda: replication.in_sync_count == 2)
+    joined = told[-1]
+    assert joined is not None
+    assert len(joined.replica_uuids) == 2
+    replication.set_registered(joined)
+    before = leader.append(b"2")
+    await until(lambda: replication.confirm == before)
+    await follower.stop()
+    await until(lambda: replication.in_sync_count == 1)
+    end = leader.append(b"3")
+    replication.set_registered(joined)
+    assert replication.confirm == before
+    alone = told[-1]
+    assert alone is not None
+    assert list(alone.replica_uuids) == [alone.leader_uuid]
+    assert alone.revision > joined.revision
+    replication.set_registered(alone)
+    await until(lambda: replication.confirm == end)
+    await leader.stop()
+
+
 async def test_a_follower_that_left_the_set_is_not_promoted(tmp_path: Path) -> None:
     pair = StaticPair(tmp_path)
     await pair.start("a")
@@ -179,14 +233,27 @@ async def test_a_follower_that_left_the_set_is_not_promoted(tmp_path: Path) -> N
     state = pair.lives["b"].replication.replica.state
     assert state is not None
     assert [ref.broker_id for ref in state.in_sync] == [1]
-    pair.known["b"].known_confirm = pair.lives["b"].replication.confirm  # as registered
+    confirm = pair.lives["b"].replication.confirm
     known = pair.known["b"]
     await pair.stop("b")
+    last = pair.registered
     follower = await pair.start("a")
     replicas = [known, pair.known["a"]]
-    run = StaticFailover(replicas, PromotionRequest(leader_is_dead=True), lambda _: None)
-    with pytest.raises(CliError, match="messages would be lost"):
-        await asyncio.to_thread(run.failover)
+    request = PromotionRequest(leader_is_dead=True)
+    for reason, found, registered in (
+        ("in-sync set that the leader had last, ", last, 0),  # died before its next heartbeat
+        ("is not known: the nameserver has restarted", None, 0),
+        ("messages would be lost", both(replicas), confirm),
+    ):
+        known.known_confirm = registered
+        run = StaticFailover(
+            replicas,
+            request,
+            lambda _: None,
+            partial(_known, found),
+        )
+        with pytest.raises(CliError, match=reason):
+            await asyncio.to_thread(run.failover)
     assert follower.replication.role is not Role.LEADER
     assert in_sync_ids(newest_state(replicas)) == {1, 2}, "what it knew last"
     await pair.stop("a")

@@ -16,7 +16,7 @@ class Told:
         self.data_arrived: Callable[[], None] = _ignore
         self.leader_changed: Callable[[bool], None] = _ignore
         self.stream_began: Callable[[], None] = _ignore
-        self.member_joined: Callable[[], None] = _ignore
+        self.members_changed: Callable[[], None] = _ignore
         self.promoted: Callable[[int], None] = _ignore
         self.stepped_down: Callable[[str], None] = _ignore
         self.reopen: Callable[[str], None] = _ignore

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +22,12 @@ from typing import Any, Self
 
 import psutil
 
-START_S = 180.0  # for loaded machines; the start time is measured by the benchmark
+from cometmq.drills import process
+from cometmq.drills.process import DrillError
+
+START_S = process.WAIT_S
+wait_until = process.wait_until
 STOP_S = 120.0  # drain, flush and close of every process
-POLL_S = 0.02
 # Parts of the errors for the client port and for the replication port.
 _PORT_IN_USE = ("is in use by another process", "another process may use it")
 # A node allocates three segments at once; with 1 GiB each many clusters would fill a disk.
@@ -39,7 +41,7 @@ _PATIENCE = {
 }
 
 
-class ClusterError(AssertionError):
+class ClusterError(DrillError):
     """The cluster did not reach a state in time; the message has the end of its log."""
 
 
@@ -58,18 +60,6 @@ class Node:
 def cometmq_command() -> list[str]:
     """Return the `cometmq` command of this interpreter."""
     return [str(Path(sys.executable).with_name("cometmq"))]
-
-
-def wait_until(what: str, test: Any, seconds: float = START_S) -> Any:
-    """Poll `test` until it returns a true value; return it. Raises ClusterError."""
-    end = time.monotonic() + seconds
-    while True:
-        answer = test()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            raise ClusterError(f"not within {seconds:g} s: {what}")
-        time.sleep(POLL_S)
 
 
 class Cluster:
@@ -136,7 +126,7 @@ class Cluster:
     def _wait(self, what: str, test: Any, seconds: float) -> Any:
         try:
             return wait_until(what, test, seconds)
-        except ClusterError as error:
+        except DrillError as error:
             raise ClusterError(f"{error}\n{self.tail()}") from None
 
     def tail(self, lines: int = 40) -> str:

@@ -28,7 +28,7 @@ _SCRIPT = str(Path(sys.executable).with_name("cometmq"))
 _NOT_IMPORTED = (".console", "pipeline")
 _MORE = (
     *("cometmq.broker.classic.port", "cometmq.cli.cluster.supervisor", "cometmq.client.sync"),
-    *("cometmq.console.server", "cometmq.tests.broker.live", "cometmq.tests.drills.load"),
+    *("cometmq.console.server", "cometmq.tests.broker.live", "cometmq.drills.load"),
 )
 _execute: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _switch = {"on": True}

@@ -53,9 +53,10 @@ def client(
     start = partial(start_agent, kind)
     if transport == "plaintext":
         return start(shared_cluster.endpoints)
-    monkeypatch.setenv("OFFICIAL_TLS", "1")
-    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(certificates / "authority.pem"))
-    return start(shared_cluster.address("master"))
+    with monkeypatch.context() as variables:  # later commands can be forked: see `fork_server.py`
+        variables.setenv("OFFICIAL_TLS", "1")
+        variables.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(certificates / "authority.pem"))
+        return start(shared_cluster.address("master"))
 
 
 def receive_all(client: Official, count: int, *, ack: bool = True) -> list[dict[str, Any]]:

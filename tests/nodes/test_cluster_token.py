@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker.proxy.config import ProxyConfig
+from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nodes.cluster_token import check_cluster_token

@@ -47,7 +47,9 @@ def test_standard_json_is_read_as_the_standard_module_reads_it(document: Any) ->
 def test_names_and_texts_are_read_as_fastjson_reads_them() -> None:
     text = b"""{name:'it\\'s "so"', $x_1: ['\\u00e9', ''], "n":1}"""
     assert loads(text) == {"name": 'it\'s "so"', "$x_1": ["\u00e9", ""], "n": 1}
-    for wrong in (b"{a b:1}", b"{'a:1}", b"{:1}", b"{a}"):
+    assert loads(b'"\\x4a\\v\\7\\#\\\'\\/\t"') == "J\v\7#'/\t"
+    assert loads(b"""'\\"\\\\"'""") == '"\\"'
+    for wrong in (b'"\\q"', b"{a b:1}", b"{'a:1}", b"{:1}", b"{a}"):
         with pytest.raises(BareJsonError):
             loads(wrong)
 
@@ -57,6 +59,11 @@ def test_names_and_texts_are_read_as_fastjson_reads_them() -> None:
     [
         ("1795839709992", 1795839709992, "1795839709992", False),
         ("1,000", 1000, "1,000", False),
+        ("5.9", 5, "5.9", False),
+        ("1e3", 1000, "1e3", False),
+        ("1e30", None, "1e30", False),
+        (-1, -1, "-1", True),
+        (1.0, 1, "1.0", False),
         (5, 5, "5", False),
         (1, 1, "1", True),
         (2.9, 2, "2.9", False),
@@ -75,6 +82,9 @@ def test_values_are_converted_as_fastjson_converts_them(
 
 
 def test_enums_are_read_by_name_and_by_ordinal() -> None:
+    assert [as_enum(value, ("A_B",)) for value in ("a_b", "AB", "a-b", "A B", "A.B")] == [
+        *("A_B", "A_B", "A_B", "A_B", "")
+    ]
     names = ("A", "B")
     assert [as_enum(value, names) for value in ("B", "b", 1, "1", 2, -1, "C", None)] == [
         *("B", "B", "B", "B", "", "", "", "")

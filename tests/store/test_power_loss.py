@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.drills.power_loss import arm, lose, main
 from cometmq.ha.state.boot_id import boot_id
 from cometmq.store.format.disk import Disk
 from cometmq.store.log.power_loss_disk import PowerLossDisk
-from cometmq.tests.drills.power_loss import arm, lose, main
 from cometmq.tests.store.kit import Kit
 
 SEGMENT = 64 << 10

@@ -101,7 +101,7 @@ def test_rates_over_their_windows() -> None:
     assert rates[600].put_messages == pytest.approx((10 * 100 + 590 * 10) / 600)
     assert rates[600].get_messages == pytest.approx(2)
     assert rates[600].get_bytes == pytest.approx(100)
-    assert len(meter._samples) <= WINDOWS_S[-1] + 2, "old samples go"
+    assert len(meter.samples) <= WINDOWS_S[-1] + 2, "old samples go"
 
 
 def test_a_new_store_has_the_rates_since_its_start() -> None:
@@ -109,7 +109,7 @@ def test_a_new_store_has_the_rates_since_its_start() -> None:
     clock = meter.steady_ns = Clock()
     meter.sample()
     meter.sample()
-    assert len(meter._samples) == 1, "samples at the same moment are one"
+    assert len(meter.samples) == 1, "samples at the same moment are one"
     meter.put(40, 0, 400, 0)
     clock.now_ns += 2 * SECOND
     assert [found.put_messages for found in meter.rates()] == [20.0] * 3

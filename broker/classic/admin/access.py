@@ -20,7 +20,7 @@ from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
 from ....remoting.header_fields import read
 from ...metadata.codec import policy_of
-from ..bodies import items_of, json_object, malformed, name_of, value_of
+from ..base.bodies import items_of, json_object, malformed, name_of, value_of
 from .tables import in_task
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from .tables import ROWS_MAX, document, in_task, too_many_rows
 if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....remoting.connection import Connection, Handler
-    from ...admin.progress import ConsumerProgress
-    from ..members import MemberRow, Members, Subscription
+    from ...maintenance.progress import ConsumerProgress
+    from ..base.members import MemberRow, Members, Subscription
 
 _NS_PER_MS = 1_000_000
 #: Names of languages in clients of the gRPC protocol -> those of the remoting protocol.

@@ -20,7 +20,7 @@ from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
 from ....remoting.header_fields import read
 from ...metadata.tables import group_to_json
-from ..bodies import ITEMS_MAX, in_range, json_object, malformed, name_of, value_of
+from ..base.bodies import ITEMS_MAX, in_range, json_object, malformed, name_of, value_of
 from .tables import (
     attribute_changes,
     beans_of,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...admin.groups import GroupAdmin
     from ...metadata.tables import Metadata
     from ...offsets.consumer_offsets import ConsumerOffsets
-    from ..members import Members
+    from ..base.members import Members
 
 _RETRIES_DEFAULT = 16
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ....remoting.connection import Connection, Handler
     from ...admin.service import Admin
-    from ...parts import Broker
-    from ..members import Members
+    from ...assembly.parts import Broker
+    from ..base.members import Members
 
 _REFUSED = {
     "a topic's queues belong to the brokers that have it: there are no static topics": (513,),

@@ -14,23 +14,22 @@ from ....proto import v1
 from ....remoting.admin_codes import Admin
 from ....remoting.admin_headers import CloneOffset, ConsumerGroup, GroupOfTopic, ResetOffset
 from ....remoting.bare_json import QueueKey
-from ....remoting.codes import Reply
-from ....remoting.command import Command, reply
+from ....remoting.command import Command
 from ....remoting.header_fields import read
 from ....store.format.record import decode_delivery
-from ...slices import Slices
-from ..errors import known_group, known_topic
-from .tables import ROWS_MAX, document, in_task, too_many_rows
+from ...base.slices import Slices
+from ..base.errors import known_group, known_topic
+from .tables import ROWS_MAX, do_each, document, in_task, too_many_rows
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....remoting.connection import Connection, Handler
     from ....store.message_store import MessageStore
     from ...admin.offsets import OffsetAdmin
-    from ...dispatch_pump import DispatchPump
     from ...metadata.tables import Metadata
     from ...offsets.consumer_offsets import ConsumerOffsets
-    from ..members import Members
+    from ...visible.dispatch_pump import DispatchPump
+    from ..base.members import Members
     from .rates import StoreRates
 
 
@@ -80,10 +79,13 @@ class ToolProgress:
         self._pump.catch_up()
         named = [each for each in (header.topic, *header.topics.split(";")) if each]
         topics = named or sorted(self._topics(header.group))
-        # What the group has left is not behind, as in Apache's answer.
-        read_now = {each.topic for each in self._members.subscriptions(header.group)}
-        topics = [name for name in topics if not read_now or name in read_now]
-        return document(await self._statistics(header.group, topics))
+        return document(await self._statistics(header.group, self._kept(header.group, topics)))
+
+    def _kept(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Return the topics without those that the group has left: it is not behind there, as in
+        Apache's answers."""
+        read_now = {each.topic for each in self._members.subscriptions(group)}
+        return [name for name in topics if not read_now or name in read_now]
 
     def _topics(self, group: str) -> set[str]:
         """Return the topics on which a group has offsets: not those that it reads by broadcast."""
@@ -132,7 +134,8 @@ class ToolProgress:
         for name, group in list(self._metadata.groups.items()):
             if orderly and not group.orderly:
                 continue
-            each = [await self._statistics(name, [topic]) for topic in topics_of.get(name, ())]
+            topics = self._kept(name, topics_of.get(name, ()))
+            each = [await self._statistics(name, [topic]) for topic in topics]
             tables = [one["offsetTable"].values() for one in each]
             rows += sum(map(len, tables))
             if rows > ROWS_MAX:
@@ -200,14 +203,15 @@ class ToolProgress:
         source = known_group(self._metadata, header.source)
         target = known_group(self._metadata, header.target)
         topics = [header.topic] if header.topic else sorted(self._topics(source))
-        for topic in topics:
-            if topic.startswith("%"):
-                continue  # retry topics belong to one group
-            for queue_id, offset in self._offsets.queues(topic, source):
-                await self._offset_admin.reset(
-                    v1.ResetOffsetsRequest(
-                        topic=topic, group=target, queue_id=queue_id, offset=offset
-                    ),
-                    RequestContext(),
-                )
-        return reply(Reply.SUCCESS)
+        moves = [
+            v1.ResetOffsetsRequest(topic=topic, group=target, queue_id=queue_id, offset=offset)
+            for topic in topics
+            if not topic.startswith("%")  # retry topics belong to one group
+            for queue_id, offset in self._offsets.queues(topic, source)
+        ]
+        return await do_each(
+            [(f"{one.topic}, queue {one.queue_id}", one) for one in moves], self._move
+        )
+
+    async def _move(self, request: v1.ResetOffsetsRequest) -> None:
+        await self._offset_admin.reset(request, RequestContext())

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ...slices import Slices
+from ...base.slices import Slices
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....store.message_store import MessageStore
-    from ...dispatch_pump import DispatchPump
+    from ...base.counters import Counters
     from ...metadata.tables import Metadata
-    from ...metrics.counters import Counters
     from ...offsets.consumer_offsets import ConsumerOffsets
+    from ...visible.dispatch_pump import DispatchPump
 
 _WINDOWS_S = (60, 3_600, 86_400)
 #: Groups and topics that tools asked for lately, with about 100 totals each.

@@ -23,7 +23,7 @@ from ....remoting.header_fields import read
 from ....store.format.properties import tags_code
 from ....store.format.record import decode
 from ...admin.live_settings import CHANGES_MAX
-from ..errors import known_topic
+from ..base.errors import known_topic
 from .runtime_figures import runtime_figures
 from .tables import data_version, document, in_task
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ....remoting.connection import Handler
     from ....store.message_store import MessageStore
     from ...admin.live_settings import LiveSettings
-    from ...admin.status import BrokerStatus
-    from ...dispatch_pump import DispatchPump
+    from ...maintenance.status import BrokerStatus
     from ...metadata.tables import Metadata
+    from ...visible.dispatch_pump import DispatchPump
     from .rates import Rates, StoreRates
 
 #: Units of a consume queue in one answer; each reads a record.

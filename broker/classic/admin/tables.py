@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....proto.errors import WireError
@@ -12,9 +12,9 @@ from ....remoting.bare_json import dumps
 from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.connection import RemotingError
-from ...slices import Slices
-from ..bodies import ITEMS_MAX, items_of, json_object, malformed, value_of
-from ..errors import reply_code
+from ...base.slices import Slices
+from ..base.bodies import ITEMS_MAX, items_of, json_object, malformed, value_of
+from ..base.errors import reply_code
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
@@ -69,18 +69,28 @@ async def create_each(
     WireError with the reason of each that was refused.
     """
     requests = [request_of(bean) for bean in items_of(json_object(body), name)]
+    return await do_each([(request.name, request) for request in requests], create)
+
+
+async def do_each(
+    objects: Sequence[tuple[str, Any]], act: Callable[[Any], Awaitable[None]]
+) -> Command:
+    """Act on each of the objects, which have names; one that is refused does not stop the others.
+
+    Raises WireError with the reason of each that was refused.
+    """
     refused: list[tuple[str, WireError]] = []
-    for number, request in enumerate(requests, 1):
+    for number, (name, each) in enumerate(objects, 1):
         try:
-            await create(request)
+            await act(each)
         except WireError as error:
-            refused.append((request.name, error))
+            refused.append((name, error))
         if number % _CREATED_A_TURN == 0:  # not each of them waits
             await asyncio.sleep(0)
     if refused:
         named = "; ".join(f"{each}: {error}" for each, error in refused[:_REFUSED_MAX])
         more = "; ..." if len(refused) > _REFUSED_MAX else ""
-        text = f"{len(refused)} of {len(requests)} were refused, the others are done: {named}{more}"
+        text = f"{len(refused)} of {len(objects)} were refused, the others are done: {named}{more}"
         raise WireError(refused[0][1].code, text)
     return reply(Reply.SUCCESS)
 

@@ -18,8 +18,8 @@ from ....remoting.codes import Reply
 from ....remoting.command import Command, reply
 from ....remoting.header_fields import read
 from ...metadata.tables import is_system_topic, topic_to_json
-from ..bodies import in_range, name_of, value_of
-from ..errors import known_topic
+from ..base.bodies import in_range, name_of, value_of
+from ..base.errors import known_topic
 from .tables import (
     attribute_changes,
     beans_of,
@@ -33,8 +33,8 @@ from .tables import (
 if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....remoting.connection import Handler
-    from ...admin.status import BrokerStatus
     from ...admin.topics import TopicAdmin
+    from ...maintenance.status import BrokerStatus
     from ...metadata.tables import Metadata
     from .rates import StoreRates
 

@@ -1,1 +1,1 @@
-"""Pop state and changes of leader: role switch, handover file and takeover."""
+"""Changes of leader: the role switch of pops and the takeover of deliveries."""

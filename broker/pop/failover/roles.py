@@ -3,8 +3,8 @@
 A leader keeps its pop state in the journal, and the locks of its FIFO queues in
 `consumerOrderInfo.json`; the text of that file is sent to the followers when it changes (LOCKS,
 docs/formats/ha.md, rule R11), so that the next leader, or a replica that serves without one, keeps
-the queues locked. A follower that serves without a leader keeps its own state (`handover.py`) and
-sends it to the next leader (POP), which may be itself (`takeover.py`).
+the queues locked. A follower that serves without a leader keeps its own state (`pop/handover.py`)
+and sends it to the next leader (POP), which may be itself (`takeover.py`).
 
 An elected replica leads pops as soon as its queues hold everything that the log held at the
 promotion, the journal's records included; with synchronous replication that is a moment after it
@@ -24,12 +24,12 @@ from ....proto import v1
 
 if TYPE_CHECKING:
     from ....store.message_store import MessageStore
-    from ...dispatch_pump import DispatchPump
-    from ...journal.api import Journal
-    from ...leadership import Leadership
-    from ..fifo.order_info import OrderInfo
+    from ...base.leadership import Leadership
+    from ...visible.dispatch_pump import DispatchPump
+    from ..handover import Handover
+    from ..journal_api import Journal
+    from ..order_info import OrderInfo
     from ..receive import PopService
-    from .handover import Handover
     from .takeover import Takeover
 
 logger = logging.getLogger(__name__)

@@ -13,19 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...journal.revive_codec import BATCH_MAX
-from ..delivery import Delivery, PopOptions
+from ...names.delivery import Delivery, PopOptions
+from ...names.retry import origin_topic, queue_topics
 from ..fifo.ordered_group import Batch, OrderedGroup, OrderedQueue
 from ..group import PopGroup
+from ..handover import acknowledged, set_back
 from ..queue import PopQueue
-from ..retry import origin_topic, queue_topics
-from .handover import acknowledged, set_back
 
 if TYPE_CHECKING:
     from ....front.clock import Clock
     from ....proto import v1
     from ....store.message_store import MessageStore
-    from ...journal.api import Journal
     from ...metadata.tables import Metadata
+    from ..journal_api import Journal
     from ..receive import PopService
 
 #: Distances in a checkpoint are 32-bit numbers in Apache's format; this limit is far below.

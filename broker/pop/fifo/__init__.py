@@ -1,1 +1,1 @@
-"""FIFO groups: queue locks, their file and the order of queues."""
+"""FIFO groups: queue locks and the order of queues."""

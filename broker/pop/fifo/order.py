@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..delivery import Key
-from ..retry import NORMAL
+from ...names.delivery import Key
+from ...names.retry import NORMAL
 
 _PER_CENT = 100
 _FACTOR = "priority.factor"

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct, field
 
-from ..delivery import Alive, Delivery, DeliveryRef, Key, Outcome, PopOptions, renewal_ms
-from ..retry import NORMAL
+from ...names.delivery import Alive, Delivery, DeliveryRef, Key, Outcome, PopOptions, renewal_ms
+from ...names.retry import NORMAL
 
 
 class Batch(Struct):

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from ....nodes.node_links import NodeLinks
     from ....remoting.command import Command
     from ....remoting.connection import Handler
-    from ...routing.cluster_view import GroupView, MemberView
-    from ..config import ProxyConfig
-    from ..owners import Owners
-    from ..watch import ClusterWatch
+    from ...base.cluster_view import GroupView, MemberView
+    from ..base.config import ProxyConfig
+    from ..base.owners import Owners
+    from ..base.watch import ClusterWatch
 
 #: How long a request waits for a replica, within the 3 s that clients give a send.
 _OWNER_S = 2.0

@@ -14,14 +14,14 @@ from ....remoting.admin_codes import Admin
 from ....remoting.bare_json import as_text
 from ....remoting.codes import BY_LETTER, Reply, Request
 from ....remoting.connection import RemotingError
-from ...classic.bodies import items_of, json_object
-from ...delay.recall_handle import decode_recall_handle
+from ...classic.base.bodies import items_of, json_object
+from ...names.recall_handle import decode_recall_handle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....remoting.command import Command
-    from ...routing.cluster_view import GroupView
+    from ...base.cluster_view import GroupView
 
 #: To every replica: members of groups are known where they have sent a heartbeat.
 EVERYWHERE = frozenset((Request.HEART_BEAT, Request.UNREGISTER_CLIENT))

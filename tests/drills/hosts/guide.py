@@ -22,11 +22,12 @@ from typing import Any
 
 import grpc
 
+from cometmq.drills import history
+from cometmq.drills.ask import TOKEN
+from cometmq.drills.stage import OFFICIAL_LOAD
 from cometmq.proto import v2
 
 from ...harness.wire import Wire, normal_message
-from .. import history
-from ..ask import TOKEN
 from .lab import Lab, run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +39,6 @@ PREFIX = "/opt/cometmq/bin/cometmq"
 START_S = 90.0
 LOADED = "loaded"
 PAUSE_MS = 20
-_OFFICIAL_LOAD = Path(__file__).parents[1] / "official_load.py"
 
 
 def printed_files() -> dict[tuple[str, str], str]:
@@ -171,7 +171,7 @@ class Loads:
 
     def __init__(self, hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
         self._hosts, self._folder = hosts, folder
-        python = [sys.executable, "-P", str(_OFFICIAL_LOAD), "--pause", str(PAUSE_MS / 1000)]
+        python = [sys.executable, "-P", "-m", OFFICIAL_LOAD, "--pause", str(PAUSE_MS / 1000)]
         self._histories = {name: folder / f"history-{name}.jsonl" for name in ("python", *programs)}
         words = ("--endpoints", hosts.endpoints, "--topic", LOADED, "--history")
         self._processes = [self._start("python", [*python, *words, str(self._histories["python"])])]

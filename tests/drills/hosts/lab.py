@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..process import DrillError
+from cometmq.drills.process import DrillError
 
 NET, PREFIX = "10.0.0", 24
 DRILL_ADDRESS = f"{NET}.254"  # of the drill itself, on the bridge

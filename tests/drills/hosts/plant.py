@@ -6,11 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from ..ask import TOKEN, forget
-from ..network import Network
-from ..plant import STOP_S, Plant
-from ..process import Process
-from ..settings import Setup
+from cometmq.drills.ask import TOKEN, forget
+from cometmq.drills.network import Network
+from cometmq.drills.plant import STOP_S, Plant
+from cometmq.drills.process import Process
+from cometmq.drills.settings import Setup
+
 from .lab import NET, Lab
 
 CLIENTS = "c0"

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..ask import groups
-from ..moves import switchover
-from ..settings import HA_PORT
-from ..stage import SETTLE_S, Stage
+from cometmq.drills.actions.moves import switchover
+from cometmq.drills.ask import groups
+from cometmq.drills.settings import HA_PORT
+from cometmq.drills.stage import SETTLE_S, Stage
+
 from .plant import HostPlant
 
 QUIET_S = 2.0  # load before and after each fault

@@ -26,12 +26,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from cometmq.drills import history, report
+from cometmq.drills.process import DrillError
+from cometmq.drills.settings import Setup
+from cometmq.drills.stage import SETTLE_S, TOPIC, Stage, Workload
+from cometmq.drills.verdict import Verdict
+
 from ...interop.programs import MissingTool, go, java
-from .. import history, report
-from ..process import DrillError
-from ..settings import Setup
-from ..stage import SETTLE_S, TOPIC, Stage, Workload
-from ..verdict import Verdict
 from .lab import Lab, enter, inside, missing
 from .plant import HostPlant
 from .rows import QUIET_S, ROWS, Round, Row

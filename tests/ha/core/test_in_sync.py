@@ -19,6 +19,7 @@ from cometmq.ha.core.in_sync import (
     MemberState,
     SessionClosed,
     SessionOpened,
+    SetRegistered,
     Tick,
 )
 
@@ -37,8 +38,12 @@ class Group:
         min_in_sync: int = 1,
         log_end: int = 0,
         confirm: int = 0,
+        registers: bool = False,
     ) -> None:
-        limits = Limits(is_sync, counts_flushed, min_in_sync, 5000 * MS, CHUNK, 1500 * MS)
+        limits = Limits(
+            *(is_sync, counts_flushed, min_in_sync, 5000 * MS, CHUNK, 1500 * MS),
+            registers=registers,
+        )
         self.core = InSyncSet(limits, log_end, log_end, confirm)
         self.core.validate()
         self.now_ns = 1_000_000 * MS
@@ -100,6 +105,48 @@ def test_a_lone_leader_confirms_what_it_appends() -> None:
     group = Group()
     assert group.append(10) == [ConfirmMoved(10)]
     assert group.core.refusal is None
+
+
+def test_nothing_is_confirmed_before_a_nameserver_knows_the_set() -> None:
+    group = Group(registers=True)
+    assert group.append(10) == []
+    assert group.core.awaits_nameservers
+    assert group.send(SetRegistered(group.core.revision)) == [ConfirmMoved(10)]
+    assert group.append(20) == [ConfirmMoved(20)]
+    assert not group.core.awaits_nameservers
+
+
+def registered_group() -> Group:
+    group = Group(registers=True)
+    group.send(SetRegistered(group.core.revision))
+    group.append(100)
+    group.open(1, 100)
+    group.ack(1, 100, 100)
+    assert group.state() is MemberState.IN_SYNC
+    group.send(SetRegistered(group.core.revision))
+    return group
+
+
+def test_a_member_that_left_bounds_the_end_until_the_nameservers_know() -> None:
+    group = registered_group()
+    with_it = group.core.revision
+    group.append(200)
+    left = [one for one in group.wait(6000) if isinstance(one, MemberLeft)]
+    assert (len(left), group.core.confirm) == (1, 100)
+    assert group.send(SetRegistered(with_it)) == []
+    assert (group.core.confirm, group.core.awaits_nameservers) == (100, True)
+    assert group.send(SetRegistered(group.core.revision)) == [ConfirmMoved(200)]
+    assert not group.core.awaits_nameservers
+
+
+def test_a_member_that_returns_meanwhile_counts_as_before() -> None:
+    group = registered_group()
+    group.append(200)
+    group.wait(6000)
+    group.open(2, 100)
+    group.ack(2, 200)
+    assert (group.state(), group.core.confirm) == (MemberState.IN_SYNC, 200)
+    assert not group.core.awaits_nameservers
 
 
 def test_a_lone_leader_in_sync_flush_confirms_what_it_flushed() -> None:

@@ -193,7 +193,7 @@ func load(seconds int) {
 }
 
 // record sends to a FIFO topic until SIGTERM, with a pause after each message, a message again until it is
-// acknowledged, and writes a line for each attempt and outcome, in the form of tests/drills/history.py.
+// acknowledged, and writes a line for each attempt and outcome, in the form of drills/history.py.
 func record(file, run string, pause time.Duration) {
 	out, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	check(err)

@@ -91,7 +91,7 @@ public class Client {
 
     /**
      * Sends to the FIFO topic MARK until SIGTERM, with a pause after each message, a message again until it is
-     * acknowledged, and writes a line for each attempt and outcome, in the form of tests/drills/history.py.
+     * acknowledged, and writes a line for each attempt and outcome, in the form of drills/history.py.
      */
     private static void record(String file, String run, long pauseMs) throws Exception {
         AtomicBoolean stopping = new AtomicBoolean();

@@ -1,0 +1,1 @@
+"""Composition of the parts behind the services of a broker."""

@@ -1,0 +1,1 @@
+"""When a stored message counts: durability for producers, dispatch for consumers."""

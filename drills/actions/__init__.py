@@ -1,0 +1,1 @@
+"""The actions of the drills of the table, by subject."""

@@ -1,0 +1,1 @@
+"""Drills on the containers of docker-compose.yml."""
