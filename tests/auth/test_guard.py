@@ -155,7 +155,7 @@ def test_a_row_has_only_calls_that_were_checked_lately() -> None:
     world.user("orders")
     assert row(first) == [], "the user has changed"
     assert world.refused == refused, "the calls are checked, and counted, one by one"
-    assert world.send(first).endswith("no matched policies.")
+    assert "no matched policies" in world.send(first)
     assert row(first) == ["orders"]
     assert not world.guard.may_send(world.guard.checked_before([(first, 1)]), "orders")
 

@@ -11,6 +11,7 @@ import pytest
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.signature import authorization
 from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.sending.grpc_send import GrpcRow
 from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
 from cometmq.tests.broker.live import Live, running, settings
@@ -53,14 +54,13 @@ async def test_a_user_sends_in_rows_to_its_topics_only(
         allowed = Policy(ResourcePattern.parse("Topic:mine"), parse_actions("Pub"), True)
         node.metadata.put_user(User("me", sealed, policies=(allowed,)))
         taken: list[int] = []
-        take = node.sender.take
+        add = GrpcRow.add
 
-        def counted(*row: Any) -> Any:
-            found = take(*row)
-            taken.append(0 if found is None else found.count)
-            return found
+        def counted(row: GrpcRow, plan: Any) -> None:
+            add(row, plan)
+            taken.append(row.count)
 
-        monkeypatch.setattr(type(node.sender), "take", staticmethod(counted))
+        monkeypatch.setattr(GrpcRow, "add", counted)
         async with signed(live, "me") as wire, live.client("me@1") as stranger:
             assert await codes(wire, "mine") == [v2.OK], "creates the queue; its signature is new"
             for _ in range(50):  # calls that arrive one by one are no row
