@@ -111,7 +111,7 @@ class ClientPort:
             broker.quotas.identify(guard.user_of)
             broker.clients.user_of, broker.clients.may = guard.user_of, guard.allows
             methods = list(map(guard.watching, methods))
-            locate, serves_all = guard.locating(locate), None  # each request is checked
+            locate = guard.locating(locate)
             rechecks = Rechecks(
                 asyncio.get_running_loop(),
                 lambda: (broker.metadata.users_version, self._links.revoked),

@@ -15,8 +15,7 @@ from ..proto import paths, v2
 from ..proto.request_limits import RequestLimits
 from .base.late_request import LateRequest, decoded_late
 from .pop.ack_request import AckRequest
-from .sending.send_request import SendRequest
-from .sending.taken_sends import SendHandler
+from .sending.grpc_send import SendRequest
 
 if TYPE_CHECKING:
     from .access.quota_admin import QuotaAdmin
@@ -59,7 +58,7 @@ def messaging(
             "QueryAssignment": routes.query_assignment,
             "Heartbeat": sessions.heartbeat,
             "NotifyClientTermination": sessions.notify_client_termination,
-            "SendMessage": SendHandler(broker.sender),
+            "SendMessage": broker.sender,
             "ReceiveMessage": broker.receiving.receive,
             "AckMessage": acks.ack,
             "ChangeInvisibleDuration": acks.change_invisible,

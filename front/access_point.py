@@ -205,7 +205,7 @@ class AccessPoint:
             except _LOST as error:
                 await self._after_failure(forward, error, call)
         answer = forward.method.handler(forward.request, forward.ctx)
-        waits = type(answer) in (ReplyFuture, CoroutineType) or asyncio.isfuture(answer)
+        waits = isinstance(answer, (ReplyFuture, CoroutineType)) or asyncio.isfuture(answer)
         return await answer if waits else answer
 
     async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:

@@ -223,7 +223,7 @@ class _RequestCall(_Call):
             ctx.request_bytes = len(raw)
             dropped = await self._guard() if door.guarded() else False
             answer = self._method.handler(read_message(self._method, raw), ctx)
-            if type(answer) in _AWAITED or isfuture(answer):
+            if isinstance(answer, _AWAITED) or isfuture(answer):
                 result = await answer
             else:
                 result = answer
@@ -293,7 +293,7 @@ class _RequestCall(_Call):
 
     async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
         """End a call without an answer: the client left, or the service cancelled its future."""
-        if not ((type(answer) is ReplyFuture or isfuture(answer)) and answer.cancelled()):
+        if not ((isinstance(answer, ReplyFuture) or isfuture(answer)) and answer.cancelled()):
             self._undelivered(ctx)
         task = asyncio.current_task()
         if task is not None and not task.cancelling():

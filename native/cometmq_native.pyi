@@ -183,7 +183,7 @@ class codec:
         resume: int
 
     class SendPlanner:
-        """Plans appends of SendMessage requests; `broker/sending/native_path.py` explains it."""
+        """Plans appends of SendMessage requests; `broker/sending/crate_planner.py` explains it."""
 
         def __init__(
             self,

@@ -175,6 +175,10 @@ class Meter:
         self.get_bytes = 0
         self.samples = Samples()
 
+    def now_ns(self) -> int:
+        """Return the steady time; 0 without a clock."""
+        return self.steady_ns() if self.steady_ns is not None else 0
+
     def put(self, messages: int, refused: int, size: int, took_ns: int) -> None:
         """Count one append of `messages`, of which `refused` were refused; the log grew by
         `size`."""

@@ -109,8 +109,7 @@ class StoreWriter:
         if self._gate.refusal:
             return [refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages]
         meter, log, appender = self._meter, self._log, self._appender
-        clock, begin, refusals = meter.steady_ns, log.end, appender.refusals
-        begin_ns = clock() if clock is not None else 0
+        begin, refusals, begin_ns = log.end, appender.refusals, meter.now_ns()
         try:
             results = append(messages)
         except OSError as error:
@@ -118,7 +117,7 @@ class StoreWriter:
                 return [refused(PutStatus.CREATE_MAPPED_FILE_FAILED) for _ in messages]
             self._gate.refuse(f"Writing the commit log failed: {error}.")
             return [refused(PutStatus.UNKNOWN_ERROR) for _ in messages]
-        took_ns = clock() - begin_ns if clock is not None else 0
+        took_ns = meter.now_ns() - begin_ns
         meter.put(len(messages), appender.refusals - refusals, log.end - begin, took_ns)
         if self._sync:
             self._threads.request(FlushRequest(log.end, len(messages)))
@@ -134,19 +133,23 @@ class StoreWriter:
         """Append the records that `encode` returns, for queues that `next_number` knows.
 
         None if the store does not accept messages or the log cannot be written; `append_many` then
-        gives the reason for each message. Never waits. The caller, which needs the duration too,
-        counts the append: `meter.put`.
+        gives the reason for each message. Never waits.
         """
         if self._gate.refusal:
             return None
+        meter, begin = self._meter, self._log.end
+        begin_ns = meter.now_ns()
         try:
             encoded = self._appender.append_encoded(encode)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 self._gate.refuse(f"Writing the commit log failed: {error}.")
             return None
-        if encoded.records and self._sync:
-            self._threads.request(FlushRequest(self._log.end, encoded.records))
+        if encoded.records:
+            took_ns = meter.now_ns() - begin_ns
+            meter.put(encoded.records, 0, self._log.end - begin, took_ns)
+            if self._sync:
+                self._threads.request(FlushRequest(self._log.end, encoded.records))
         return encoded
 
     def next_number(self, topic: str, queue_id: int) -> int | None:

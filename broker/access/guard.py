@@ -28,20 +28,20 @@ from ...auth.signature import (
     sign,
     unauthorized,
 )
-from ...front.service import Kind
+from ...front.service import Kind, taker_of
 from ...nodes.addresses import host_of, is_loopback
 from ...proto import paths
 from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
 from .attempts import Attempts
-from .rights import PUBLIC, RIGHTS, SUPER
+from .rights import PUBLIC, RIGHTS, SUPER, send_need
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections import Counter
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ...front.context import RequestContext
-    from ...front.service import Method, Outbound, Session
+    from ...front.service import ClientRun, Method, Outbound, Session, Taken
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
     from .audit import AuditLog
@@ -152,17 +152,10 @@ class Guard:
         # One call for each send: everything is looked up here, and computed elsewhere.
         if self._expires_ms:
             self._refresh()
-        metadata = ctx.metadata
-        recent = self._recent.get(id(metadata))
-        if (
-            recent is not None
-            and recent[0] is metadata
-            and self._tables.users_version == self._users_version
-        ):
-            known = recent[1]
-        elif path == paths.PUT_USER and self._creates_the_first_user(request, ctx):
-            return
-        else:
+        known = self._lately(ctx)
+        if known is None:
+            if path == paths.PUT_USER and self._creates_the_first_user(request, ctx):
+                return
             known = self._identify(ctx)
         # Nodes open the streams of their clients again, after a failover, with old signatures.
         if self._clock_skew_ms and not (ctx.forwarded and path == paths.TELEMETRY):
@@ -179,6 +172,26 @@ class Guard:
         for need in needs:
             if known.depends_on_source or known.decisions.get(need) != "":
                 self._permit(known, need, ctx)
+
+    def checked_before(self, clients: Sequence[ClientRun]) -> list[tuple[_Known, str]]:
+        """Return the users and hosts of the first clients whose calls were checked lately, and
+        whose next ones `check` would accept with the same headers, rights aside."""
+        if self._expires_ms:
+            self._refresh()
+        users = []
+        for ctx, _ in clients:
+            known = self._lately(ctx)
+            if known is None or not self._is_current(ctx) or not self._is_owner(known, ctx):
+                break
+            users.append((known, host_of(ctx.peer)))
+        return users
+
+    def may_send(self, users: list[tuple[_Known, str]], topic: str) -> bool:
+        """Return whether all these users may send to the topic."""
+        need = send_need(topic)
+        return not self._authorize or all(
+            known.is_super or not self._reason(known, need, host) for known, host in users
+        )
 
     def check_message(self, path: str, message: Any, ctx: RequestContext) -> None:
         """Check a message of an open stream, whose signature may be old. Raises WireError."""
@@ -251,6 +264,17 @@ class Guard:
                 self._permit(known, need, ctx)
 
     # -- authentication -----------------------------------------------------------------------
+
+    def _lately(self, ctx: RequestContext) -> _Known | None:
+        """Return the user that signed the call, if that was checked for the same metadata."""
+        recent = self._recent.get(id(ctx.metadata))
+        if (
+            recent is None
+            or recent[0] is not ctx.metadata
+            or self._tables.users_version != self._users_version
+        ):
+            return None
+        return recent[1]
 
     def _identify(self, ctx: RequestContext) -> _Known:
         """Return the user that signed the call. Raises WireError."""
@@ -360,19 +384,18 @@ class Guard:
             self._expires_ms = min(self._expires_ms or until_ms, until_ms)
         return known
 
+    def _is_current(self, ctx: RequestContext) -> bool:
+        """Return whether the time of the signature is known, and not too far away."""
+        if not self._clock_skew_ms or not _is_signed(ctx):  # a certificate is not of a moment
+            return True
+        known_ms = self._made_ms.get(_date_time(ctx))
+        return known_ms is not None and abs(self._wall_ms() - known_ms) <= self._clock_skew_ms
+
     def _check_clock(self, ctx: RequestContext) -> None:
         """Raise WireError if the signature is not of the present."""
-        now_ms, date_time, signed = self._wall_ms(), "", False
-        for name, value in ctx.metadata:
-            if name == DATE_TIME:
-                date_time = value
-            elif name == AUTHORIZATION:
-                signed = bool(value)
-        if not signed:  # a certificate has identified the client
+        if self._is_current(ctx):
             return
-        known_ms = self._made_ms.get(date_time)
-        if known_ms is not None and abs(now_ms - known_ms) <= self._clock_skew_ms:
-            return
+        now_ms, date_time = self._wall_ms(), _date_time(ctx)
         at_ms = made_ms(date_time, now_ms, local=self._local_times)
         if at_ms is None or abs(now_ms - at_ms) > self._clock_skew_ms:
             self._refused["clock"] += 1
@@ -385,11 +408,15 @@ class Guard:
             self._made_ms.clear()
         self._made_ms[date_time] = at_ms
 
+    def _is_owner(self, known: _Known, ctx: RequestContext) -> bool:
+        """Return whether the client id belongs to no other user."""
+        client = self._clients.get(ctx.client_id) if self._clients is not None else None
+        return client is None or client.user == known.user.name
+
     def _check_owner(self, known: _Known, ctx: RequestContext) -> None:
         """Raise WireError if the client id belongs to another user, while that client is alive."""
         clients = self._clients
-        client = clients.get(ctx.client_id) if clients is not None else None
-        if clients is None or client is None or client.user == known.user.name:
+        if clients is None or self._is_owner(known, ctx):
             return
         if clients.alive(ctx.client_id, self._steady_ns()):
             self._refused["client"] += 1
@@ -494,16 +521,50 @@ class Guard:
         self._sessions.pop(session, None)
 
     def watching(self, method: Method) -> Method:
-        """Return a bidirectional method whose sessions check every message; others unchanged."""
+        """Return a bidirectional method whose sessions check every message, a method of a
+        `TurnHandler` that checks the calls that it takes; others unchanged."""
+        take = taker_of(method)
+        if take is not None:
+            return replace(method, handler=_CheckedTurns(self, method.handler, take))
         if method.kind is not Kind.BIDI:
             return method
         return replace(method, handler=partial(_CheckedSession, self, method))
+
+
+def _date_time(ctx: RequestContext) -> str:
+    """Return the time of a call's signature, as its client sent it."""
+    return next((value for name, value in ctx.metadata if name == DATE_TIME), "")
+
+
+def _is_signed(ctx: RequestContext) -> bool:
+    """Return whether a call has a signature; without one, a certificate names its user."""
+    return any(value for name, value in ctx.metadata if name == AUTHORIZATION)
 
 
 def _check_enabled(known: _Known) -> None:
     """Raise WireError if the user, who has signed, is disabled."""
     if not known.user.enabled:
         raise unauthorized(f"User:{known.user.name} is disabled.")
+
+
+class _CheckedTurns(Struct, frozen=True):
+    """The `TurnHandler` of SendMessage; single calls are checked before they come here."""
+
+    guard: Guard
+    send: Callable[..., Any]
+    take_sends: Callable[..., Taken | None]
+
+    def __call__(self, request: Any, ctx: RequestContext) -> Any:
+        return self.send(request, ctx)
+
+    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> Taken | None:
+        """Take the calls of clients that were checked lately, to topics that all of them may send
+        to; the others are checked one by one."""
+        users = self.guard.checked_before(clients)
+        if not users:
+            return None
+        may_send = partial(self.guard.may_send, users)
+        return self.take_sends(requests, clients[: len(users)], may_send)
 
 
 class _CheckedSession:

@@ -58,7 +58,12 @@ def _query_route(request: Any) -> Needs:
 def _send(request: Any) -> Needs:
     # The broker stores all messages of a request under the topic of the first.
     messages = request.messages
-    return ((TOPIC, messages[0].topic.name, _PUB),) if messages else ()
+    return (send_need(messages[0].topic.name),) if messages else ()
+
+
+def send_need(topic: str) -> Need:
+    """Return what a send to a topic needs."""
+    return (TOPIC, topic, _PUB)
 
 
 def _publish(request: Any) -> Needs:

@@ -12,7 +12,7 @@ import re
 import struct
 import uuid
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -31,7 +31,7 @@ from ...store.format.properties import (
     is_delayed,
     property_value,
 )
-from ...store.format.record import PROPERTIES_BYTES_MAX, Message, pack_host
+from ...store.format.record import PROPERTIES_BYTES_MAX, Message
 from ...store.timer.rules import (
     DELETE_KEY,
     OUT_MS,
@@ -48,8 +48,8 @@ from ..names.recall_handle import RecallHandle
 from ..names.retry import ORIGIN_GROUP, is_retry_topic, origin_topic
 from ..pop.dead_letter import dead_letter_topic
 from ..sending.answer import ANSWER_OK, ReceiptExtras
-from ..sending.fast_path import Prepared
-from ..sending.native_path import ClassicFormat
+from ..sending.crate_planner import ClassicFormat
+from ..sending.send import Prepared, PreparedSend, packed_host
 from .base.bodies import sent_header
 from .base.errors import context_of, no_topic, reply_code, with_codes
 from .taken_send import TakenSend, answer_parts
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 _KEPT_BITS = 0x703
 #: Messages of one batch: about 50 ms of the event loop.
 BATCH_MAX = 4_096
-#: Addresses of clients that are kept in their packed form.
-_PEERS_MAX = 10_000
 #: total size, magic, checksum, flag, body length
 _BATCHED = struct.Struct(">iiiii")
 _PROPERTIES_SIZE = struct.Struct(">h")
@@ -159,7 +157,7 @@ class ClassicSends:
         """Answer a send with a future. Raises WireError, RemotingError."""
         ready, group, sent = self._records(command, peer)
         ctx = context_of(peer, group, len(command.body))
-        return answer_of(self._sender.send_prepared(ready, ctx), sent.positions, sent.fields)
+        return answer_of(self._sender.add(PreparedSend(ready, ctx)), sent.positions, sent.fields)
 
     def take(self, frame: bytes, peer: Connection) -> TakenSend | None:
         """Take a frame if it is a common send; None: it has to be decoded."""
@@ -168,7 +166,7 @@ class ClassicSends:
             return None
         taken = TakenSend(self, frame, peer, *target)
         try:
-            self._sender.send_late(taken, context_of(peer, "", len(frame)))
+            self._sender.add(taken)
         except WireError as error:
             taken.set_exception(RemotingError(reply_code(error.code), error.message))
         return taken
@@ -226,7 +224,7 @@ class ClassicSends:
             header.flag,
             header.sys_flag & _KEPT_BITS,
             header.born_timestamp_ms,
-            _born_host(peer.peer),
+            packed_host(peer.peer),
             self._sender.store_host,
             header.reconsume_times,
         )
@@ -253,10 +251,10 @@ class ClassicSends:
                 raise RemotingError(Reply.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
             return self._retry_topic(header)
         if self._metadata.topic(name) is not None:
-            return self._sender.topic_to_send(name)
+            return self._sender.records.topic_to_send(name)
         if not self._config.auto_create_topic_enable or header.default_topic != TEMPLATE_TOPIC:
             raise RemotingError(Reply.TOPIC_NOT_EXIST, no_topic(name))
-        return self._sender.topic_to_send(name, max(1, header.default_topic_queues))
+        return self._sender.records.topic_to_send(name, max(1, header.default_topic_queues))
 
     def _retry_topic(self, header: SendMessage) -> Topic:
         """Return the retry topic of a group, or its dead-letter topic after the last attempt."""
@@ -277,7 +275,7 @@ class ClassicSends:
         if header.reconsume_times > limit or self._locks.is_locked(group, self._clock.steady_ns()):
             name = dead_letter_topic(group)
         self._group_topics.ensure(name)
-        return self._sender.topic_to_send(name)
+        return self._sender.records.topic_to_send(name)
 
     def _pop_group(self, header: SendMessage) -> str:
         """Return the group whose retry topic of pops this is, for a message that a mirror brings;
@@ -449,12 +447,3 @@ def _messages(body: bytes) -> list[tuple[int, bytes, bytes]]:
     if not found:
         raise RemotingError(Reply.MESSAGE_ILLEGAL, "the batch has no message")
     return found
-
-
-@lru_cache(maxsize=_PEERS_MAX)
-def _born_host(peer: str) -> bytes:
-    host, _, port = peer.rpartition(":")
-    try:
-        return pack_host(host.strip("[]"), int(port))
-    except (OSError, ValueError):
-        return pack_host("0.0.0.0", 0)

@@ -21,7 +21,7 @@ from ...store.format.results import StoredRecord
 from ..messages.stored_properties import in_bucket_order
 from ..names.retry import NOT_COPIED
 from ..pop.dead_letter import Origin, is_dead_letter_topic
-from ..sending.fast_path import Prepared
+from ..sending.send import Prepared, PreparedSend
 from .base.errors import context_of, known_group
 from .queries import clients_record
 from .send import answer_of
@@ -84,7 +84,7 @@ class SendBacks:
         self._counters.sent_back[_first_topic(record), group] += 1
         ready = Prepared([copy], [b"copy"], copy.topic, v2.NORMAL, len(copy.body))
         ctx = context_of(peer, group, len(copy.body))
-        return answer_of(self._sender.send_prepared(ready, ctx), None, {})
+        return answer_of(self._sender.add(PreparedSend(ready, ctx)), None, {})
 
     def _record(self, offset: int) -> Record:
         """Return the client's message at a position of the log. Raises RemotingError."""

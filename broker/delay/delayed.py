@@ -134,7 +134,7 @@ class DelayedMessages:
 
 
 class DelaySends:
-    """Handler of DELAY messages (`sending/checked_path.py: TypeHandler`)."""
+    """Handler of DELAY messages (`sending/grpc_records.py: TypeHandler`)."""
 
     def __init__(self, delayed: DelayedMessages, broker_name: str, precision_ms: int) -> None:
         self._delayed = delayed

@@ -40,12 +40,15 @@ def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: 
         names = f"TIMER_DELIVER_MS\x01{draft.delivery_ms}\x02{names}"
     if draft.message_group:
         names = f"__SHARDINGKEY\x01{draft.message_group}\x02{names}"
-    # fmt: off
-    return encode_plain(
-        before, names, draft.tag, draft.trace_context, draft.keys,
-        born_host=born_host, born_ms=draft.born_ms,
-    )
-    # fmt: on
+    if draft.tag:
+        names = f"{names}TAGS\x01{draft.tag}\x02"
+    if draft.trace_context:
+        names = f"{names}TRACE_CONTEXT\x01{draft.trace_context}\x02"
+    keys = f"KEYS\x01{draft.keys}\x02" if draft.keys else ""
+    return (
+        f"{before}{names}__BORNHOST\x01{born_host}\x02BORN_TIMESTAMP\x01{draft.born_ms}\x02"
+        f"{keys}TRACE_ON\x01true\x02"
+    ).encode()
 
 
 @lru_cache(maxsize=4096)
@@ -57,26 +60,6 @@ def frame(region: str, cluster: str, topic: str) -> tuple[str, str]:
         f"MSG_REGION\x01{region}\x02",
         f"\x02CLUSTER\x01{cluster}\x02PGROUP\x01{topic}\x02RECONSUME_TIME\x010\x02",
     )
-
-
-def encode_plain(
-    before: str, names: str, tag: str, trace: str, keys: str, *, born_host: str, born_ms: int
-) -> bytes:
-    """Encode the properties of a common message, its system properties written out in bucket order.
-
-    `before` is from `frame`; `names` holds the encoded message group, delivery time, id and the
-    second part of the frame.
-    """
-    if tag:
-        names = f"{names}TAGS\x01{tag}\x02"
-    if trace:
-        names = f"{names}TRACE_CONTEXT\x01{trace}\x02"
-    if keys:
-        keys = f"KEYS\x01{keys}\x02"
-    return (
-        f"{before}{names}__BORNHOST\x01{born_host}\x02BORN_TIMESTAMP\x01{born_ms}\x02"
-        f"{keys}TRACE_ON\x01true\x02"
-    ).encode()
 
 
 def system_properties(

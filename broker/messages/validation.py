@@ -2,7 +2,7 @@
 
 Source: docs/formats/grpc-api.md, sections 4.1-4.4 (names, message properties), 5.6, 5.8 (filters,
 durations), 7.2 (polling time) and 10.2 (message types). The first failed check raises `WireError`;
-there are no side effects. `sending/fast_path.py` accepts common messages without these checks.
+there are no side effects. The native crate accepts common messages without these checks.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ...proto.request_limits import RequestLimits
 from ..base.late_request import decoded_late
 from ..messages.wire import field, status
 from ..pop.ack_request import AckRequest
-from ..sending.send_request import SendRequest
+from ..sending.grpc_send import SendRequest
 
 if TYPE_CHECKING:
     from .broker_queries import BrokerQueries

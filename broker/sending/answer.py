@@ -126,14 +126,6 @@ def answer_to(
 ) -> bytes:
     """Return the answer for appended messages; `extras` is parallel to `ids`, or None."""
     parts = [ANSWER_OK]
-    if extras is None:
-        for message_id, result in zip(ids, results, strict=True):
-            if result.status is not _PUT_OK:
-                break
-            parts += receipt(message_id, result.queue_offset)
-        else:
-            return b"".join(parts)
-        del parts[1:]
     codes = set()
     for index, (message_id, result) in enumerate(zip(ids, results, strict=True)):
         if result.status is _PUT_OK:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from ...store.format.errors import StoreError
 from ...store.format.results import AppendResult, PutStatus
-from .dedup_window import Reservation, SendWindow
+from .dedup_window import SendWindow
 
 if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...store.message_store import MessageStore
     from ..base.config import BrokerConfig
     from ..metadata.tables import Metadata
-    from .fast_path import Prepared
+    from .send import Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ class SendDedup:
 
     def lead(self) -> None:
         """Start with an empty window; earlier messages are found through the index only."""
-        self._window = SendWindow(self._window_ms, self._limit)
+        #: Each reservation is settled or released there in the same turn.
+        self.window = SendWindow(self._window_ms, self._limit)
         self._since_ms = self._clock.forward_ms()
 
     def reserve(self, ready: Prepared) -> None:
@@ -51,29 +52,21 @@ class SendDedup:
         extras = ready.extras or [None] * len(ready.ids)
         if now_ms < self._since_ms + self._window_ms:
             for message_id in ready.ids:
-                if not self._window.contains(ready.topic, message_id, now_ms):
+                if not self.window.contains(ready.topic, message_id, now_ms):
                     self._load(ready.topic, message_id, now_ms)
-        reservation = self._window.reserve(ready.topic, ready.ids, extras, now_ms)
+        reservation = self.window.reserve(ready.topic, ready.ids, extras, now_ms)
         ready.reservation = reservation
         if reservation.duplicates:
             ready.messages = [ready.messages[index] for index in reservation.fresh]
             ready.size = sum(len(message.body) for message in ready.messages)
 
-    def settle(self, reservation: Reservation, results: list[AppendResult]) -> None:
-        """Record the append results of the fresh messages, in their order."""
-        self._window.settle(reservation, results)
-
-    def release(self, reservation: Reservation) -> None:
-        """Drop a reservation of which nothing was stored."""
-        self._window.release(reservation)
-
     def forget(self, topic: str, message_id: str) -> None:
         """Let a message be sent again: it was recalled."""
-        self._window.forget(topic, message_id.encode())
+        self.window.forget(topic, message_id.encode())
 
     def forget_topic(self, topic: str) -> None:
         """Let messages with the ids of a deleted topic be stored in a new one of its name."""
-        self._window.forget_topic(topic)
+        self.window.forget_topic(topic)
 
     def _load(self, topic: str, message_id: bytes, now_ms: int) -> None:
         """Add a message of an earlier instance to the window if the index holds it."""
@@ -97,4 +90,4 @@ class SendDedup:
                 record.store_timestamp_ms,
             )
             age_ms = max(wall_ms - record.store_timestamp_ms, 0)
-            self._window.add(topic, message_id, result, now_ms - age_ms)
+            self.window.add(topic, message_id, result, now_ms - age_ms)

@@ -10,20 +10,16 @@ more than some tens of milliseconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
 from .answer import BYTES_FULL, QUEUE_FULL
-from .fast_path import Prepared
-from .late_send import LateSend
-from .send_request import SendRequest
 
 if TYPE_CHECKING:
-    from ...front.context import RequestContext
     from ..base.runtime import Runtime
     from ..visible.durability import DurabilityGate
+    from .send import Send
 
 # Bytes of collected requests; the configuration bounds their number.
 PENDING_BYTES_MAX = 256 << 20
@@ -48,10 +44,6 @@ SLICE_MESSAGES = 1_000
 SLICE_BYTES = 16 << 20
 _SLICE_FROM = 64 << 10
 
-#: A request of the gRPC protocol, or of another protocol: its records, or its undecoded frame.
-Request: TypeAlias = "v2.SendMessageRequest | SendRequest | Prepared | LateSend"
-Pending: TypeAlias = "tuple[Request, RequestContext, ReplyFuture]"
-
 
 class SendQueue:
     """Collects requests; passes them to `append`."""
@@ -61,8 +53,8 @@ class SendQueue:
         *,
         runtime: Runtime,
         durability: DurabilityGate,
-        append: Callable[[list[Pending]], None],
-        count: Callable[[Request], int],
+        append: Callable[[list[Send]], None],
+        count: Callable[[Send], int],
         counted: Callable[[WireError], WireError],
     ) -> None:
         """`append` handles the requests of a slice, `count` returns the number of a request's
@@ -78,7 +70,7 @@ class SendQueue:
         #: Whether appends linger under load; False if the front door delivers requests in batches.
         self.lingers = True
         self._linger_s = 0.0
-        self._pending: list[Pending] = []
+        self._pending: list[Send] = []
         self._pending_bytes = 0
         #: Arrival of the oldest collected request.
         self.since_ns = 0
@@ -91,10 +83,8 @@ class SendQueue:
         """Return whether no request is collected and `requests` more do not exceed the capacity."""
         return not self._pending and requests + len(self._durability) <= self._capacity
 
-    def add(
-        self, request: Request, ctx: RequestContext, answer: ReplyFuture | None = None
-    ) -> ReplyFuture:
-        """Collect a request; return its answer, a new one if none is given. Raises WireError."""
+    def add(self, send: Send) -> None:
+        """Collect a request. Raises WireError."""
         if len(self._pending) >= APPEND_AT:
             self.append_all()
         pending = self._pending
@@ -102,17 +92,14 @@ class SendQueue:
             raise self._counted(WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL))
         if self._pending_bytes >= PENDING_BYTES_MAX:
             raise self._counted(WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL))
-        if answer is None:
-            answer = ReplyFuture()
         if not pending:
             self.since_ns = self._clock.steady_ns()
             if self._linger_s:
                 self._loop.call_later(self._linger_s, self._append_turn)
             else:
                 self._loop.call_soon(self._append_turn)
-        pending.append((request, ctx, answer))
-        self._pending_bytes += ctx.request_bytes
-        return answer
+        pending.append(send)
+        self._pending_bytes += send.ctx.request_bytes
 
     def append_all(self) -> None:
         """Append all collected requests now."""
@@ -132,18 +119,19 @@ class SendQueue:
             self._linger_s = next_linger_s(self._linger_s, len(pending))
         self._append(pending)
 
-    def _take_slice(self) -> list[Pending]:
+    def _take_slice(self) -> list[Send]:
         """Remove and return the first collected requests, up to the bounds of one append."""
         pending = self._pending
         if self._pending_bytes > _SLICE_FROM:
             messages = size = 0
-            for index, (request, ctx, _) in enumerate(pending):
-                messages += self._count(request)
-                if index and (messages > SLICE_MESSAGES or size + ctx.request_bytes > SLICE_BYTES):
+            for index, send in enumerate(pending):
+                messages += self._count(send)
+                more = send.ctx.request_bytes
+                if index and (messages > SLICE_MESSAGES or size + more > SLICE_BYTES):
                     self._pending = pending[index:]
                     self._pending_bytes -= size
                     return pending[:index]
-                size += ctx.request_bytes
+                size += more
         self._pending = []
         self._pending_bytes = 0
         return pending

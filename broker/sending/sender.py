@@ -1,52 +1,43 @@
-"""SendMessage: checks, choice of the queue, and the append of a turn's requests.
+"""SendMessage: who may send, and the append of a turn's requests.
 
-Promises: `send` never waits; accepted requests are appended in the order of arrival, by one
-`append_many` per slice of the queue (`send_queue.py`). Several messages of a request get one entry
+Promises: `send` never waits; accepted requests are appended in the order of arrival, by one append
+per slice of the queue (`send_queue.py`) or a few. Several messages of a request get one entry
 each, in their order; an answer that fails as a whole has no entries (docs/formats/grpc-api.md,
 sections 5.5 and 10.2). Records of the broker itself are appended after the requests that are
 already collected. The age of collected requests is bounded; above the bound, and at a quota, the
 answer is TOO_MANY_REQUESTS with the name of the guard.
 
-`native_path.py` appends common requests with the native crate, if it is installed and neither
-deduplication nor tracing nor a quota needs the decoded messages. Otherwise `fast_path.py` and
-`checked_path.py` make the records of a request. `settlement.py` counts the requests and answers
-them. `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
+Refusals, holds and quotas are decided here, before records are made. `crate_planner.py` then
+appends common requests, if the native crate is installed and messages are not deduplicated;
+`python_planner.py` appends the others. `settlement.py` answers.
+docs/design/a-send.md follows a send through the files.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
-from functools import lru_cache, partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...front.reply_future import ReplyFuture
 from ...proto import paths, v2
-from ...proto.errors import RpcFailure, WireError
+from ...proto.errors import WireError
 from ...proto.native import Native
 from ...store.format.errors import StoreError
-from ...store.format.record import Message, pack_host
+from ...store.format.record import Message
 from ...store.format.results import AppendResult, PutStatus
-from ..messages.validation import (
-    check_messages,
-    check_topic,
-    check_total,
-    has_client_id,
-    require_client_id,
-)
-from .answer import FAILURES, TOO_OLD, failed_answer, failure_status, refused_answer
-from .checked_path import SendContext, TypeHandler, prepare_checked, writable_topic
+from ..messages.validation import require_client_id
+from .answer import FAILURES, TOO_OLD, failure_status, refused_answer
+from .crate_planner import ClassicFormat, CratePlanner
 from .dedup import SendDedup
-from .fast_path import Origin, Prepared, TopicTemplate, make_template, prepare_fast
+from .grpc_records import GrpcRecords, TypeHandler
+from .grpc_send import GrpcRow, GrpcSend, SendRequest
 from .held_sends import HeldSends
-from .late_send import LateSend
-from .native_path import ClassicFormat, NativePath, PeerRun, Plan
-from .send_queue import Pending, Request, SendQueue
-from .send_request import SendRequest
-from .settlement import Batch, Settlement, resolve
-from .taken_sends import TakenSends
+from .planner import Batch, Planner
+from .python_planner import PythonPlanner
+from .send import Send, packed_host
+from .send_queue import SendQueue
+from .settlement import Settlement
+from .topic_template import Origin, TopicTemplates
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -56,19 +47,15 @@ if TYPE_CHECKING:
     from ..base.leadership import Leadership
     from ..base.runtime import Runtime
     from ..metadata.auto_topics import AutoTopics
-    from ..metadata.tables import Metadata, Topic
+    from ..metadata.tables import Metadata
     from ..trace.service import TraceService
     from ..trace.spans import Spans
     from ..visible.dispatch_pump import DispatchPump
     from ..visible.durability import DurabilityGate
 
-logger = logging.getLogger(__name__)
-
 # After a promotion held requests arrive while other parts are still starting: for this long the age
 # of a collected request does not count.
 _SETTLING_NS = 5_000_000_000
-_TEMPLATES_SPARE = 1_000
-_UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
 
@@ -76,7 +63,10 @@ Hold: TypeAlias = "Callable[[str, Any, RequestContext], Coroutine[Any, Any, Any]
 
 
 class Sender:
-    """Appends SendMessage requests and the broker's own records to the log."""
+    """Appends requests of clients and the broker's own records to the log.
+
+    It is the `front.service.TurnHandler` of SendMessage, too.
+    """
 
     def __init__(
         self,
@@ -95,46 +85,31 @@ class Sender:
     ) -> None:
         config = runtime.config
         self._clock = runtime.clock
-        self._counters = runtime.counters
         self._store = store
         self._metadata = metadata
         self._leadership = leadership
         self._pump = pump
-        self._auto_topics = auto_topics
         self._quotas = quotas
-        self._trace = trace
         self._spans = spans
-        self._max_delay_ms = config.max_delay_time_mills
         self._origin = Origin(
             config.region_id,
             config.broker_cluster_name,
             store.config.max_message_size,
-            _packed(f"{config.broker_ip1}:{config.grpc_server_port}"),
+            packed_host(f"{config.broker_ip1}:{config.grpc_server_port}"),
         )
         self._busy_ns = store.config.os_page_cache_busy_time_out_mills * 1_000_000
         #: The last append was too slow: requests collected meanwhile are refused.
         self._busy = False
-        self._templates: dict[str, TopicTemplate] = {}
         self._hold: Hold | None = None
         self._together: Together = nullcontext
         self._held = HeldSends(runtime.loop)
         #: Steady time from which the age of collected requests counts.
         self._settled_ns = 0
-        self._handlers: dict[int, TypeHandler] = {}
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
-        self._dedup = (
-            SendDedup(config, self._clock, store, metadata)
-            if config.message_deduplication_enable
-            else None
-        )
-        self._settlement = Settlement(
-            store=store,
-            counters=runtime.counters,
-            durability=durability,
-            dedup=self._dedup,
-            trace=trace,
-        )
+        dedup = SendDedup(config, self._clock, store, metadata)
+        self._dedup = dedup if config.message_deduplication_enable else None
+        self._settlement = Settlement(runtime.counters, durability)
         self._queue = SendQueue(
             runtime=runtime,
             durability=durability,
@@ -142,34 +117,53 @@ class Sender:
             count=self._count,
             counted=self._settlement.counted,
         )
-        self._native = self._native_path(native)
+        templates = TopicTemplates(metadata)
+        self.records = GrpcRecords(
+            auto_topics=auto_topics,
+            templates=templates,
+            origin=self._origin,
+            max_delay_ms=config.max_delay_time_mills,
+            wall_ms=self._clock.wall_ms,
+        )
+        self._python = PythonPlanner(
+            store=store,
+            counters=runtime.counters,
+            settlement=self._settlement,
+            dedup=self._dedup,
+            trace=trace,
+            spans=spans,
+        )
+        self._native = self._crate_planner(native, runtime, templates, trace)
+        both = (self._native, self._python)
+        self._planners: list[Planner] = [each for each in both if each is not None]
+
+    def _crate_planner(
+        self,
+        native: Native | None,
+        runtime: Runtime,
+        templates: TopicTemplates,
+        trace: TraceService | None,
+    ) -> CratePlanner | None:
+        # Deduplication reads the ids of all messages.
+        if native is None or self._dedup is not None or not self._store.writer.takes_encoded:
+            return None
+        return CratePlanner(
+            native,
+            runtime=runtime,
+            store=self._store,
+            metadata=self._metadata,
+            origin=self._origin,
+            templates=templates,
+            trace=trace,
+        )
 
     def set_wait(self, limit_ms: int) -> None:
         """Refuse requests that have waited longer than this (`waitTimeMillsInSendQueue`)."""
         self._wait_ns = limit_ms * 1_000_000
 
-    def _native_path(self, native: Native | None) -> NativePath | None:
-        """Return the native path, unless a feature reads the decoded messages of every request."""
-        reads = (self._trace, self._spans, self._dedup)
-        if (
-            native is None
-            or any(part is not None for part in reads)
-            or not self._store.writer.takes_encoded
-        ):
-            return None
-        return NativePath(
-            native,
-            store=self._store,
-            metadata=self._metadata,
-            counters=self._counters,
-            origin=self._origin,
-            template_of=self._template,
-            wall_ms=self._clock.wall_ms,
-        )
-
     def register(self, message_type: int, handler: TypeHandler) -> None:
         """Let `handler` make the records of all messages of a type."""
-        self._handlers[message_type] = handler
+        self.records.handlers[message_type] = handler
 
     def connect(self, hold: Hold, *, linger: bool, together: Together) -> None:
         """Connect the front door: requests this replica cannot accept go to `hold`.
@@ -204,81 +198,71 @@ class Sender:
         """Cancel the held requests."""
         self._held.close()
 
-    def send(
-        self, request: v2.SendMessageRequest | SendRequest, ctx: RequestContext
-    ) -> ReplyFuture:
+    def send(self, request: v2.SendMessageRequest | SendRequest, ctx: RequestContext) -> Send:
         """Handle SendMessage. Raises WireError; later errors are in the answer."""
         require_client_id(ctx)
-        return self._queue.add(request, ctx)
+        return self.add(GrpcSend(request, ctx, self.records))
 
-    def take(self, requests: Sequence[bytes], clients: Sequence[ClientRun]) -> TakenSends | None:
+    __call__ = send
+
+    def add(self, send: Send) -> Send:
+        """Append a request in this turn of the loop; return it, as the future of its answer.
+        Raises WireError."""
+        self._queue.add(send)
+        return send
+
+    def take(
+        self,
+        requests: Sequence[bytes],
+        clients: Sequence[ClientRun],
+        may_send: Callable[[str], bool] | None = None,
+    ) -> GrpcRow | None:
         """Append the first requests of a turn, up to one that is not common, without a future for
-        each; see `TurnHandler`. `requests` come from the native door.
+        each; see `TurnHandler`. `requests` come from the native door. `may_send` tells whether all
+        clients may send to a topic.
 
-        None if there is none, or if requests must wait, be refused, or be counted by a quota: then
-        `send` decides about each of them.
+        None if there is none, or if requests must wait, be refused, be counted by a quota, or may
+        have spans: then `send` decides about each of them.
         """
         begin_ns = self._clock.steady_ns()
         native = self._native
         if (
             native is None
             or self._metadata.quotas
+            or self._spans is not None
             or not self._queue.has_room(len(requests))
             or self._busy
             or self._append_refusal() is not None
         ):
             return None
-        peers = _peer_runs(clients)
-        count = sum(run for _, _, run in peers)
-        answers: list[bytes] = []
-        while len(answers) < count:
-            append = partial(native.append_row, requests, peers, len(answers))
+        row = GrpcRow(requests, clients, may_send, self._settlement)
+        while row.count < len(row):
             try:
-                plan = self._append_plan(append, begin_ns)
+                plan = native.plan(row, row.count)
             except Exception:  # a bug
-                if not answers:
+                if not row.count:
                     raise
                 break  # what is stored is answered; `send` meets the error again for the others
             if plan is None or not plan.records:
                 break
-            answers += plan.answers
-        if not answers:
+            self._note_busy(begin_ns)
+            row.add(plan)
+        if not row.count:
             return None
         self._pump.appended()
-        return TakenSends(answers, self._store.log_end, self._settlement)
-
-    def send_prepared(self, ready: Prepared, ctx: RequestContext) -> ReplyFuture:
-        """Append the records that another protocol made of a client's request, as `send` does.
-
-        The answer is an encoded SendMessageResponse; `on_stored` of the extras gets the positions.
-        Not for messages that another replica may accept: they are refused, not held. Duplicates
-        are not removed. Raises WireError.
-        """
-        return self._queue.add(ready, ctx)
+        return row
 
     def accept_frames(self, classic: ClassicFormat) -> None:
-        """Let the native path append the frames of classic clients."""
+        """Let the crate plan the frames of classic clients."""
         if self._native is not None:
             self._native.accept_frames(classic)
 
     def frame_target(self, frame: bytes) -> tuple[str, int] | None:
-        """Return topic and opaque of a classic client's send that the native path accepts, as far
-        as that is known before the append; else None."""
-        if self._native is None or self._metadata.quotas:
+        """Return topic and opaque of a classic client's send that the crate accepts, as far as
+        that is known before the append; else None."""
+        if self._native is None or self._metadata.quotas or self._spans is not None:
             return None
         return self._native.frame_target(frame)
-
-    def send_late(self, request: LateSend, ctx: RequestContext) -> None:
-        """Append a message as `send_prepared` does, by the native path if that is possible. The
-        request gets its answer. Raises WireError."""
-        self._queue.add(request, ctx, request)
-
-    def topic_to_send(self, name: str, template_queues: int = 0) -> Topic:
-        """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
-
-        `name` is a legal topic name; `template_queues`: see `AutoTopics.topic_or_new`.
-        """
-        return writable_topic(self._auto_topics.topic_or_new(name, template_queues), name)
 
     @property
     def waiting(self) -> int:
@@ -325,169 +309,68 @@ class Sender:
         """Check and append the collected requests, and answer them or wait for durability."""
         self._queue.append_all()
 
-    def _count(self, request: Request) -> int:
-        if self._native is not None and isinstance(request, SendRequest):
-            return self._native.count_messages(request)
-        return _number_of(request)
+    def _count(self, send: Send) -> int:
+        """Return the number of messages of a request."""
+        if self._native is not None and send.raw is not None and not send.is_frame:
+            return self._native.count_messages(send.raw)
+        return send.count
 
-    def _append_slice(self, pending: list[Pending]) -> None:
+    def _append_slice(self, sends: list[Send]) -> None:
         begin_ns = self._clock.steady_ns()
         refusal = self._send_refusal(begin_ns)
         self._busy = False
         with self._together():
-            if self._native is not None and refusal is None and not self._metadata.quotas:
-                appended = self._append_native(self._native, pending, begin_ns)
-            else:
-                appended = self._append_checked(pending, refusal, begin_ns)
-        if appended:
+            if refusal is not None:
+                self._refuse(sends, refusal)
+                return
+            end = self._store.log_end
+            self._append(Batch(self._within_quotas(sends), self._spans))
+        if self._store.log_end != end:
+            self._note_busy(begin_ns)
             self._pump.appended()
 
-    def _append_native(self, native: NativePath, pending: list[Pending], begin_ns: int) -> bool:
-        """Append the requests that the native path accepts there, the others in between; return
-        whether anything was tried."""
-        requests = [
-            (
-                request.raw if isinstance(request, (SendRequest, LateSend)) else None,
-                *_peer(ctx.peer),
-                isinstance(request, LateSend),
-            )
-            for request, ctx, _ in pending
-        ]
-        settle = self._settlement.settle_native
-        appended = False
-        at = 0
-        while at < len(pending):
-            plan = self._append_plan(partial(native.append, requests, at), begin_ns)
-            if plan is None:
-                return self._append_checked(pending[at:], None, begin_ns) or appended
-            if plan.records:
-                appended = True
-                for (_, _, answer), content, end in zip(
-                    pending[at:], plan.answers, plan.ends, strict=False
-                ):
-                    settle(answer, content, end)
-            at += len(plan.ends)
-            if at < plan.resume:
-                appended |= self._append_checked(pending[at : plan.resume], None, begin_ns)
-                at = plan.resume
-        return appended
-
-    def _append_plan(self, append: Callable[[], Plan | None], begin_ns: int) -> Plan | None:
-        """Append by the native path, and meter it; the turn's append began at `begin_ns`."""
-        store = self._store
-        begin, from_ns = store.log_end, self._clock.steady_ns()
-        plan = append()
-        if plan is not None and plan.records:
-            now_ns = self._note_busy(begin_ns)
-            store.meter.put(plan.records, 0, store.log_end - begin, now_ns - from_ns)
-        return plan
-
-    def _note_busy(self, begin_ns: int) -> int:
-        """Note whether an append was too slow; return the steady time."""
-        now_ns = self._clock.steady_ns()
-        self._busy = now_ns - begin_ns >= self._busy_ns
-        return now_ns
-
-    def _append_checked(
-        self, pending: list[Pending], refusal: WireError | None, begin_ns: int
-    ) -> bool:
-        """Check and append requests in Python; return whether anything was tried.
-
-        `refusal` is the error for all valid ones.
-        """
-        batches = self._checked(pending, refusal)
-        if not batches:
-            return False
-        everything = [message for _, ready in batches for message in ready.messages]
-        try:
-            results = self._store.writer.append_many(everything)
-        except (StoreError, OSError) as error:
-            logger.error("send.append_failed messages=%d error=%s", len(everything), error)
-            self._settlement.fail(batches, failed_answer(v2.INTERNAL_SERVER_ERROR, str(error)))
-            return False
-        self._note_busy(begin_ns)
-        self._settlement.settle(batches, results)
-        return True
-
-    def _checked(self, pending: list[Pending], refusal: WireError | None) -> list[Batch]:
-        """Return the requests that may be appended; answer or hold the others."""
-        if refusal is not None and self._hold is not None and self._leadership.writes_elsewhere():
-            self._leadership.pause()
-            for request, ctx, answer in pending:
-                if isinstance(request, (Prepared, LateSend)):
-                    resolve(answer, refused_answer(refusal))
-                else:
-                    self._held.add(self._hold(paths.SEND_MESSAGE, request, ctx), answer)
-            return []
-        now_ms = self._clock.wall_ms()
-        batches = []
-        # Not earlier: a held request comes here again, and a refused one takes nothing.
-        counted = refusal is None and bool(self._metadata.quotas)
-        for request, ctx, answer in pending:
-            if isinstance(request, SendRequest) and not _is_decoded(request, answer):
-                continue
-            try:
-                ready = self._ready(request, ctx, now_ms, counted=counted)
-            except WireError as error:
-                self._settlement.refuse(answer, error)
-            except Exception as error:  # a bug: the front door logs its position
-                if not answer.done():
-                    answer.set_exception(error)
+    def _refuse(self, sends: list[Send], refusal: WireError) -> None:
+        """Refuse all valid requests, or hold those that another replica may accept."""
+        if self._hold is None or not self._leadership.writes_elsewhere():
+            for send, _ in self._python.made(sends):
+                self._settlement.fail(send, refusal)
+            return
+        self._leadership.pause()
+        for send in sends:
+            if send.held is None:
+                send.resolve(refused_answer(refusal))
             else:
-                if refusal is None:
-                    if self._spans is not None:
-                        ready.spans = self._spans.arrived(ready, ctx.begin_ns)
-                    if self._dedup is not None and ready is not request:
-                        self._dedup.reserve(ready)
-                    batches.append((answer, ready))
-                else:
-                    self._settlement.refuse(answer, refusal)
-        return batches
+                self._held.add(self._hold(paths.SEND_MESSAGE, send.held, send.ctx), send)
 
-    def _ready(
-        self, request: Request, ctx: RequestContext, now_ms: int, *, counted: bool
-    ) -> Prepared:
-        """Return the records of one request; `counted`: it takes from the quotas. Raises
-        WireError."""
-        if counted:
-            self._quotas.charge(_topic_of(request), _number_of(request), ctx)
-        if isinstance(request, Prepared):
-            return request
-        if isinstance(request, LateSend):
-            return request.prepared()
-        return self._prepared(request.messages, ctx, now_ms)
+    def _within_quotas(self, sends: list[Send]) -> list[Send]:
+        """Return the requests that the quotas allow; answer the others."""
+        # Not earlier: a held request comes here again, and a refused one takes nothing.
+        if not self._metadata.quotas:
+            return sends
+        allowed = []
+        for send in sends:
+            try:
+                if send.is_readable():
+                    self._quotas.charge(send.topic, send.count, send.ctx)
+                    allowed.append(send)
+            except Exception as error:
+                self._settlement.fail(send, error)
+        return allowed
 
-    def _prepared(self, sent: Sequence[v2.Message], ctx: RequestContext, now_ms: int) -> Prepared:
-        """Return the records of one request. Raises WireError."""
-        peer = _peer(ctx.peer)
-        max_body = self._origin.max_body
-        if ctx.request_bytes > max_body and len(sent) > 1:
-            check_total(sent, max_body)
-        if sent:
-            name = sent[0].topic.name
-            check_topic(name)
-            topic = self._metadata.topics.get(name)
-            if topic is not None:
-                template = self._template(topic)
-                ready = prepare_fast(sent, template, self._origin, peer, now_ms)
-                if ready is not None:
-                    return ready
-        drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
-        name = sent[0].topic.name
-        topic = self.topic_to_send(name)
-        context = SendContext(ctx, peer, now_ms)
-        template = self._template(topic)
-        return prepare_checked(drafts, template, self._origin, self._handlers, context=context)
+    def _append(self, batch: Batch) -> None:
+        """Append the requests that the crate accepts there, the others in between in Python."""
+        at = 0
+        while at < len(batch.sends):
+            until = len(batch.sends)
+            for planner in self._planners:
+                if at < until:
+                    appended = planner.append(batch, at, until)
+                    at, until = appended.at, appended.until
+                    self._settlement.settle(appended)
 
-    def _template(self, topic: Topic) -> TopicTemplate:
-        template = self._templates.get(topic.name)
-        if template is None or template.topic is not topic:
-            if len(self._templates) > _TEMPLATES_SPARE + 2 * len(self._metadata.topics):
-                self._templates.clear()  # most belong to deleted topics
-            turn = 0 if template is None else template.turn
-            template = make_template(topic, self._origin, turn)
-            self._templates[topic.name] = template
-        return template
+    def _note_busy(self, begin_ns: int) -> None:
+        """Note whether an append was too slow."""
+        self._busy = self._clock.steady_ns() - begin_ns >= self._busy_ns
 
     def _send_refusal(self, now_ns: int) -> WireError | None:
         """Return the error for all requests of this turn, or None if they may be appended."""
@@ -507,49 +390,3 @@ class Sender:
             return WireError(v2.INTERNAL_SERVER_ERROR, self._store.refusal)
         refusal = self._leadership.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
-
-
-def _peer_runs(clients: Sequence[ClientRun]) -> list[PeerRun]:
-    """Return the first clients for the native path, up to one without an id."""
-    known = takewhile(lambda run: has_client_id(run[0]), clients)
-    return [(*_peer(ctx.peer), count) for ctx, count in known]
-
-
-def _number_of(request: Request) -> int:
-    """Return the number of messages."""
-    return 1 if isinstance(request, LateSend) else len(request.messages)
-
-
-def _topic_of(request: Request) -> str:
-    """Return the topic that quotas count; empty for a request without messages."""
-    if isinstance(request, (Prepared, LateSend)):
-        return request.topic
-    return request.messages[0].topic.name if request.messages else ""
-
-
-def _is_decoded(request: SendRequest, answer: ReplyFuture) -> bool:
-    """Decode a request; if that fails, so does its answer, as for a method that the front door
-    decodes."""
-    try:
-        _ = request.messages
-    except (RpcFailure, WireError) as error:
-        if not answer.done():
-            answer.set_exception(error.with_traceback(None))
-        return False
-    return True
-
-
-@lru_cache(maxsize=4096)
-def _packed(address: str) -> bytes:
-    """Return a peer's address as records hold it; 0.0.0.0 for anything but an IP address."""
-    host, _, port = address.rpartition(":")
-    try:
-        return pack_host(host.strip("[]"), int(port))
-    except (OSError, ValueError):
-        return pack_host(_UNKNOWN_HOST, 0)
-
-
-@lru_cache(maxsize=4096)
-def _peer(address: str) -> tuple[str, bytes]:
-    """Return a peer's host as text, and its address as records hold it."""
-    return address.rpartition(":")[0] or _UNKNOWN_HOST, _packed(address)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...proto.errors import WireError
 from ...store.format.message_id import OffsetId
 from ...store.format.properties import encode_properties, property_value
-from ...store.format.record import Message, unpack_host
+from ...store.format.record import Message, Record, decode, unpack_host
 from ...store.format.results import AppendResult, PutStatus
 from ..names.handles import decode_handle
 from .records import (
@@ -91,6 +91,15 @@ class TraceService:
             if result.status is PutStatus.PUT_OK:
                 self._published(ready.topic, message, result)
 
+    def stored(self, records: bytes) -> None:
+        """Trace encoded records, one behind the other, but not those that are traces."""
+        rest = memoryview(records if self._leads else b"")
+        while rest:
+            record = decode(rest, check_crc=False)
+            if record.topic != TRACE_TOPIC:
+                self._published(record.topic, record, record)
+            rest = rest[record.size :]
+
     def received(
         self, group: str, handle: str, record: Delivery, attempt: int, _topic: str
     ) -> None:
@@ -125,7 +134,7 @@ class TraceService:
             self.dropped += len(batch.rows)
             logger.warning("trace.dropped records=%d error=%s", len(batch.rows), error)
 
-    def _published(self, topic: str, message: Message, result: AppendResult) -> None:
+    def _published(self, topic: str, message: Message, result: AppendResult | Record) -> None:
         properties = message.properties
         message_id, keys = _text(properties, b"UNIQ_KEY"), _text(properties, b"KEYS")
         host, port = unpack_host(message.store_host)

@@ -19,6 +19,7 @@ done. OpenTelemetry is imported by `exporting_tracer` only.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -41,6 +42,8 @@ DELIVERIES_MAX: Final = 10_000
 #: 00-<trace id>-<span id>-<flags>
 _PARENT_BYTES: Final = 55
 _SAMPLED: Final = 1
+#: Around the ids of every context that `_parsed` accepts.
+_CONTEXT: Final = re.compile(rb"-[^-]{32}-[^-]{16}-", re.DOTALL)
 _FAREWELL_S: Final = 2.0
 _CARRIERS: Final = (b"traceparent", b"TRACE_CONTEXT")
 
@@ -109,6 +112,11 @@ class Spans:
                 inner = self._api.set_span_in_context(send)
                 spans.append((send, self._start("store", ready.topic, inner, start_ns)))
         return RequestSpans(self, ready.topic, spans) if spans else None
+
+    def may_start(self, raw: bytes) -> bool:
+        """Return whether an encoded request may hold a sampled context; True for some that do
+        not."""
+        return _CONTEXT.search(raw) is not None
 
     def received(self, group: str, handle: str, record: Delivery, attempt: int, topic: str) -> None:
         """Record the delivery of a message to a consumer of the group."""

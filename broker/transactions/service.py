@@ -85,7 +85,7 @@ class End(Struct, frozen=True):
 class Transactions:
     """Handler of EndTransaction and of TRANSACTION messages.
 
-    For the latter it implements `TypeHandler` (`sending/checked_path.py`).
+    For the latter it implements `TypeHandler` (`sending/grpc_records.py`).
     """
 
     table: TransactionTable

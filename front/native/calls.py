@@ -165,7 +165,7 @@ def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw
         answer = method.handler(read_request(method, raw, ctx), ctx)
         if type(answer) is bytes:
             door.replies.add(call, answer, method, ctx)
-        elif type(answer) is ReplyFuture or isfuture(answer):
+        elif isinstance(answer, ReplyFuture) or isfuture(answer):
             UnaryCall(door, call, method, ctx).wait(answer)
         elif type(answer) is CoroutineType:
             UnaryCall(door, call, method, ctx).wait(door.loop.create_task(answer))

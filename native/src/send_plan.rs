@@ -3,8 +3,8 @@
 //! Requests are taken in order up to the first that is not common, does not fit the segment, or is
 //! for an unknown queue; nothing of that request is in the plan. A request is one of gRPC, or a frame
 //! of a classic client, whose answer is a frame, too. Record layout:
-//! docs/formats/store-format.md, section 2. The same bytes are made in Python (`fast_path.py` of
-//! the broker, `append.py` of the store); a test compares them.
+//! docs/formats/store-format.md, section 2. The same bytes are made in Python
+//! (`grpc_records.py` of the broker, `append.py` of the store); a test compares them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

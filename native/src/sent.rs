@@ -1,9 +1,9 @@
 //! The messages of a SendMessage request, if all of them are common ones.
 //!
 //! A common message has no user property, delivery time, priority, lite topic or transaction; its
-//! id, tag, keys, group, trace context and host are printable ASCII without spaces. The same rules
-//! are in Python (`broker/sending/fast_path.py`), where requests go that are not accepted here:
-//! other messages, unknown or repeated fields, and everything that cannot be decoded.
+//! id, tag, keys, group, trace context and host are printable ASCII without spaces. Other messages,
+//! unknown or repeated fields, and everything that cannot be decoded are left to Python
+//! (`broker/sending/python_planner.py`), which makes the same records of common messages.
 
 use crate::protobuf::{Fields, Unusual, Value};
 

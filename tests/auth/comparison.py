@@ -142,7 +142,7 @@ class World:
             (node.metadata, "topic", "topic"),
             (node.metadata, "group", "group"),
             (node.metadata, "ensure_group", "group"),
-            (node.sender, "topic_to_send", "topic"),
+            (node.sender.records, "topic_to_send", "topic"),
         ):
             self._watch_names(part, name, kind)
         end = node.transactions.end

@@ -131,6 +131,44 @@ def test_long_names_and_headers_take_no_memory() -> None:
         assert world.guard.computed == computed
 
 
+def test_a_row_has_only_calls_that_were_checked_lately() -> None:
+    world = World(clock_skew_ms=60_000)
+    world.user("orders", ("Topic:orders", "Pub", True))
+    world.user("all", ("Topic:*", "Pub", True))
+    first, second, stranger = signed("orders"), signed("all"), signed("all", "wrong-secret")
+
+    def row(*contexts: RequestContext) -> list[str]:
+        found = world.guard.checked_before([(ctx, 1) for ctx in contexts])
+        return [known.user.name for known, _ in found]
+
+    assert row(first) == [], "its signature is not known"
+    for ctx in (first, second, stranger):
+        world.send(ctx)
+    refused = dict(world.refused)
+    assert row(first, second, stranger, first) == ["orders", "all"]
+    both = world.guard.checked_before([(first, 1), (second, 2)])
+    assert world.guard.may_send(both, "orders")
+    assert not world.guard.may_send(both, "other")
+    assert world.guard.may_send(both[1:], "other")
+    world.now_ms += 60_001
+    assert row(first) == [], "the clock has moved on"
+    world.now_ms = TIME_MS
+    world.user("orders")
+    assert row(first) == [], "the user has changed"
+    assert world.refused == refused, "the calls are checked, and counted, one by one"
+    assert "no matched policies" in world.send(first)
+    assert row(first) == ["orders"]
+    assert not world.guard.may_send(world.guard.checked_before([(first, 1)]), "orders")
+
+
+def test_without_authorization_a_row_may_send_to_any_topic() -> None:
+    world = World(authorize=False)
+    world.user("orders")
+    ctx = signed("orders")
+    assert world.send(ctx) == ""
+    assert world.guard.may_send(world.guard.checked_before([(ctx, 1)]), "any")
+
+
 def test_a_change_of_a_user_counts_from_the_next_call() -> None:
     world = World()
     world.user("orders", ("Topic:*", "Pub", True))

@@ -27,7 +27,7 @@ from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.late_request import decoded_late
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.pop.ack_request import AckRequest
-from cometmq.broker.sending.send_request import SendRequest
+from cometmq.broker.sending.grpc_send import SendRequest
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext

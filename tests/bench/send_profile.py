@@ -32,7 +32,7 @@ SAMPLES_PER_S = 250
 DOOR_THREAD = "cometmq-door"
 #: Step and the files that belong to it, by the innermost frame that is in one of them.
 STEPS = (
-    ("decode, check, encode records (Rust)", ("broker/sending/native_path.py:encode",)),
+    ("decode, check, encode records (Rust)", ("broker/sending/crate_planner.py:encode",)),
     ("write to the log", ("store/append.py", "store/log/", "store/writing.py:append")),
     (
         "queue units and message index",

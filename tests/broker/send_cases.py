@@ -16,18 +16,17 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from cometmq.broker.base.counters import SIZE_BOUNDS, Counters
-from cometmq.broker.messages.validation import MIXED
+from cometmq.broker.messages.stored_properties import frame
+from cometmq.broker.messages.validation import MIXED, check_messages
 from cometmq.broker.messages.wire import receipt
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.sending.answer import ANSWER_OK
-from cometmq.broker.sending.fast_path import (
-    Origin,
-    Prepared,
-    TopicTemplate,
-    make_template,
-    prepare_fast,
-)
+from cometmq.broker.sending.grpc_records import prepare
+from cometmq.broker.sending.send import Prepared
+from cometmq.broker.sending.topic_template import Origin, TopicTemplate
+from cometmq.front.context import RequestContext
 from cometmq.proto import native, v2
+from cometmq.proto.errors import WireError
 from cometmq.proto.native import Native
 from cometmq.store.format.record import encode, pack_host, tags_code
 from cometmq.store.format.record_layout import UNIT
@@ -35,6 +34,8 @@ from cometmq.store.format.record_layout import UNIT
 NOW_MS = 1_795_255_684_123
 STORED_MS = NOW_MS + 5
 MAX_BODY = 300
+#: Characters of id, tag, keys, group, trace context and host together.
+TEXT_MAX = 4_096
 ORIGIN = Origin("region", "cluster", MAX_BODY, pack_host("10.0.0.1", 8081))
 PEERS = [("10.0.0.2", pack_host("10.0.0.2", 50001)), ("::1", pack_host("::1", 50001))]
 LONG_TOPIC = "t" * 127
@@ -211,7 +212,7 @@ class World:
         """Return the template of a topic, if it exists."""
         topic = TOPICS.get(name)
         if topic is not None and name not in self.templates:
-            self.templates[name] = make_template(topic, ORIGIN, 0)
+            self.templates[name] = TopicTemplate(topic)
         return self.templates.get(name)
 
 
@@ -225,17 +226,47 @@ class Made:
     answer: bytes = ANSWER_OK
 
 
-def python_path(world: World, case: Case) -> Made | None:
-    """Append the request in Python; None if it must take the checked path."""
+def _decoded(case: Case) -> list[v2.Message]:
+    """Return the messages; none if the request cannot be decoded."""
     try:
-        sent = v2.SendMessageRequest.FromString(case.raw).messages
+        return list(v2.SendMessageRequest.FromString(case.raw).messages)
     except DecodeError:
-        return None
+        return []
+
+
+def is_common(sent: list[v2.Message], template: TopicTemplate) -> bool:
+    """Return whether the crate should accept valid messages (`native/src/sent.rs`)."""
+    return template.common and all(_is_common(each.system_properties, each) for each in sent)
+
+
+def _is_common(system: v2.SystemProperties, message: v2.Message) -> bool:
+    texts = (system.message_id, system.tag, *system.keys, system.message_group)
+    text = "".join((*texts, system.trace_context, system.born_host))
+    return (
+        text.isascii()
+        and text.isprintable()
+        and " " not in text
+        and len(text) < TEXT_MAX
+        and len(system.keys) <= 1
+        and not system.lite_topic
+        and not message.user_properties
+        and not system.HasField("delivery_timestamp")
+        and not system.HasField("priority")
+        and system.message_type != v2.TRANSACTION
+    )
+
+
+def python_path(world: World, case: Case) -> Made | None:
+    """Append the request in Python; None if it is refused, or needs another part."""
+    sent = _decoded(case)
     template = world.template(sent[0].topic.name) if sent else None
-    if template is None or len(case.peer[1]) > 8:
+    if template is None or not template.topic.writable or len(case.peer[1]) > 8:
         return None
-    ready = prepare_fast(sent, template, ORIGIN, case.peer, NOW_MS)
-    if ready is None:
+    ctx = RequestContext("c@1", peer=f"{case.peer[0]}:50001")
+    try:
+        drafts = check_messages(sent, NOW_MS, MAX_BODY)
+        ready = prepare(drafts, template, ORIGIN, {}, ctx=ctx, now_ms=NOW_MS)
+    except WireError:
         return None
     made = Made(ready)
     for message, message_id in zip(ready.messages, ready.ids, strict=True):
@@ -271,13 +302,13 @@ class NativeSide:
         return cls(crate, new_planner(crate))
 
     def topic(self, name: str) -> tuple[Any, int] | None:
-        """See `native_path.py`."""
+        """See `crate_planner.py`."""
         template = self.world.template(name)
-        if template is None or not template.fast:
+        if template is None or not template.common:
             return None
         if name not in self.natives:
             topic = template.topic
-            parts = template.before.encode(), template.between.encode()
+            parts = [part.encode() for part in frame(ORIGIN.region, ORIGIN.cluster, name)]
             self.natives[name] = self.crate.send_template(
                 name, topic.message_type, topic.write_queues, *parts
             )
@@ -353,8 +384,10 @@ def _check_refused(world: World, case: Case) -> None:
     turns = {name: template.turn for name, template in world.templates.items()}
     offsets, end = dict(world.offsets), world.end
     made = python_path(world, case)
-    several = made is not None and len(made.records) > 1
-    assert made is None or (several and len(case.raw) > MAX_BODY), case.raw
+    sent = _decoded(case)
+    template = world.template(sent[0].topic.name) if sent else None
+    if made is not None and template is not None and is_common(sent, template):
+        assert len(made.records) > 1 and len(case.raw) > MAX_BODY, case.raw
     world.offsets, world.end = offsets, end
     for name, template in world.templates.items():
         template.turn = turns.get(name, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -151,18 +151,18 @@ class Pair:
         path = self.native.live.node.sender._native
         assert path is not None and self.python.live.node.sender._native is None
         accepted = []
-        append = path.append
+        append = path.plan
 
-        def counting(requests: Any, first: int) -> Any:
-            plan = append(requests, first)
+        def counting(batch: Any, at: int) -> Any:
+            plan = append(batch, at)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
-        path.append = counting  # type: ignore[method-assign]
+        path.plan = counting  # type: ignore[method-assign]
         try:
             answers = self.loop.run_until_complete(self.native.send(commands))
         finally:
-            path.append = append  # type: ignore[method-assign]
+            path.plan = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(commands))
         assert self.native.state() == self.python.state()
         return sum(accepted), answers
@@ -320,18 +320,12 @@ def test_a_quota_counts_sends_in_python(pair: Pair) -> None:
 def test_a_message_that_is_not_safe_in_time_is_answered_with_its_position(
     pair: Pair, outcome: PutStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = pair.native.live.node.sender._settlement
-    other = pair.python.live.node.sender._settlement
+    for side in (pair.native, pair.python):
 
-    def settle_native(answer: Any, content: bytes, end: int) -> None:
-        one._durable_native(answer, content, outcome)
+        def wait(end: int, done: Callable[[PutStatus], None], requests: int) -> None:
+            done(outcome)
 
-    def settle(answer: Any, ready: Any, results: Any) -> None:
-        other._counters.add_sent(ready.topic, ready.message_type, len(results), ready.size)
-        other._durable(answer, ready, results, outcome)
-
-    monkeypatch.setattr(one, "settle_native", settle_native)
-    monkeypatch.setattr(other, "_settle", settle)
+        monkeypatch.setattr(side.live.node.durability, "wait", wait)
     accepted, (answer,) = pair.compare([message()])
     assert accepted == 1
     assert answer.code in (Reply.FLUSH_DISK_TIMEOUT, Reply.FLUSH_SLAVE_TIMEOUT)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pytest
 
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.sending.fast_path import fifo_queue
 from cometmq.broker.sending.send_queue import LINGER_LONG_S, LINGER_S, next_linger_s
+from cometmq.broker.sending.topic_template import fifo_queue
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import v2

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cometmq.auth.quota import Quota
 from cometmq.broker.base.late_request import decoded_late
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.sending.send_request import SendRequest
+from cometmq.broker.sending.grpc_send import GrpcRow, SendRequest
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.front.service import Method, methods_of, read_request
@@ -180,19 +180,19 @@ class Pair:
         accepted = []
         path = self.native.desk.node.sender._native
         assert path is not None and self.python.desk.node.sender._native is None
-        append = path._append
+        append = path.plan
 
-        def counting(make: Any) -> Any:
-            plan = append(make)
+        def counting(batch: Any, at: int) -> Any:
+            plan = append(batch, at)
             accepted.append(0 if plan is None else len(plan.ends))
             return plan
 
-        path._append = counting  # type: ignore[method-assign]
+        path.plan = counting  # type: ignore[method-assign]
         try:
             sent = self.native.send(cases, together=together)
             answers = self.loop.run_until_complete(sent)
         finally:
-            path._append = append  # type: ignore[method-assign]
+            path.plan = append  # type: ignore[method-assign]
         assert answers == self.loop.run_until_complete(self.python.send(cases))
         assert self.native.state() == self.python.state()
         return sum(accepted)
@@ -223,11 +223,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         await opened.send(sent_message("mixed", delivery_timestamp=later))
         await opened.send(sent_message("mixed", message_type=v2.TRANSACTION))
         await opened.send(sent_message("mixed", lite_topic="lite"))
-        (row,) = methods_of(
-            "apache.rocketmq.v2.MessagingService", {"SendMessage": node.sender.send}
-        )
-        method = decoded_late(row, SendRequest) if node.sender.takes_bytes else row
-        return Side(opened, method, node.store.log_end)
+        return Side(opened, _method(opened), node.store.log_end)
 
     async def both() -> Pair:
         return Pair(loop, await side("native", ""), await side("python", "off"))
@@ -315,18 +311,29 @@ def test_a_request_without_a_client_id_is_not_taken(pair: Pair, client_id: str) 
     pair.python.state()
 
 
+def test_a_request_to_a_topic_that_a_client_may_not_send_to_is_not_taken(pair: Pair) -> None:
+    sender = pair.native.desk.node.sender
+    raws = [_request(10).raw, _request(10, "one").raw, _request(10).raw]
+    row = Requests(raws), [(RequestContext("c@1", peer="10.0.0.2:50001"), 3)]
+    taken = sender.take(*row, lambda topic: topic != "one")
+    assert taken is not None and taken.count == 1
+    assert sender.take(*row, lambda topic: topic != "normal") is None
+    pair.loop.run_until_complete(pair.python.send([_request(10)]))
+    assert pair.native.state() == pair.python.state()
+
+
 def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) -> None:
     side = pair.native
     path = side.desk.node.sender._native
     assert path is not None
-    append_row = path.append_row
+    append = path.plan
 
-    def broken(requests: Any, peers: Any, first: int) -> Any:
-        if first:
+    def broken(batch: Any, at: int) -> Any:
+        if at and isinstance(batch, GrpcRow):
             raise ZeroDivisionError
-        return append_row(requests, peers, first)
+        return append(batch, at)
 
-    path.append_row = broken  # type: ignore[method-assign]
+    path.plan = broken  # type: ignore[method-assign]
     large = [_request(60_000) for _ in range(3)]  # two fill a plan
     taken = []
     try:
@@ -336,7 +343,7 @@ def test_an_error_in_the_middle_leaves_the_stored_requests_answered(pair: Pair) 
             assert answers == pair.loop.run_until_complete(pair.python.send(large))
             assert side.state() == pair.python.state()
     finally:
-        path.append_row = append_row  # type: ignore[method-assign]
+        path.plan = append  # type: ignore[method-assign]
     assert 0 < max(taken) < 3
 
 
@@ -349,12 +356,12 @@ def test_requests_above_the_capacity_are_not_taken(pair: Pair) -> None:
         queue._capacity = before
 
 
-def test_a_quota_decodes_the_requests(pair: Pair) -> None:
+def test_a_quota_counts_each_request(pair: Pair) -> None:
     both = (pair.native, pair.python)
     for side in both:
         side.desk.node.metadata.put_quota(Quota("Topic:normal", messages=1_000))
-    assert pair.compare([_request(10)]) == 0
-    assert pair.compare([_request(10)], together=True) == 0
+    assert pair.compare([_request(10)]) == 1
+    assert pair.compare([_request(10)], together=True) == 1
     assert pair.native.taken == 0
     for side in both:
         side.desk.node.metadata.remove_quota("Topic:normal")
@@ -378,7 +385,7 @@ async def test_requests_taken_together_are_answered_when_the_log_is_flushed(tmp_
         answers = [v2.SendMessageResponse.FromString(each) for each in await answered]
         assert [answer.status.code for answer in answers] == [v2.OK] * 3
         assert len(gate) == 0
-        assert opened.node.store.flushed_offset >= taken.end
+        assert opened.node.store.flushed_offset >= taken._end
 
 
 async def test_requests_taken_together_have_an_unknown_outcome_when_the_leader_stops(
@@ -416,14 +423,63 @@ async def test_a_follower_takes_no_requests(tmp_path: Path) -> None:
         assert opened.node.sender.take(requests, clients) is not None
 
 
-@pytest.mark.parametrize(
-    "changed", [{"message_deduplication_enable": True}, {"trace_topic_enable": True}]
-)
-async def test_features_that_read_messages_take_the_python_path(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
-    async with desk(tmp_path, **changed) as opened:
+async def test_deduplication_takes_the_python_path(tmp_path: Path) -> None:
+    async with desk(tmp_path, message_deduplication_enable=True) as opened:
         assert not opened.node.sender.takes_bytes
+
+
+def _method(one: Desk) -> Method:
+    """Return SendMessage as the client port calls it."""
+    sender = one.node.sender
+    (row,) = methods_of("apache.rocketmq.v2.MessagingService", {"SendMessage": sender.send})
+    return decoded_late(row, SendRequest) if sender.takes_bytes else row
+
+
+async def test_messages_of_the_crate_are_traced_as_those_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = []
+    for switch in ("", "off"):
+        monkeypatch.setenv(native.SWITCH, switch)
+        opened = desk(tmp_path / f"_{switch}", clock=_StillClock(), trace_topic_enable=True)
+        async with opened as one:
+            one.node.sender.set_store_host(pack_host("10.0.0.1", 8081))
+            for name in ("normal", "fifo"):
+                one.topic(name, message_type=TOPICS[name].message_type)
+                await one.sent(name, b"creates the queue", message_group="g" * (name == "fifo"))
+            assert one.node.trace is not None
+            one.node.trace.flush()
+            plain = _request(10, count=2, tag="x", keys=["k"])
+            cases = [plain, _request(7, "fifo", message_group="g")]
+            side = Side(one, _method(one), 0)
+            await side.send(cases)
+            assert (one.node.sender._native is None) == (switch == "off")
+            rows = [row.split("\x01") for row in one.node.trace._batch.rows]
+            traced.append([[*row[:12], *row[13:]] for row in rows])  # not the place in the log
+    assert len(traced[0]) == 3
+    assert traced[0] == traced[1]
+
+
+async def test_a_request_that_may_have_spans_is_left_to_python(tmp_path: Path) -> None:
+    context = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+    async with desk(tmp_path, trace_spans_enable=True) as one:
+        one.topic("normal")
+        await one.sent("normal", b"creates the queue")
+        planner = one.node.sender._native
+        assert planner is not None
+        append, planned = planner.plan, []
+
+        def counting(batch: Any, at: int) -> Any:
+            plan = append(batch, at)
+            planned.append(0 if plan is None else len(plan.ends))
+            return plan
+
+        planner.plan = counting  # type: ignore[method-assign]
+        side = Side(one, _method(one), 0)
+        plain, spanned = _request(10), _request(10, trace_context=context)
+        assert not side.take([plain]), "each request of a row is looked at"
+        await side.send([plain, spanned, plain])
+        assert sum(planned) == 2
 
 
 async def test_the_switch_selects_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.broker.messages.validation import MIXED, Draft
 from cometmq.broker.sending.answer import ReceiptExtras
-from cometmq.broker.sending.checked_path import TypeHandler
+from cometmq.broker.sending.grpc_records import TypeHandler
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.store.format.record import Message, decode
@@ -145,7 +145,7 @@ async def test_a_failing_type_handler_does_not_affect_other_sends(tmp_path: Path
 async def test_a_type_without_a_handler_is_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("m", message_type=MIXED)
-        one.node.sender._handlers.clear()
+        one.node.sender.records.handlers.clear()
         end = one.node.store.log_end
         answer = await one.send(message("m", b"1"), message("m", b"2", lite_topic="l"))
         assert answer.status.code == v2.UNSUPPORTED

@@ -1,18 +1,17 @@
-"""The checked path of SendMessage: ordered checks, then the record for each message type.
+"""The records of a SendMessage: ordered checks, then the record for each message type.
 
 Types (docs/formats/broker-semantics.md, sections 5.1, 6.2, 6.4, 12.2; docs/formats/grpc-api.md,
 section 10.2): NORMAL and FIFO messages go to a queue of their topic, PRIORITY messages to the queue
 of their priority. DELAY, TRANSACTION and LITE messages go to the handler that another part has
 registered with `Sender.register`; it makes the record to store instead. A type without a handler is
 UNSUPPORTED. The type follows from the properties of a message, not from the type that the client
-declares.
+declares. The native crate makes the same records of common messages (`crate_planner.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
-
-from msgspec import Struct
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -20,27 +19,26 @@ from ...store.format.properties import encode_properties
 from ...store.format.record import Message
 from ..messages.convert import SYS_COMPRESSED
 from ..messages.stored_properties import encode_sent, sent_properties
-from ..messages.validation import Draft, check_message_type
+from ..messages.validation import Draft, check_message_type, check_messages, check_total
 from .answer import ReceiptExtras
-from .fast_path import EXEMPT_PREFIXES, Origin, Prepared, TopicTemplate, fifo_queue
+from .send import Prepared, peer_of
+from .topic_template import (
+    EXEMPT_PREFIXES,
+    Origin,
+    TopicTemplate,
+    TopicTemplates,
+    fifo_queue,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ...front.context import RequestContext
+    from ..metadata.auto_topics import AutoTopics
     from ..metadata.tables import Topic
 
 _NORMAL, _PRIORITY = v2.NORMAL, v2.PRIORITY
 _ORDINARY = (v2.NORMAL, v2.FIFO, v2.PRIORITY)
-
-
-class SendContext(Struct, frozen=True):
-    """The sender of a request and the time of arrival."""
-
-    ctx: RequestContext
-    #: The host as text, and its address as packed in records.
-    peer: tuple[str, bytes]
-    now_ms: int
 
 
 class TypeHandler(Protocol):
@@ -62,28 +60,64 @@ class TypeHandler(Protocol):
         ...
 
 
-def writable_topic(topic: Topic | None, name: str) -> Topic:
-    """Return the topic if it accepts messages. Raises WireError."""
-    if topic is None:
-        raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
-    if not topic.writable:
-        raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} does not accept messages")
-    return topic
+class GrpcRecords:
+    """Makes the records of requests."""
+
+    def __init__(
+        self,
+        *,
+        auto_topics: AutoTopics,
+        templates: TopicTemplates,
+        origin: Origin,
+        max_delay_ms: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._auto_topics = auto_topics
+        self._templates = templates
+        self._origin = origin
+        self._max_delay_ms = max_delay_ms
+        self._wall_ms = wall_ms
+        #: By type of messages.
+        self.handlers: dict[int, TypeHandler] = {}
+
+    def make(self, sent: Sequence[v2.Message], ctx: RequestContext) -> Prepared:
+        """Return the records of a request. Raises WireError."""
+        max_body, now_ms = self._origin.max_body, self._wall_ms()
+        if ctx.request_bytes > max_body and len(sent) > 1:
+            check_total(sent, max_body)
+        drafts = check_messages(sent, now_ms, max_body, self._max_delay_ms)
+        template = self._templates.of(self.topic_to_send(sent[0].topic.name))
+        return prepare(drafts, template, self._origin, self.handlers, ctx=ctx, now_ms=now_ms)
+
+    def topic_to_send(self, name: str, template_queues: int = 0) -> Topic:
+        """Return the topic, created if that is allowed, if it accepts messages. Raises WireError.
+
+        `name` is a legal topic name; `template_queues`: see `AutoTopics.topic_or_new`.
+        """
+        topic = self._auto_topics.topic_or_new(name, template_queues)
+        if topic is None:
+            raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+        if not topic.writable:
+            raise WireError(
+                v2.FORBIDDEN, f"no writable queue: topic {name} does not accept messages"
+            )
+        return topic
 
 
-def prepare_checked(
+def prepare(
     drafts: list[Draft],
     template: TopicTemplate,
     origin: Origin,
     handlers: Mapping[int, TypeHandler],
     *,
-    context: SendContext,
+    ctx: RequestContext,
+    now_ms: int,
 ) -> Prepared:
     """Return the records of one request whose drafts passed the checks. Raises WireError."""
-    topic, peer = template.topic, context.peer
+    topic, peer = template.topic, peer_of(ctx.peer)
     if not topic.name.startswith(EXEMPT_PREFIXES):
         check_message_type(drafts, topic.message_type)
-    chosen = [_handler(draft, handlers, context.now_ms) for draft in drafts]
+    chosen = [_handler(draft, handlers, now_ms) for draft in drafts]
     turn = template.next_queue()
     ready = Prepared([], [], topic.name, drafts[0].message_type, 0)
     extras: list[ReceiptExtras | None] = []
@@ -94,7 +128,7 @@ def prepare_checked(
             host = draft.born_host or peer[0]
             properties = sent_properties(draft, topic.name, origin.region, origin.cluster, host)
             message.properties = encode_properties(properties)
-            message, extra = handler.prepare(draft, message, properties, topic, context.ctx)
+            message, extra = handler.prepare(draft, message, properties, topic, ctx)
         ready.messages.append(message)
         ready.ids.append(draft.message_id.encode())
         ready.size += len(draft.body)
