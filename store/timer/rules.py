@@ -42,6 +42,7 @@ REQUESTED: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 _KEY_SEPARATOR: Final = "+"
 #: No property value can contain it.
 _MARK_SEPARATOR: Final = "\x01"
+_MS_PER_HOUR: Final = 3_600_000
 #: Marks of cancellations.
 ANY_MARK: Final = 0
 NO_MARK: Final = -1
@@ -120,13 +121,21 @@ def slot_for(out_ms: int, write_ms: int, config: StoreConfig) -> TimerSlot | Non
     """Return the slot for a message due at `out_ms`, enqueued at `write_ms`; None if it is due."""
     if out_ms < write_ms:
         return None
-    window_ms = config.timer_roll_window_slot * config.timer_precision_ms
+    window_ms = _window_ms(config)
     excess_ms = out_ms - write_ms - window_ms
     if excess_ms < 0:
         return TimerSlot(out_ms, rolled=False)
     # The rest is never short: a roll just before the time would be enqueued again at once.
     step_ms = window_ms // 2 if excess_ms < window_ms // 3 else window_ms
     return TimerSlot(write_ms + step_ms, rolled=True)
+
+
+def _window_ms(config: StoreConfig) -> int:
+    """Return how long a message waits at most before it is enqueued again: retention must not
+    delete its record meanwhile, so three quarters of what it leaves are the limit."""
+    window_ms = config.timer_roll_window_slot * config.timer_precision_ms
+    kept_ms = config.file_reserved_time * _MS_PER_HOUR
+    return min(window_ms, kept_ms * 3 // 4) if kept_ms else window_ms
 
 
 def delete_key(unique_key: str, real_topic: str = "") -> str:
