@@ -24,7 +24,7 @@ _PROCESSES = ("broker", "namesrv", "proxy")
     "-c",
     "--config",
     "file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Check a configuration file, with the environment, instead of a running broker.",
 )
 @click.option(

@@ -165,7 +165,7 @@ async def test_requests_are_limited_by_method(tmp_path: Path) -> None:
             paths.GET_CLUSTER: 256 << 10,
             paths.ALTER_ISR: 256 << 10,
             paths.CELL_ACCEPT: (1 << 20) + 4_096,
-            paths.REGISTER: 64 << 20,
+            paths.REGISTER: 32 << 20,
             "/grpc.health.v1.Health/Check": 16 << 10,
         }
         for path, limit in limits.items():
