@@ -18,7 +18,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--all", is_flag=True, help="Run every drill in every mode.")
 @click.option("--mode", help="sync, async or 'sync 2' [default: all modes of a drill].")
 @click.option("--scale", default=0.0, help="Length of long drills; 1 is the full length.")
-@click.option("--random", type=click.IntRange(1), help="Run so many random drills.")
+@click.option("--random", type=click.IntRange(1), help="Number of random drills to run.")
 @click.option("--seed", type=int, help="Seed of the first random drill, or of drill 38.")
 @click.option(
     "--faults",

@@ -130,7 +130,7 @@ def _content(path: str) -> bytes:
 
 
 class Names(Struct, frozen=True):
-    """What a certificate says about its owner."""
+    """The issuer and the number of a certificate, and the names of its owner."""
 
     #: Name of its issuer (DER), and its number there.
     issuer: bytes

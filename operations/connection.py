@@ -32,7 +32,7 @@ _HINT_OF_KEYS = (
     ". A call is signed with the keys of --data DIR, of the context, or of COMETMQ_ACCESS_KEY and"
     " COMETMQ_SECRET_KEY."
 )
-#: What the guard says to a user without a policy for a call: user, resource, actions.
+#: The guard's answer to a call that no policy allows. Its groups: user, resource, actions.
 _DENIED = re.compile(
     r"User:(\S+) has no permission to access (\S+) from \S+, no matched policies\."
     r" Needed: ([\w ]+)\."

@@ -31,17 +31,17 @@ from ...auth.signature import (
 from ...front.service import Kind, taker_of
 from ...nodes.addresses import host_of, is_loopback
 from ...proto import paths
-from ...proto.errors import PERMISSION_DENIED, RpcFailure, WireError
+from ...proto.errors import WireError
 from .attempts import Attempts
+from .checked_session import CheckedSession
 from .rights import PUBLIC, RIGHTS, SUPER, send_need
 
 if TYPE_CHECKING:
-    from asyncio import Future
     from collections import Counter
     from collections.abc import Callable, Iterator, Sequence
 
     from ...front.context import RequestContext
-    from ...front.service import ClientRun, Method, Outbound, Session, Taken
+    from ...front.service import ClientRun, Method, Taken
     from ..clients.registry import ClientRegistry
     from ..metadata.tables import Metadata
     from .audit import AuditLog
@@ -141,7 +141,7 @@ class Guard:
         self._known: dict[str, _Known] = {}
         self._signatures: dict[tuple[str, str], _Known] = {}
         self._decisions = 0
-        self._sessions: dict[_CheckedSession, None] = {}
+        self._sessions: dict[CheckedSession, None] = {}
         #: Signatures computed so far.
         self.computed = 0
 
@@ -386,16 +386,16 @@ class Guard:
 
     def _is_current(self, ctx: RequestContext) -> bool:
         """Return whether the time of the signature is known, and not too far away."""
-        if not self._clock_skew_ms or not _is_signed(ctx):  # a certificate is not of a moment
-            return True
-        known_ms = self._made_ms.get(_date_time(ctx))
+        if not self._clock_skew_ms or (date_time := _signed_at(ctx)) is None:
+            return True  # a certificate is not of a moment
+        known_ms = self._made_ms.get(date_time)
         return known_ms is not None and abs(self._wall_ms() - known_ms) <= self._clock_skew_ms
 
     def _check_clock(self, ctx: RequestContext) -> None:
         """Raise WireError if the signature is not of the present."""
         if self._is_current(ctx):
             return
-        now_ms, date_time = self._wall_ms(), _date_time(ctx)
+        now_ms, date_time = self._wall_ms(), _signed_at(ctx) or ""
         at_ms = made_ms(date_time, now_ms, local=self._local_times)
         if at_ms is None or abs(now_ms - at_ms) > self._clock_skew_ms:
             self._refused["clock"] += 1
@@ -512,11 +512,11 @@ class Guard:
             session.recheck()
             yield
 
-    def opened(self, session: _CheckedSession) -> None:
+    def opened(self, session: CheckedSession) -> None:
         """Note a session until `closed`."""
         self._sessions[session] = None
 
-    def closed(self, session: _CheckedSession) -> None:
+    def closed(self, session: CheckedSession) -> None:
         """Forget a session."""
         self._sessions.pop(session, None)
 
@@ -528,17 +528,19 @@ class Guard:
             return replace(method, handler=_CheckedTurns(self, method.handler, take))
         if method.kind is not Kind.BIDI:
             return method
-        return replace(method, handler=partial(_CheckedSession, self, method))
+        return replace(method, handler=partial(CheckedSession, self, method))
 
 
-def _date_time(ctx: RequestContext) -> str:
-    """Return the time of a call's signature, as its client sent it."""
-    return next((value for name, value in ctx.metadata if name == DATE_TIME), "")
-
-
-def _is_signed(ctx: RequestContext) -> bool:
-    """Return whether a call has a signature; without one, a certificate names its user."""
-    return any(value for name, value in ctx.metadata if name == AUTHORIZATION)
+def _signed_at(ctx: RequestContext) -> str | None:
+    """Return the time of a call's signature, as its client sent it; None without a signature: a
+    certificate names the user."""
+    date_time, is_signed_call = "", False
+    for name, value in ctx.metadata:
+        if name == DATE_TIME:
+            date_time = value
+        elif name == AUTHORIZATION:
+            is_signed_call = bool(value)
+    return date_time if is_signed_call else None
 
 
 def _check_enabled(known: _Known) -> None:
@@ -565,47 +567,3 @@ class _CheckedTurns(Struct, frozen=True):
             return None
         may_send = partial(self.guard.may_send, users)
         return self.take_sends(requests, clients[: len(users)], may_send)
-
-
-class _CheckedSession:
-    """A session that opens with its first accepted message.
-
-    Not earlier, because a client that writes to a refused stream does not see the status.
-    """
-
-    __slots__ = ("_ctx", "_guard", "_method", "_needs", "_outbound", "_session", "_user")
-
-    def __init__(
-        self, guard: Guard, method: Method, ctx: RequestContext, outbound: Outbound
-    ) -> None:
-        self._guard = guard
-        self._method = method
-        self._ctx = ctx
-        self._outbound = outbound
-        self._session: Session | None = None
-        self._user = ""
-        #: Of the last message that had any: the settings.
-        self._needs: Needs = ()
-
-    def receive(self, message: Any) -> Future[Any] | None:
-        """Check and process one message. Raises WireError, which ends the stream."""
-        if self._session is None:
-            self._guard.check_first(self._method.path, message, self._ctx)
-            self._session = self._method.handler(self._ctx, self._outbound)
-            self._user = self._guard.user_of(self._ctx)
-            self._guard.opened(self)
-        else:
-            self._guard.check_message(self._method.path, message, self._ctx)
-        self._needs = RIGHTS[self._method.path](message) or self._needs
-        return self._session.receive(message)
-
-    def close(self, reason: str) -> Future[Any] | None:
-        """Close the session."""
-        self._guard.closed(self)
-        return self._session.close(reason) if self._session is not None else None
-
-    def recheck(self) -> None:
-        """End the stream if its user has lost the right on what it names."""
-        if not self._guard.still(self._user, self._needs, self._ctx):
-            text = "the user of this stream has lost a right that it needs, or is disabled"
-            self._outbound.finish(RpcFailure(PERMISSION_DENIED, text))

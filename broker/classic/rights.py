@@ -62,7 +62,7 @@ PUBLIC = frozenset((Request.HEART_BEAT, Request.UNREGISTER_CLIENT))
 #: Name a message by its offset. A denial does not tell its topic, or whether there is one: the
 #: answer would show any user the topics of a log, and where their messages lie.
 BY_OFFSET = frozenset((Request.VIEW_MESSAGE_BY_ID, Request.CONSUMER_SEND_MSG_BACK))
-#: The need of a message that does not exist: only a user with a right on every topic is told.
+#: The right that a request needs whose message does not exist: the one on every topic.
 NOT_FOUND: Need = (TOPIC, "", int(Action.SUB))
 
 
