@@ -134,11 +134,19 @@ class DeadLetterPages:
         groups = {name for topic in targets for name in consumers_of(self._cluster, topic)}
         others = sorted(groups - {group})
         kinds: dict[str, str] = {}
-        before = [self._sent_again(one, kinds)["sent_again"] for one in found]
-        pending = before.count("")
+        states = [self._sent_again(one, kinds) for one in found]
+        sent = sum(bool(state["copy"]) for state in states)
+        pending = sum(not state["sent_again"] for state in states)
+        refusal = ""
+        if not targets:
+            refusal = "No selected message names its original topic."
+        elif sent == len(found):
+            refusal = "All selected messages were sent again before."
+        elif not pending:
+            refusal = "No selected message can be sent."
         sentences = [
             f"{pending} dead letters are sent again, to: {', '.join(targets) or 'no topic'}.",
-            f"{len(found) - pending} were sent again before and are omitted.",
+            f"{sent} were sent again before and are omitted.",
             f"Other consumer groups that get them as well: {', '.join(others) or 'none'}.",
             "The copies are new messages. The dead letters stay until retention deletes them.",
         ]
@@ -147,9 +155,9 @@ class DeadLetterPages:
                 "dead letter": f"queue {queue.queue_id} offset {browse.offset_of(message)}",
                 "to topic": origin_of(message) or "unknown: not sent",
                 "message id": message.system_properties.message_id,
-                "sent before": sent,
+                "sent before": state["sent_again"],
             }
-            for (queue, message), sent in zip(found, before, strict=True)
+            for (queue, message), state in zip(found, states, strict=True)
         ]
         texts = [letter_row(one)["place"] for one in found]
         path = f"/dead-letters/{quoted(group)}"
@@ -161,11 +169,7 @@ class DeadLetterPages:
             path,
             fields={"places": " ".join(texts)},
             rows=rows,
-            refusal=""
-            if targets and pending
-            else "All selected messages were sent again before."
-            if targets
-            else "No selected message names its original topic.",
+            refusal=refusal,
         )
         return self._views.plan(request, plan)
 
