@@ -419,6 +419,7 @@ class MetaSnapshot(_message.Message):
     QUOTAS_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     DELETED_GROUPS_FIELD_NUMBER: _builtins.int
+    DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     part_index: _builtins.int
     """from 0"""
     part_count: _builtins.int
@@ -435,6 +436,8 @@ class MetaSnapshot(_message.Message):
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaConfig]: ...
     @_builtins.property
     def deleted_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeletedGroup]: ...
+    @_builtins.property
+    def deleted_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeletedTopic]: ...
     def __init__(
         self,
         *,
@@ -447,10 +450,11 @@ class MetaSnapshot(_message.Message):
         quotas: _abc.Iterable[Global___QuotaConfig] | None = ...,
         drained: _builtins.bool = ...,
         deleted_groups: _abc.Iterable[Global___DeletedGroup] | None = ...,
+        deleted_topics: _abc.Iterable[Global___DeletedTopic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_groups", b"deleted_groups", "drained", b"drained", "groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_groups", b"deleted_groups", "deleted_topics", b"deleted_topics", "drained", b"drained", "groups", b"groups", "part_count", b"part_count", "part_index", b"part_index", "quotas", b"quotas", "topics", b"topics", "users", b"users", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,6 +484,31 @@ class DeletedGroup(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeletedGroup: _TypeAlias = DeletedGroup  # noqa: Y015
+
+@_typing.final
+class DeletedTopic(_message.Message):
+    """A deleted topic of which records elsewhere may be left: dead letters, retries, delayed messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    offset: _builtins.int
+    """of the deletion in the log: the records before it are left over"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletedTopic: _TypeAlias = DeletedTopic  # noqa: Y015
 
 @_typing.final
 class EpochStart(_message.Message):

@@ -1,8 +1,8 @@
 """Messages of a topic in topics of its groups: dead letters, and retries of classic clients.
 
 They are lost with the topic. At its deletion, those at the front of their queue are hidden like the
-messages of a deleted topic; readers skip the others once a topic of the name exists again
-(`metadata/incarnations.py`), because the messages of other topics between them stay.
+messages of a deleted topic; readers skip the others (`metadata/incarnations.py`), because the
+messages of other topics between them stay.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ...store.format.message_id import OffsetId
 from ...store.format.record import Record
 from ..messages.convert import delivery_of, sized_item, topic_field
 from ..messages.key_query import INDEX_TYPES, key_query
+from ..metadata.incarnations import is_left_over
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -76,8 +77,12 @@ class MessageQueries:
             raise WireError(v2.BAD_REQUEST, "name the topic")
         asked = key_query(request, store.config.max_msgs_num_batch)
         found = [] if asked is None else store.queries.find(asked)
-        is_older = self._metadata.is_older
-        return [one for one in found if not is_older(request.topic, one.physical_offset)]
+        metadata, topic = self._metadata, request.topic
+        return [
+            one
+            for one in found
+            if not is_left_over(metadata, topic, one.properties, one.physical_offset)
+        ]
 
 
 def _found(record: Record) -> tuple[v1.FoundMessage, int]:

@@ -16,6 +16,7 @@ from ...store.format.errors import StoreError
 from ...store.format.record import Record, decode
 from ...store.query import TIME_MAX_MS, KeyQuery
 from ..messages.validation import OPEN_TOPICS, SEARCHED_TOPICS
+from ..metadata.incarnations import is_left_over
 from ..metadata.tables import is_system_topic
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ class ClassicQueries:
             found = self._store.queries.find(asked)
         except (StoreError, OSError) as error:
             raise RemotingError(Reply.SYSTEM_ERROR, f"the index: {error}") from None
-        is_older = self._metadata.is_older  # of a deleted topic of the name
-        found = [one for one in found if not is_older(asked.topic, one.physical_offset)]
+        found = [
+            one
+            for one in found
+            if not is_left_over(self._metadata, asked.topic, one.properties, one.physical_offset)
+        ]
         if not found:
             return reply(
                 Reply.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"

@@ -20,6 +20,15 @@ from .tables import Group, Topic, type_attribute
 # Far below every size limit of the log; a snapshot of 10,000 topics needs about six parts.
 PART_BYTES = 256 * 1024
 
+_Item = (
+    v1.TopicConfig
+    | v1.GroupConfig
+    | v1.UserConfig
+    | v1.QuotaConfig
+    | v1.DeletedGroup
+    | v1.DeletedTopic
+)
+
 
 def topic_message(topic: Topic) -> v1.TopicConfig:
     """Encode a topic."""
@@ -195,16 +204,18 @@ def snapshot_parts(
     quotas: Iterable[Quota],
     *,
     deleted_groups: Mapping[str, int],
+    deleted_topics: Mapping[str, int],
     drained: bool = False,
     part_bytes: int = PART_BYTES,
 ) -> list[v1.MetaSnapshot]:
     """Return all topics, groups, users and quotas of a version in one or more parts.
 
-    `deleted_groups`: how long each stays deleted, ms.
+    `deleted_groups`: how long each stays deleted, ms. `deleted_topics`: the log offset of the
+    deletion of each.
     """
     parts = [v1.MetaSnapshot(version=version, drained=drained)]
     size = 0
-    for item in _messages(topics, groups, users, quotas, deleted_groups):
+    for item in _messages(topics, groups, users, quotas, deleted_groups, deleted_topics):
         item_size = item.ByteSize()
         if size and size + item_size > part_bytes:
             parts.append(v1.MetaSnapshot(version=version))
@@ -218,6 +229,8 @@ def snapshot_parts(
             parts[-1].users.append(item)
         elif isinstance(item, v1.DeletedGroup):
             parts[-1].deleted_groups.append(item)
+        elif isinstance(item, v1.DeletedTopic):
+            parts[-1].deleted_topics.append(item)
         else:
             parts[-1].quotas.append(item)
     for index, part in enumerate(parts):
@@ -232,13 +245,16 @@ def _messages(
     users: Iterable[User],
     quotas: Iterable[Quota],
     deleted_groups: Mapping[str, int],
-) -> Iterator[v1.TopicConfig | v1.GroupConfig | v1.UserConfig | v1.QuotaConfig | v1.DeletedGroup]:
+    deleted_topics: Mapping[str, int],
+) -> Iterator[_Item]:
     yield from (topic_message(topic) for topic in topics)
     yield from (group_message(group) for group in groups)
     yield from (user_message(user, with_secret=True) for user in users)
     yield from map(quota_message, quotas)
     for name, rest_ms in deleted_groups.items():
         yield v1.DeletedGroup(name=name, stays_deleted_ms=rest_ms)
+    for name, offset in deleted_topics.items():
+        yield v1.DeletedTopic(name=name, offset=offset)
 
 
 class Assembly(Struct):

@@ -1,8 +1,8 @@
 """Records that waited for a topic when it was deleted, beside a new topic of its name. Pure.
 
 Retry and dead-letter topics belong to a group, so they outlive the topics that it consumes. What
-was stored in one before the present topic of the origin's name was created belongs to a deleted
-topic: readers skip it, as retention would have deleted it.
+was stored in one before the origin was deleted, or before the present topic of its name was
+created, belongs to a deleted topic: readers skip it, as retention would have deleted it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def is_left_over(metadata: Metadata, topic: str, properties: bytes, physical_off
     if not origin or not metadata.is_older(origin, physical_offset):
         return False
     # A dead letter may come from elsewhere, before the first topic of this name is created here.
-    return not topic.startswith(_DEAD) or bool(metadata.topics[origin].first_offsets)
+    was_here = physical_offset < metadata.deleted_topics.get(origin, 0)
+    return was_here or not topic.startswith(_DEAD) or bool(metadata.topics[origin].first_offsets)
 
 
 def without_left_overs(

@@ -140,7 +140,7 @@ class MetaLog:
     def delete_topic(self, name: str) -> int:
         """Append and apply the deletion of a topic; return the log offset after it."""
         end = self._write(v1.MetaChange(topic_delete=name))
-        self._remove_topic(name)
+        self._remove_topic(name, end)
         return end
 
     def delete_group(self, name: str, keep_offsets: bool, stays_deleted_ms: int = 0) -> int:
@@ -195,8 +195,9 @@ class MetaLog:
         for record in self._undispatched():
             self._apply(record)
 
-    def _remove_topic(self, name: str) -> None:
+    def _remove_topic(self, name: str, offset: int) -> None:
         self._metadata.remove_topic(name)
+        self._metadata.note_deletion(name, offset, self._store.log_start)
         for listener in self._topic_listeners:
             listener(name)
 
@@ -246,6 +247,7 @@ class MetaLog:
             self._metadata.users.values(),
             self._metadata.quotas.values(),
             deleted_groups=self._metadata.refused_groups(),
+            deleted_topics=self._metadata.deleted_topics,
             drained=self._metadata.drained,
             part_bytes=self._part_bytes,
         )
@@ -328,13 +330,13 @@ class MetaLog:
     def _apply(self, record: Record) -> None:
         tag = record.properties_dict.get(_TAG)
         if tag == _TAG_META:
-            self._apply_change(v1.MetaChange.FromString(record.body), record.store_timestamp_ms)
+            self._apply_change(v1.MetaChange.FromString(record.body), record)
         elif tag == _TAG_SNAPSHOT:
             parts = self._assembly.add(v1.MetaSnapshot.FromString(record.body))
             if parts is not None:
                 self._apply_snapshot(parts, record.store_timestamp_ms)
 
-    def _apply_change(self, change: v1.MetaChange, stored_ms: int) -> None:
+    def _apply_change(self, change: v1.MetaChange, record: Record) -> None:
         kind = change.WhichOneof("change")
         if change.version <= self.version:
             if kind == "topic_upsert" and change.topic_upsert.first_offsets:
@@ -348,10 +350,11 @@ class MetaLog:
         elif kind == "group_upsert":
             self._metadata.put_group(group_of(change.group_upsert))
         elif kind == "topic_delete":
-            self._remove_topic(change.topic_delete)
+            self._remove_topic(change.topic_delete, record.physical_offset + record.size)
         elif kind == "group_delete":
             self._remove_group(change.group_delete, change.keep_offsets)
-            self._refuse_group(change.group_delete, change.stays_deleted_ms, stored_ms)
+            stays_ms = change.stays_deleted_ms
+            self._refuse_group(change.group_delete, stays_ms, record.store_timestamp_ms)
         elif kind == "user_upsert":
             self._metadata.put_user(user_of(change.user_upsert))
         elif kind == "user_delete":
@@ -380,6 +383,9 @@ class MetaLog:
             {quota.subject: quota_of(quota) for part in parts for quota in part.quotas},
         )
         self._metadata.drained = parts[0].drained
+        self._metadata.deleted_topics = {
+            topic.name: topic.offset for part in parts for topic in part.deleted_topics
+        }
         for group in (group for part in parts for group in part.deleted_groups):
             self._refuse_group(group.name, group.stays_deleted_ms, stored_ms)
         for topic in self._metadata.topics.values():

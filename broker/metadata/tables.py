@@ -50,6 +50,9 @@ _TYPE_ATTRIBUTE = "message.type"
 
 #: Of deleted groups that had clients; the oldest is forgotten first.
 _REFUSED_GROUPS_MAX = 1_000
+#: Deleted topics of which records may be left; the oldest is forgotten first. Each snapshot has them:
+#: about 400 KB.
+_DELETED_TOPICS_MAX = 10_000
 _RETRY_TOPIC_PREFIX = "%RETRY%"
 _MAX_ATTEMPTS = 17
 # Fields of a group's `extra` that log records carry; absent means default.
@@ -183,6 +186,8 @@ class Metadata:
         self.users_version = 0
         #: Deleted groups that clients do not create again, with the end in steady time.
         self._refused: dict[str, int] = {}
+        #: Deleted topics, each with the log offset of its last deletion, in the order of these.
+        self.deleted_topics: dict[str, int] = {}
         self._steady_ns = steady_ns
         self._record_group: Callable[[Group], bool] | None = None
         self._change_listener: Callable[[], None] | None = None
@@ -214,7 +219,9 @@ class Metadata:
 
     def is_older(self, name: str, physical_offset: int) -> bool:
         """Return whether a record that waits for a topic was stored before the topic of this name
-        was created: it belongs to a deleted one."""
+        was created, or before the last one was deleted: it belongs to a deleted one."""
+        if physical_offset < self.deleted_topics.get(name, 0):
+            return True
         topic = self.topics.get(name)
         return topic is not None and physical_offset < topic.since
 
@@ -286,6 +293,17 @@ class Metadata:
         if self.topics.pop(name, None) is not None:
             self._counted -= not is_internal_topic(name)
             self._changed(routes=True)
+
+    def note_deletion(self, name: str, offset: int, log_start: int) -> None:
+        """Remember that a topic was deleted at `offset` of the log, as long as records before it
+        may be there: earlier deletions before `log_start` are forgotten."""
+        deleted = self.deleted_topics
+        deleted.pop(name, None)
+        deleted[name] = offset
+        while deleted[oldest := next(iter(deleted))] <= log_start or (
+            len(deleted) > _DELETED_TOPICS_MAX
+        ):
+            del deleted[oldest]
 
     def remove_group(self, name: str) -> None:
         """Remove a group if it exists."""

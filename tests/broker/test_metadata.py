@@ -118,7 +118,14 @@ def test_an_incomplete_snapshot_is_ignored(
     all_topics: list[Topic], all_groups: list[Group], part_bytes: int
 ) -> None:
     parts = snapshot_parts(
-        9, all_topics, all_groups, [], [], deleted_groups={}, part_bytes=part_bytes
+        9,
+        all_topics,
+        all_groups,
+        [],
+        [],
+        deleted_groups={},
+        deleted_topics={},
+        part_bytes=part_bytes,
     )
     assert all(part.ByteSize() <= part_bytes + 400 for part in parts)
     assembly = Assembly()
