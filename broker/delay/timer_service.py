@@ -165,10 +165,17 @@ class TimerService:
         replicated = self._replicated_progress()
         # Without messages there is nothing to read again. After a kill the queue may lack some.
         empty = report.newest < 0 and not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
-        read_ms = now_ms if empty else max(report.read_ms, replicated[1])
-        if read_ms < replicated[1]:
-            # The clock is behind the last stop: what arrives now is not delivered up to that time.
-            self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
+        if empty:
+            read_ms = now_ms
+            if read_ms < replicated[1]:
+                # The clock is behind the last stop: what arrives now is not delivered up to that
+                # time.
+                timers.go_back(replicated[1])
+                self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
+        elif timers.went_back(*replicated):
+            read_ms = report.read_ms
+        else:
+            read_ms = max(report.read_ms, replicated[1])
         core = TimerCore(read_ms, report.queue_offset, self._config.timer_precision_ms)
         self._timers, self._core = timers, core
         if report.waiting is not None:

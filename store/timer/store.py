@@ -210,6 +210,14 @@ class TimerStore:
         kept = (pair for pair in self.check.done if pair[0] > end_ms)
         self.check.done = (*kept, (end_ms, self.newest))
 
+    def went_back(self, queue_offset: int, read_ms: int) -> bool:
+        """Return whether the saved progress went back from this progress, or from a later one.
+        Then new units are in slots before `read_ms`."""
+        check = self.check
+        return queue_offset <= check.last_timer_queue_offset and any(
+            read_ms <= end_ms for end_ms, _ in check.done
+        )
+
     def _restore(self, slot_ms: int) -> list[TimerUnit]:
         """Write a damaged slot again; return its units, found in the timer log, oldest first."""
         self.damaged = True

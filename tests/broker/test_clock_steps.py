@@ -10,12 +10,14 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cometmq.broker.delay import timer_core
 from cometmq.proto import v2
 from cometmq.store.format.record import Message
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.lite_desk import ADD, Lite
 from cometmq.tests.broker.live import until
@@ -326,3 +328,42 @@ async def test_the_first_timer_after_a_step_back_survives_a_restart(tmp_path: Pa
         await one.step(0, stopped=True)
         one.passes(31 * SECOND)
         await until(lambda: [each.body for each in stored(one.k, "later")] == [b"due"], 10)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_timer_survives_a_kill_before_the_offsets_of_after_a_step_are_written(
+    tmp_path: Path, stopped: bool
+) -> None:
+    """The offsets still have the read time of before the step; the timer is in the wheel."""
+    async with machine(tmp_path) as one:
+        one.k.topic("later", message_type=v2.DELAY)
+        if not stopped:
+            await one.k.send(delayed(b"before", one.clock.wall_ms() + SECOND, topic="later"))
+            one.passes(2 * SECOND)
+            await until(lambda: len(stored(one.k, "later")) == 1)
+        await saved(one)
+        offsets = one.k.node.offsets
+        before = [each for each in offsets if each[0] == TIMER_TOPIC]
+        await one.step(-9 * 24 * HOUR, stopped=stopped)
+        await until(lambda: one.k.node.timers._core.read_ms <= one.clock.wall_ms())
+        due_ms = one.clock.wall_ms() + 30 * SECOND
+        assert (await one.k.send(delayed(b"due", due_ms, topic="later"))).status.code == v2.OK
+        await until(lambda: not one.k.node.timers.enqueue_lag, 10)
+        await saved(one)
+        offsets = one.k.node.offsets
+        for topic, group, queue_id, offset in before:
+            offsets.commit(topic, group, queue_id, offset)
+        one.k.node.timers._saver._offsets = SimpleNamespace(commit=lambda *_: None)
+        await one.step(0, stopped=True)
+        one.passes(31 * SECOND)
+        await until(lambda: b"due" in [each.body for each in stored(one.k, "later")], 10)
+
+
+async def saved(one: Machine) -> None:
+    """Wait until the timers' progress is saved."""
+    saver = one.k.node.timers._saver
+    assert saver is not None
+    flushes = saver.flushes
+    await until(lambda: not saver.busy)
+    saver.save()
+    await until(lambda: saver.flushes > flushes)
