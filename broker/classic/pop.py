@@ -208,8 +208,8 @@ class ClassicPop:
             request.entries.add(receipt_handle=handle)
         data = self._acks.ack(request, _context(peer, group))
         answer = v2.AckMessageResponse.FromString(data)
-        # As in RocketMQ, a handle of another delivery is no error: the message comes again.
-        if len(handles) == 1 and decode_handle(handles[0]) is None:
+        # Clients do not repeat it: they report that the message comes again.
+        if len(handles) == 1 and answer.status.code == v2.INVALID_RECEIPT_HANDLE:
             raise RemotingError(Reply.NO_MESSAGE, answer.status.message)
 
     def change(self, command: Command, peer: Connection) -> Command:

@@ -325,8 +325,10 @@ class PopGroup:
         """Return the outcome for a message that is not in flight here."""
         offset = claim.offset
         if offset < queue.next_read or offset in queue.skips or offset in queue.moving:
-            # Acknowledged before, or expired and copied: the handle itself shows which.
-            return Outcome.CONSUMED if now_ms < claim.expires_ms else Outcome.STALE
+            # Acknowledged before, or expired and copied: the handle itself shows which. While the
+            # clock is behind its pop time (it was set back between two runs), it may be either.
+            valid = claim.pop_ms <= now_ms < claim.expires_ms
+            return Outcome.CONSUMED if valid else Outcome.STALE
         if self._foreign(claim, now_ms) and len(queue.skips) < self.in_flight_max:
             return Outcome.DONE
         return Outcome.STALE

@@ -367,3 +367,22 @@ async def saved(one: Machine) -> None:
     await until(lambda: not saver.busy)
     saver.save()
     await until(lambda: saver.flushes > flushes)
+
+
+async def test_an_acknowledgement_of_what_comes_again_after_a_step_back_is_refused(
+    tmp_path: Path,
+) -> None:
+    """The clock is behind the end of the invisible time; the message is in the retry topic."""
+    async with machine(tmp_path) as one:
+        one.k.group(GROUP)
+        await one.k.sent(TOPIC, b"1", b"2")
+        got = await one.k.receive(TOPIC, GROUP, invisible_ms=20 * SECOND)
+        one.passes(2 * SECOND)  # its checkpoint is in the log
+        await until(lambda: one.k.node.offsets.get(TOPIC, GROUP, 0) == 2)
+        await one.step(-8 * HOUR, stopped=True)
+        assert one.k.ack(TOPIC, GROUP, got.handles[1]).entries[0].status.code == v2.OK
+        one.passes(21 * SECOND)
+        await until(lambda: len(stored(one.k, "%RETRY%g_t")) == 1)
+        answer = one.k.ack(TOPIC, GROUP, got.handles[0])
+        assert answer.entries[0].status.code == v2.INVALID_RECEIPT_HANDLE
+        assert (await one.k.receive(TOPIC, GROUP)).bodies == [b"1"]

@@ -113,15 +113,14 @@ def test_a_missing_attempt_id_matches_nothing() -> None:
     assert pop(made, queue, 2, START_MS) == []
 
 
-def test_a_stale_handle_does_nothing_and_is_refused_only_when_it_has_expired() -> None:
+def test_a_handle_of_an_earlier_batch_is_refused() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS, "a")
     old = claim(queue, 0)
     pop(made, queue, 1, START_MS, "a")
-    assert made.ack(old, START_MS) is Outcome.CONSUMED
+    assert made.ack(old, START_MS) is Outcome.STALE
     assert queue.committed == 0
-    assert made.ack(old, START_MS + HIDDEN_MS) is Outcome.STALE
-    assert made.change(old, START_MS, 5)[0] is Outcome.CONSUMED
+    assert made.change(old, START_MS, 5)[0] is Outcome.STALE
 
 
 def test_a_change_moves_one_messages_time_and_keeps_the_pop_time() -> None:

@@ -228,11 +228,11 @@ class OrderedGroup(Struct):
         foreign = claim.pop_ms < self.since_ms and now_ms < claim.expires_ms
         if batch is not None and claim.offset in batch.attempts:
             if batch.pop_ms != claim.pop_ms and not foreign:
-                return self._stale(claim, now_ms)
+                return Outcome.STALE
             return Outcome.CONSUMED if claim.offset in batch.acked else Outcome.DONE
         if foreign and len(queue.skips) < self.in_flight_max:
             return Outcome.DONE
-        return self._stale(claim, now_ms)
+        return Outcome.STALE
 
     def ack(self, claim: DeliveryRef, now_ms: int) -> Outcome:
         """Acknowledge a message."""
@@ -257,7 +257,7 @@ class OrderedGroup(Struct):
         if claim.offset < queue.committed or claim.offset in queue.skips:
             return Outcome.CONSUMED, None
         if batch is None or batch.pop_ms != claim.pop_ms or claim.offset not in batch.attempts:
-            return self._stale(claim, now_ms), None
+            return Outcome.STALE, None
         if claim.offset in batch.acked:
             return Outcome.CONSUMED, None
         visible_ms = batch.visible[claim.offset] = now_ms + invisible_ms
@@ -313,9 +313,3 @@ class OrderedGroup(Struct):
             if unacked:
                 assert queue.committed <= unacked[0], queue
             assert not queue.skips & batch.attempts.keys(), queue
-
-    def _stale(self, claim: DeliveryRef, now_ms: int) -> Outcome:
-        """Return the result for a handle of an earlier batch: no effect, an error only when it has
-        expired.
-        """
-        return Outcome.STALE if now_ms >= claim.expires_ms else Outcome.CONSUMED
