@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cometmq.broker.metadata.tables import PERM_READ, Group, Topic
+from cometmq.auth.model import Action, Policy, ResourcePattern, User
+from cometmq.auth.quota import Quota
+from cometmq.broker.metadata.log import MetaLog
+from cometmq.broker.metadata.tables import PERM_READ, Group, Metadata, Topic
 from cometmq.cli.root import cli
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
@@ -376,7 +379,88 @@ async def mirrored(one: Two) -> Act:
     )
 
 
+def in_each_group(
+    words: str, path: str, begin: Callable[[MetaLog], object], is_done: Callable[[Metadata], bool]
+) -> Ready:
+    """Return an act that is one change in each broker group; `begin` writes what is there before."""
+
+    async def ready(one: Two) -> Act:
+        for live in one.nodes.values():
+            begin(live.node.meta_log)
+        tables = {name: live.node.metadata for name, live in one.nodes.items()}
+        return Act(
+            tuple(words.split()),
+            lambda: {name for name, metadata in tables.items() if is_done(metadata)},
+            {*NAMES},
+            NAMES[1],
+            at(NAMES[1], path),
+        )
+
+    return ready
+
+
+TO_READ = Policy(ResourcePattern.parse("Topic:t"), Action.SUB, allow=True)
+USER = User("u", b"secret-secret-12", policies=(TO_READ,))
+#: Changes of one object in every broker group.
+CHANGES: dict[str, Ready] = {
+    "topics are altered": in_each_group(
+        "topic alter t --queues 4",
+        paths.CREATE_TOPIC,
+        lambda log: log.write_topic(Topic("t", 1, 1)),
+        lambda tables: tables.topics["t"].read_queues == 4,
+    ),
+    "groups are altered": in_each_group(
+        "group alter g --max-attempts 3",
+        paths.CREATE_GROUP,
+        lambda log: log.write_group(Group("g")),
+        lambda tables: tables.groups["g"].max_attempts == 3,
+    ),
+    "users are created": in_each_group(
+        "user create u --secret secret-secret-12",
+        paths.PUT_USER,
+        lambda log: None,
+        lambda tables: "u" in tables.users,
+    ),
+    "users are disabled": in_each_group(
+        "user disable u",
+        paths.PUT_USER,
+        lambda log: log.write_user(USER),
+        lambda tables: not tables.users["u"].enabled,
+    ),
+    "users are deleted": in_each_group(
+        "user delete u",
+        paths.DELETE_USER,
+        lambda log: log.write_user(USER),
+        lambda tables: "u" not in tables.users,
+    ),
+    "policies are created": in_each_group(
+        "acl create --user u --resource Topic:other --actions Sub",
+        paths.PUT_POLICY,
+        lambda log: log.write_user(USER),
+        lambda tables: len(tables.users["u"].policies) == 2,
+    ),
+    "policies are deleted": in_each_group(
+        "acl delete --user u --resource Topic:t",
+        paths.DELETE_POLICY,
+        lambda log: log.write_user(USER),
+        lambda tables: not tables.users["u"].policies,
+    ),
+    "quotas are set": in_each_group(
+        "quota set Topic:t --messages 5",
+        paths.PUT_QUOTA,
+        lambda log: None,
+        lambda tables: "Topic:t" in tables.quotas,
+    ),
+    "quotas are deleted": in_each_group(
+        "quota delete Topic:t",
+        paths.DELETE_QUOTA,
+        lambda log: log.write_quota(Quota("Topic:t", messages=5)),
+        lambda tables: "Topic:t" not in tables.quotas,
+    ),
+}
+
 ACTS: dict[str, Ready] = {
+    **CHANGES,
     "topics are created": created_topics,
     "topics are deleted": deleted_topics,
     "groups are created": created_groups,
