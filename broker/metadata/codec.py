@@ -9,6 +9,7 @@ stay in the files of their directory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -215,7 +216,8 @@ def snapshot_parts(
     """
     parts = [v1.MetaSnapshot(version=version, drained=drained)]
     size = 0
-    for item in _messages(topics, groups, users, quotas, deleted_groups, deleted_topics):
+    deleted = _deleted(deleted_groups, deleted_topics)
+    for item in chain(_messages(topics, groups, users, quotas), deleted):
         item_size = item.ByteSize()
         if size and size + item_size > part_bytes:
             parts.append(v1.MetaSnapshot(version=version))
@@ -244,16 +246,17 @@ def _messages(
     groups: Iterable[Group],
     users: Iterable[User],
     quotas: Iterable[Quota],
-    deleted_groups: Mapping[str, int],
-    deleted_topics: Mapping[str, int],
 ) -> Iterator[_Item]:
     yield from (topic_message(topic) for topic in topics)
     yield from (group_message(group) for group in groups)
     yield from (user_message(user, with_secret=True) for user in users)
     yield from map(quota_message, quotas)
-    for name, rest_ms in deleted_groups.items():
+
+
+def _deleted(groups: Mapping[str, int], topics: Mapping[str, int]) -> Iterator[_Item]:
+    for name, rest_ms in groups.items():
         yield v1.DeletedGroup(name=name, stays_deleted_ms=rest_ms)
-    for name, offset in deleted_topics.items():
+    for name, offset in topics.items():
         yield v1.DeletedTopic(name=name, offset=offset)
 
 

@@ -50,8 +50,8 @@ _TYPE_ATTRIBUTE = "message.type"
 
 #: Of deleted groups that had clients; the oldest is forgotten first.
 _REFUSED_GROUPS_MAX = 1_000
-#: Deleted topics of which records may be left; the oldest is forgotten first. Each snapshot has them:
-#: about 400 KB.
+#: Deleted topics of which records may be left; the oldest is forgotten first. Each snapshot has
+#: them: about 400 KB.
 _DELETED_TOPICS_MAX = 10_000
 _RETRY_TOPIC_PREFIX = "%RETRY%"
 _MAX_ATTEMPTS = 17

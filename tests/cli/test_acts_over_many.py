@@ -382,7 +382,7 @@ async def mirrored(one: Two) -> Act:
 def in_each_group(
     words: str, path: str, begin: Callable[[MetaLog], object], is_done: Callable[[Metadata], bool]
 ) -> Ready:
-    """Return an act that is one change in each broker group; `begin` writes what is there before."""
+    """Return an act that is one change in each broker group, after `begin`."""
 
     async def ready(one: Two) -> Act:
         for live in one.nodes.values():
