@@ -27,6 +27,7 @@ from ...auth.model import (
     check_user_name,
     parse_actions,
 )
+from ...auth.secrets import SealError
 from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..metadata.codec import policy_message, policy_of, user_message

@@ -18,6 +18,7 @@ from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.lite_desk import ALL, Lite
 from cometmq.tests.broker.live import create_group, follower_of, running, settings, until
 from cometmq.tests.broker.test_admin_groups import delete as delete_group
+from cometmq.tests.broker.test_incarnations import pulled
 from cometmq.tests.broker.test_recall import recall, send
 from cometmq.tests.broker.timing import stored
 from cometmq.tests.broker.transacting import end_transaction
@@ -197,6 +198,27 @@ async def stays_deleted(k: Desk, _: Any) -> None:
     assert answer.code == v2.CONSUMER_GROUP_NOT_FOUND
 
 
+async def buried(k: Desk) -> None:
+    """A dead letter of another topic lies before the one of the topic that is deleted."""
+    k.group(GROUP, max_attempts=1)
+    dead = {"other": 1, TOPIC: 2}
+    for topic in dead:
+        k.topic(topic)
+        await k.sent(topic, topic.encode())
+        assert await got(k, topic, invisible_ms=10 * SECOND) == [topic.encode()]
+        k.advance(11 * SECOND)
+        await until(lambda topic=topic: len(stored(k, "%DLQ%g")) == dead[topic])  # type: ignore[misc]
+    k.node.meta_log.delete_topic(TOPIC)
+
+
+async def only_other_letters_are_read(k: Desk, _: Any) -> None:
+    k.group("watch")
+    assert await pulled(k, "%DLQ%g") == [b"other"]
+    k.topic(TOPIC)
+    assert await pulled(k, "%DLQ%g") == [b"other"]
+    assert (await k.receive("%DLQ%g", "watch")).bodies == [b"other"]
+
+
 async def retrying(k: Desk) -> str:
     k.topic(TOPIC)
     k.group(GROUP)
@@ -240,6 +262,7 @@ ROWS: dict[str, tuple[Before, After]] = {
     "timers": (timers, a_new_timer_does_not_wait_behind_them),
     "a recalled message": (recalled, the_other_one_arrives),
     "a topic of a deleted one's name": (successor, nothing_old_arrives),
+    "dead letters of a deleted topic": (buried, only_other_letters_are_read),
     "a locked batch": (locked, only_what_is_not_acknowledged_dies),
     "a deleted group": (deleted, stays_deleted),
     "messages that wait for a retry": (retrying, changes_and_acknowledgements_are_refused),

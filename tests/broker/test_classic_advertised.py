@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.messages.validation import MIXED
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
+from cometmq.proto import v2
 from cometmq.remoting.codes import Reply, Request
 from cometmq.tests.broker.classic_wire import TOPIC, message, port_of, pulled
+from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import create_topic, running, settings, until
+from cometmq.tests.broker.timing import delayed
+from cometmq.tests.broker.transacting import end_transaction, prepared
 from cometmq.tests.harness.relay import Relay
 from cometmq.tests.remoting.client import RemotingClient, wait_for_routes
 
@@ -157,3 +162,29 @@ async def test_brokers_that_create_topics_are_the_route_of_the_template(tmp_path
                 assert answer.code == Reply.SUCCESS
                 assert live.node.metadata.topics["new"].write_queues == 3
             await wait_for_routes(port, ["new"])
+
+
+async def test_every_record_names_the_port_that_speaks_remoting(tmp_path: Path) -> None:
+    """Tools dial the address in a message id: also of what the broker has copied."""
+    async with (
+        desk(tmp_path, remoting_listen_port=-1) as one,
+        RemotingClient(port_of(one.live)) as client,
+    ):
+        one.topic("any", message_type=MIXED)
+        one.topic("tx", message_type=v2.TRANSACTION)
+        one.group("g", max_attempts=1)
+        await one.sent("any", b"of gRPC")
+        due_ms = one.node.runtime.clock.wall_ms() + 5_000
+        await one.send(delayed(b"timer", due_ms, topic="any"))
+        for body, properties in ((b"classic", ""), (b"level", "DELAY\x011\x02")):
+            command = message(body, f"UNIQ_KEY\x01{body!r}\x02{properties}", b="any", e=0)
+            assert (await client.post(command)).code == Reply.SUCCESS
+        (ident,) = await prepared(one, "tx", "H")
+        assert await end_transaction(one, "tx", ident) == v2.OK
+        assert (await one.receive("any", "g", batch=1, invisible_ms=20_000)).bodies
+        one.advance(40_000)
+        store = one.node.store
+        await until(lambda: store.max_offset("any", 0) == 4 and store.max_offset("%DLQ%g", 0) == 1)
+        for topic in ("any", "tx", "%DLQ%g"):
+            for record in await pulled(client, topic=topic, queueId=0, consumerGroup="g"):
+                assert int.from_bytes(record.store_host[-4:]) == port_of(one.live), record.body
