@@ -27,12 +27,12 @@ SOURCES = tuple(
 
 def test_the_tests_that_import_the_changed_module_come_first() -> None:
     found = chosen("broker/pop/attempts.py")
-    assert found[0] == "tests/broker/test_pop_attempts.py"
-    assert "tests/broker/test_pop_restart.py" in found  # through the composition root
+    assert found[0] == "tests/broker/pop/test_pop_attempts.py"
+    assert "tests/broker/journal/test_pop_restart.py" in found  # through the composition root
 
 
 def test_a_changed_test_file_is_chosen() -> None:
-    assert chosen("tests/broker/test_pop.py")[0] == "tests/broker/test_pop.py"
+    assert chosen("tests/broker/pop/test_pop.py")[0] == "tests/broker/pop/test_pop.py"
 
 
 def test_a_change_of_the_harness_of_processes_is_not_a_change_of_what_it_starts() -> None:
