@@ -222,6 +222,9 @@ class PopTurn:
             return False
         logger.info(
             "pop.dead_letter topic=%s group=%s offset=%d attempts=%d",
-            *(topic, group, stored.queue_offset, attempts),
+            topic,
+            group,
+            stored.queue_offset,
+            attempts,
         )
         return True

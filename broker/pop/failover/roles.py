@@ -170,7 +170,9 @@ class PopRoles:
         taken = self._takeover.merge(given_out)
         logger.info(
             "pop_handover.taken_over queues=%d deliveries=%d from=%d",
-            *(len(given_out.queues), taken, given_out.replica.broker_id),
+            len(given_out.queues),
+            taken,
+            given_out.replica.broker_id,
         )
 
 

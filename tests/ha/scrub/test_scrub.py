@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.ha.scrub_pair import COUNT, Near, Pair, Replica
 
 from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.scrub.scrub import Scrub
@@ -20,6 +19,7 @@ from cometmq.proto import paths, v1
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.errors import CorruptLogError
 from cometmq.store.format.results import GetStatus
+from cometmq.tests.ha.scrub.scrub_pair import COUNT, Near, Pair, Replica
 from tests.store.kit import SEGMENT
 
 

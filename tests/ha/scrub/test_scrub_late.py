@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.ha.scrub_pair import COUNT, Pair
-
 from cometmq.ha.state import digests
 from cometmq.store.format.record import CRC_NAME
+from cometmq.tests.ha.scrub.scrub_pair import COUNT, Pair
 
 
 async def test_damage_before_the_digest_is_found_by_record_checksums(tmp_path: Path) -> None:
