@@ -39,11 +39,13 @@ def test_a_change_of_the_harness_of_processes_is_not_a_change_of_what_it_starts(
     facts = {
         "broker/a.py": changed.Facts([], [], []),
         "tests/harness/up.py": changed.Facts([(0, "cometmq.broker", ["a"])], [], []),
-        "tests/cli/test_up.py": changed.Facts([(0, "cometmq.tests.harness", ["up"])], [], []),
+        "tests/cli/test_processes.py": changed.Facts(
+            [(0, "cometmq.tests.harness", ["up"])], [], []
+        ),
     }
     graph = changed.Graph(facts)
-    assert "tests/cli/test_up.py" not in graph.distances(["broker/a.py"])
-    assert "tests/cli/test_up.py" in graph.distances(["tests/harness/up.py"])
+    assert "tests/cli/test_processes.py" not in graph.distances(["broker/a.py"])
+    assert "tests/cli/test_processes.py" in graph.distances(["tests/harness/up.py"])
 
 
 def test_lazy_imports_count() -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from cometmq.tests.formats.cases import contents
 from cometmq.tests.harness.cluster import cometmq_command
-from cometmq.tests.pipeline.spark_cluster import SparkCluster
+from cometmq.tests.pipeline.jobs.spark_cluster import SparkCluster
 from cometmq.tests.pipeline.written import sent, write_store
 
 # Two minutes; test_pipeline_commands.py tests the packed environment without a cluster.
