@@ -14,13 +14,15 @@ DATA/<name>/log           logs with bounded rotation
 import fcntl
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ...operations import private_file
 from ...operations.credentials import file_text, read_file
 from ...operations.errors import CliError
 from ...operations.local_cluster import ADDRESSES_FILE, CREDENTIALS_FILE, TOKEN_FILE
+from ...store.format.disk import shortage
 from ..config import properties
 
 _TOKEN_BYTES = 24
@@ -29,24 +31,33 @@ _PID_BYTES_MAX = 32
 _POLL_S = 0.05
 
 
+@contextmanager
+def using(path: Path) -> Iterator[None]:
+    """Raise CliError instead of OSError: files of the data directory cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        remedy = "Free space on its disk, or name" if shortage(error) else "Name"
+        raise CliError(
+            f"Cannot use {path} as data directory: {what}. {remedy} another with --data."
+        ) from None
+
+
 class DataDirectory:
     """DATA, locked until `close`."""
 
     def __init__(self, path: Path) -> None:
         """Lock the directory. Raises CliError if it cannot be written or is locked."""
         self.path = path.absolute()
-        try:
+        with using(path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(
                 self.path / "up.lock",
                 os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
                 _PRIVATE,
             )
-        except OSError as error:
-            raise CliError(
-                f"Cannot use {path} as data directory: {error.strerror}. Name another with --data."
-            ) from None
-        self._lock()
+            self._lock()
 
     def _lock(self) -> None:
         try:

@@ -18,7 +18,7 @@ from ...operations.private_file import PRIVATE_UMASK
 from ..options import output_option
 from .child import LATER_MODULES, MODULES, Child
 from .forking import ForkServer
-from .layout import DataDirectory, socket_path, wait_until_free
+from .layout import DataDirectory, socket_path, using, wait_until_free
 from .plan import Options, Plan, make_plans, plans_of_another_group
 from .process_image import can_fork_beside
 from .shape import GROUPS_MAX, NAMESERVERS, REPLICAS_MAX, existing_shape
@@ -149,7 +149,8 @@ def up(
     started_s = time.monotonic()
     os.umask(PRIVATE_UMASK)
     directory = DataDirectory(data)
-    directory.addresses.unlink(missing_ok=True)
+    with using(data):
+        directory.addresses.unlink(missing_ok=True)
     _clear(ready_file)
     fork_server = ForkServer(MODULES, LATER_MODULES, fork=True) if can_fork_beside() else None
     options = Options(
@@ -159,7 +160,8 @@ def up(
         remoting,
     )
     before = existing_shape(directory.path)
-    plans = make_plans(directory, options)
+    with using(data):
+        plans = make_plans(directory, options)
     for plan in plans:
         _warn_of_foreign_store(plan)
     if before is not None and (groups or 0) > before.groups:

@@ -1,5 +1,7 @@
 """The data directory: one supervisor at a time, one secret, files that stay their owner's."""
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -77,3 +79,16 @@ def test_a_planted_link_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(CliError, match="symbolic links"):
         DataDirectory(tmp_path / "data")
     assert victim.read_text() == "kept"
+
+
+def test_a_full_disk_is_told_with_the_directory_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed write names no file."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(CliError, match=rf"{tmp_path}.*No space.*Free space on its disk, or name"):
+        DataDirectory(tmp_path)
