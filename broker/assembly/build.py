@@ -68,6 +68,7 @@ def assemble(
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
     core = build_core(runtime, ha, store, links, door, events=events[1])
     stack.callback(core.durability.close)
+    stack.callback(core.quotas.close)
     sending = _sending(core, crate)
     consumption = build_consumption(core, sending, crate)
     core.pump.add_listener(consumption.receiving)
