@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.auth.attempts import Attempts
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, parse_source
 from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
-from cometmq.broker.access.attempts import Attempts
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.base.config import BrokerConfig
