@@ -70,7 +70,7 @@ class Target:
                 "COMETMQ_TLS_CA": str(place / "ca.pem"),
             }
             os.environ["COMETMQ_TLS_CA"] = settings["COMETMQ_TLS_CA"]  # of commands
-        self._secured = secured
+        self.secured = secured
         self._ways: list[TlsWay] = []
         self._cluster = Cluster(data, *options, env=settings, nofile=nofile)
         self._neighbour: Neighbour | None = None
@@ -86,7 +86,7 @@ class Target:
         for name, kind in (("attacked", "normal"), ("delays", "delay")):
             self._cluster.create_topic(name, kind=kind, queues=4)
         keys: tuple[str, ...] = ()
-        if self._secured:
+        if self.secured:
             ca, ports = self._certificates / "ca.pem", dict(self.node.ports)
             users = TlsWay(ca, {"client": ports["client"]})
             strangers = TlsWay(ca, {n: p for n, p in ports.items() if n != "metrics"})
