@@ -25,8 +25,8 @@ from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
 from cometmq.proto.native import is_available
 from cometmq.tests.auth.test_owners import put
+from cometmq.tests.broker.access.test_quotas import FIRST, publishing, send, signed
 from cometmq.tests.broker.live import Live, create_topic, running, settings, telemetry, until
-from cometmq.tests.broker.test_quotas import FIRST, publishing, send, signed
 from cometmq.tests.harness.wire import Wire
 
 ISSUER, AUDIENCE = "https://id.example", "cometmq"

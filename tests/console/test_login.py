@@ -13,7 +13,7 @@ from cometmq.cli.root import cli
 from cometmq.console.sessions import IDLE_S, LONGEST_S, OF_ONE_MAX, Sessions
 from cometmq.operations.credentials import Credentials, read_file
 from cometmq.tests.auth.test_bearer import AUDIENCE, FIRST_KEY, ISSUER, document, token
-from cometmq.tests.cli.test_auth_commands import run
+from cometmq.tests.cli.access.test_auth_commands import run
 from cometmq.tests.console.served import Answer, Served, serve
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
