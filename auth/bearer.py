@@ -32,6 +32,8 @@ _ALGORITHMS = (
 _KEY_TYPES = ("RSA", "EC", "OKP")
 #: Difference of clocks that is accepted.
 _LEEWAY_S = 60
+#: The year 9999.
+_END_MAX_S = 253_402_300_800
 
 
 class BearerError(ValueError):
@@ -131,6 +133,8 @@ class BearerVerifier:
             registry.validate(claims)
         except JoseError as error:
             raise BearerError(f"{error.description or error.error}".rstrip(".")) from None
+        if not claims["exp"] < _END_MAX_S:  # also of no number
+            raise BearerError("its end is no time")
         user = claims.get(rules.user_claim)
         if not isinstance(user, str) or not user:
             raise BearerError(f"it has no text in the claim {rules.user_claim}")

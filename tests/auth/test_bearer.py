@@ -82,6 +82,8 @@ def forged() -> dict[str, str]:
         "expired": token(exp=now - 120),
         "without an end": token(exp=None),
         "an end that is no number": token(exp="later"),
+        "an end without bounds": token(exp=1e308),
+        "an end that is not a number": token(exp=float("nan")),
         "not valid yet": token(nbf=now + 600),
         "another issuer": token(iss="https://other.example"),
         "without an issuer": token(iss=None),
