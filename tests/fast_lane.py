@@ -33,7 +33,8 @@ LEFT_OUT = {
         gaps incarnations lite lite_core lite_ends lite_random lite_replicas lite_subscribe
         message_queries meta_log meta_machine metrics_token observed offset_recent
         pop_attempts pop_handover pop_model pop_restart proxy proxy_classic proxy_upstreams
-        pull quotas quotas_of_storage read_log recall receive registration request_costs replicas retention_broker
+        pull quotas quotas_of_storage read_log recall receive registration request_costs replicas
+        retention_broker
         revive_codec reviver role role_state send_native send_typed server spans sql
         stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks

@@ -93,7 +93,9 @@ class Gate:
 
     def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         target = request.query_params.get("to", "/")
-        text = self._templates.get_template("login.html").render(to=target, problem=problem)
+        text = self._templates.get_template("login.html").render(
+            to=target, problem=problem, base=""
+        )
         return HTMLResponse(text, status)
 
     async def _login(self, request: Request) -> Response:
@@ -115,7 +117,7 @@ class Gate:
                 return self._page(request, str(error), 502)
             self._attempts.failed(source, name, now_ns)
             return self._page(request, _WRONG, 403)
-        answer = RedirectResponse(_own_path(form.text("to")), 303)
+        answer = RedirectResponse(own_path(form.text("to")), 303)
         answer.set_cookie(
             _COOKIE,
             self._sessions.open(credentials, may_watch=may_watch),
@@ -184,7 +186,7 @@ def _to_login(request: Request) -> Response:
     return RedirectResponse(f"/login?to={quote(path, safe='')}", 303)
 
 
-def _own_path(path: str) -> str:
+def own_path(path: str) -> str:
     """Return a path of this console; "/" for anything else."""
     is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if is_own else "/"

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.root import cli
+from cometmq.console.pages.login import own_path
 from cometmq.console.sessions import IDLE_S, LONGEST_S, OF_ONE_MAX, Sessions
 from cometmq.operations.credentials import Credentials, read_file
 from cometmq.tests.auth.test_bearer import AUDIENCE, FIRST_KEY, ISSUER, document, token
@@ -142,6 +143,14 @@ def test_a_bearer_token_logs_in_and_a_disabled_user_is_out(
     run(cluster, "user", "disable", "low", *data)
     wait_until("the session ends", lambda: browser.get("/topics").status == 303)
     run(cluster, "user", "enable", "low", *data)
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:1", "/a\nb", ""]
+)
+def test_a_login_leads_to_pages_of_the_console_only(to: str) -> None:
+    assert own_path(to) == "/"
+    assert own_path("/topics?q=a") == "/topics?q=a"
 
 
 def test_sessions_have_an_end_and_a_number() -> None:
