@@ -22,7 +22,6 @@ from . import services
 from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic
 from .access.guard import Guard
-from .access.key_set import KeySetReader
 from .access.rechecks import Rechecks
 from .admin.build import build_admin
 from .admin.fault_service import FaultService
@@ -203,6 +202,8 @@ class ClientPort:
         config = self._config
         if not config.oidc_issuer:
             return None
+        from .access.key_set import KeySetReader  # for brokers with an issuer only
+
         if find_spec("joserfc") is None:
             raise ValueError("oidcIssuer needs joserfc: pip install 'cometmq[oidc]'")
         rules = BearerRules(config.oidc_issuer, config.oidc_audience, config.oidc_user_claim)
