@@ -268,17 +268,14 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
     for fields in settings:
         last = {key: fields.pop(key) for key in ("attributes", "brokers") if key in fields}
         fields.update(progress | last)
-    tables = _tables([answer for _, answer in found], seconds=output == "table")
-    show_described(settings, tables, output)
+    show_described(settings, _tables([answer for _, answer in found]), output)
     note_failures(outcomes)
 
 
-def _tables(
-    found: Sequence[v1.DescribeGroupResponse], *, seconds: bool
-) -> dict[str, list[dict[str, object]]]:
+def _tables(found: Sequence[v1.DescribeGroupResponse]) -> dict[str, list[dict[str, object]]]:
     """Return the rows of queues, missing messages and clients of all broker groups.
 
-    A client is connected to several groups. With `seconds` the time since its last call is text.
+    A client is connected to several groups.
     """
     queues = [queue_row(queue) for answer in found for queue in answer.queues]
     missing = [
@@ -304,11 +301,7 @@ def _tables(
             "language": client.language,
             "version": client.version,
             "address": client.peer,
-            **(
-                {"seen": f"{client.last_seen_ms_ago / 1_000:.1f} s ago"}
-                if seconds
-                else {"seen_ms_ago": client.last_seen_ms_ago}
-            ),
+            "seen_ms_ago": client.last_seen_ms_ago,
         }
         for client in latest.values()
     ]

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from ..operations import local_cluster
 from ..operations.errors import CliError, Exit
 from .links import keep_directory, keep_name, links
-from .output import keep_form
+from .output import FORMS, keep_form
 from .times import keep_utc
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -167,15 +167,15 @@ def endpoint_option(command: F) -> F:
 
 
 def output_option(command: F) -> F:
-    """Add `-o table|json|yaml` and `--utc`."""
+    """Add `-o table|wide|json|yaml` and `--utc`."""
     command = click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json", "yaml"]),
+        type=click.Choice(list(FORMS)),
         default="table",
         show_default=True,
         callback=keep_form,
-        help="Output format.",
+        help="Output format; wide: tables wider than the terminal.",
     )(command)
     return utc_option(command)
 

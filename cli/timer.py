@@ -7,7 +7,7 @@ import click
 from .cluster.broker_groups import broker_option
 from .links import connect
 from .options import endpoint_option, output_option
-from .output import show_fields, show_rows, timed
+from .output import show_fields, show_rows
 from .times import TIME_FORMS, moment
 
 
@@ -64,8 +64,7 @@ def list_timers(
         }
         for broker, one, _ in sorted(found, key=lambda each: each[1].due_ms)
     ]
-    shown = rows[:count] if output == "json" else [timed(row) for row in rows[:count]]
-    show_rows(shown, output, empty="No message waits.")
+    show_rows(rows[:count], output, empty="No message waits.")
     if len(rows) > count:
         click.echo("cometmq: There are more; see --count and --begin.", err=True)
     if any(left_out for *_, left_out in found):

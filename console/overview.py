@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..operations import words
 from ..proto import v1
-from . import words
 from .forecast import Outlook
 
 # Percent of the fuller disk. RocketMQ's retention deletes at any hour from 75 and refuses writes

@@ -20,8 +20,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
+from ..operations import words
 from ..operations.errors import CliError, Exit
-from . import words
 from .security import (
     FILE_FORM_FIELD_BYTES_MAX,
     FILE_FORM_FIELDS_MAX,

@@ -8,7 +8,7 @@ from ...operations.errors import CliError, Exit
 from ..cluster.broker_groups import broker_option
 from ..links import connect
 from ..options import endpoint_option, output_option
-from ..output import show_document, show_fields, show_rows, timed
+from ..output import show_document, show_fields, show_rows
 from ..times import TIME_FORMS, duration, moment
 from .start import Start, start_position
 
@@ -242,7 +242,7 @@ def get(*, topic: str, queue: int, offset: int, broker: str, endpoint: str, outp
     if output == "json":
         show_document(document)
     else:
-        show_fields(timed(document), output)
+        show_fields(document, output)
 
 
 @message.command()
@@ -283,6 +283,6 @@ def story(
     if output == "json":
         show_document({"message": document, "groups": rows})
         return
-    show_fields(timed(document), output)
+    show_fields(document, output)
     click.echo()
-    show_rows([timed(row) for row in rows], output, empty="No group has consumed the topic.")
+    show_rows(rows, output, empty="No group has consumed the topic.")

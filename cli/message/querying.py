@@ -12,9 +12,7 @@ from ...operations.message_document import message_document
 from ...operations.pulling import pull, queue_of
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import broker_groups, note_failures
-from ..output import show_document, show_rows, timed
-
-_BODY_CHARS_MAX = 60
+from ..output import show_document, show_rows
 
 
 def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str) -> None:
@@ -40,7 +38,7 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
     if output == "json":
         show_document(documents)
     elif documents:
-        show_rows([timed(_row(document)) for document in documents], output, empty="")
+        show_rows([_row(document) for document in documents], output, empty="")
     note_failures(outcomes)
     if not documents:
         raise CliError("No message found.", Exit.NOT_FOUND)
@@ -76,11 +74,7 @@ def _document(found: v1.FoundMessage) -> dict[str, Any]:
 
 
 def _row(document: dict[str, Any]) -> dict[str, Any]:
-    body = str(document.get("body", "(not text)"))
-    if not body.isprintable():
-        body = body.encode("unicode_escape").decode("ascii")
-    if len(body) > _BODY_CHARS_MAX:
-        body = body[: _BODY_CHARS_MAX - 3] + "..."
     names = ("topic", "queue", "offset", "message_id", "tag", "keys", "stored_ms", "offset_id")
     at = {"broker": document["broker"]} if "broker" in document else {}
+    body = document.get("body", "(not text)")
     return {name: document.get(name, "") for name in names} | at | {"body": body}

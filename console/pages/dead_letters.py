@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from ...operations import words
 from ...operations.broker_groups import answers
 from ...operations.errors import CliError
 from ...operations.redrive import Copy, copy, earlier, send
 from ...proto import v2
-from .. import browse, words
+from .. import browse
 from ..browse import Queue
 from ..cluster import Cluster, problems
 from ..inputs import bad, whole

@@ -14,10 +14,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...operations import offset_moves as moves
+from ...operations import words
 from ...operations.broker_groups import Outcome, answers, distinct
 from ...operations.group_settings import group_settings
 from ...proto import paths, v1
-from .. import words
 from ..cluster import Cluster, check, problems
 from ..inputs import bad, moment_ms, whole
 from ..paging import PAGE_ROWS, page_of

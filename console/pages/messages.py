@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...client.message import read_message
+from ...operations import words
 from ...operations.errors import CliError, Exit
 from ...operations.message_states import StoredMessage
 from ...operations.sending import Draft, send_over
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
-from .. import bodies, browse, words
+from .. import bodies, browse
 from ..body_types import KEPT_S, TOO_LARGE, UPLOAD_BYTES_MAX, BodyTypes, Offered
 from ..browse import Queue
 from ..cluster import Cluster

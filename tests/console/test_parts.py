@@ -10,7 +10,7 @@ import pytest
 
 import cometmq
 from cometmq.cli.root import cli
-from cometmq.console import words
+from cometmq.operations import words
 from cometmq.console.inputs import whole
 from cometmq.console.pages.topics import draft_of, topic_rows
 from cometmq.console.paging import PAGE_ROWS, page_of
