@@ -39,6 +39,8 @@ def cli() -> None:
 
 def run() -> int:
     """Run the command line; return its exit code."""
+    # Lines that gRPC's own code logs; failures of calls are sentences of ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         result = cli.main(prog_name="cometmq", standalone_mode=False)
         return result if isinstance(result, int) else Exit.DONE

@@ -6,6 +6,7 @@ import click
 
 from .cluster.broker_groups import broker_option
 from .links import connect
+from .names import topics
 from .options import endpoint_option, output_option
 from .output import show_fields, show_rows
 from .times import TIME_FORMS, moment
@@ -17,7 +18,7 @@ def timer() -> None:
 
 
 @timer.command("ls")
-@click.argument("topic", default="")
+@click.argument("topic", default="", shell_complete=topics)
 @click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}.")
 @click.option("--end", type=moment, default="0", metavar="TIME", help="Due before this time.")
 @click.option(
@@ -93,7 +94,7 @@ def _waiting(groups: Any, request: Any, count: int) -> Any:
 
 
 @timer.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.argument("handle")
 @endpoint_option
 @output_option

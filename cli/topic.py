@@ -24,6 +24,7 @@ from .cluster.broker_groups import (
 )
 from .confirm import go_on, plan_options
 from .metadata import PERMISSION_METAVAR, attribute_option, change_verb, permission, with_options
+from .names import topics
 from .options import endpoint_option, output_option
 from .output import show_rows
 
@@ -47,7 +48,7 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @click.option(
     "--type",
     "kind",
@@ -100,7 +101,7 @@ def _check_type(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @click.option(
     "--type",
     "kind",
@@ -144,7 +145,7 @@ def alter(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @plan_options
 @click.option("--accept-loss", is_flag=True, help="Delete it although it holds messages.")
 @broker_option
@@ -219,7 +220,7 @@ def list_topics(system: bool, endpoint: str, output: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @broker_option
 @endpoint_option
 @output_option

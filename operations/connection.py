@@ -21,6 +21,7 @@ from ..proto.errors import code_name
 from .credentials import Credentials
 from .errors import CliError, Exit, ForbiddenError, NotServedError
 from .links import Links
+from .nearest import with_names
 
 if TYPE_CHECKING:
     import grpc
@@ -235,7 +236,10 @@ class Connection:
                 response: R = pending.result()
             except grpc.RpcError as error:
                 raise self.failure(error) from None
-            return checked(response)
+            try:
+                return checked(response)
+            except CliError as error:
+                raise with_names(error, request, self) from None
 
         return result
 

@@ -15,6 +15,7 @@ import click
 
 from ...operations.errors import CliError, Exit
 from ...operations.private_file import PRIVATE_UMASK
+from ..names import processes
 from ..options import output_option
 from .child import LATER_MODULES, MODULES, Child
 from .forking import ForkServer
@@ -197,7 +198,7 @@ _data_option = click.option(
 
 
 @up.command()
-@click.argument("name")
+@click.argument("name", shell_complete=processes)
 @_data_option
 @click.pass_obj
 def restart(up_data: Path, name: str, data: Path | None) -> None:

@@ -10,6 +10,7 @@ from ..cluster.broker_groups import broker_option
 from ..confirm import go_on, plan_options
 from ..links import connect
 from ..metadata import with_options
+from ..names import groups
 from ..options import endpoint_option, output_option
 from ..output import show_document, show_rows
 from ..times import TIME_FORMS, moment
@@ -31,7 +32,7 @@ def dlq() -> None:
 
 
 @dlq.command("ls")
-@click.argument("group", default="")
+@click.argument("group", default="", shell_complete=groups)
 @_selection
 @click.option(
     "--count",
@@ -120,7 +121,7 @@ def _row(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @dlq.command()
-@click.argument("group")
+@click.argument("group", shell_complete=groups)
 @_selection
 @click.option("--to", default="", metavar="TOPIC", help="Send to this topic, not to the origin.")
 @plan_options

@@ -349,7 +349,7 @@ class MessagePages:
         body = bodies.plain(message)
         if "body" not in form or draft.body == lines(body.decode("utf-8", "replace")).encode():
             draft = replace(draft, body=body)  # not edited: also its line ends are unchanged
-        result = send_over(self._cluster.connection, draft, 1, locate=True)
+        result = send_over(self._cluster.connection, [draft], locate=True)
         if result.failures:
             raise CliError(next(iter(result.failures)))
         return self._views.page(

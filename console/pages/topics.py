@@ -229,7 +229,7 @@ class TopicPages:
     def send(self, request: Request, form: Form) -> Response:
         """Send one message and show where it is stored."""
         draft = draft_of(request.path_params["name"], form)
-        result = send_over(self._cluster.connection, draft, 1, locate=True)
+        result = send_over(self._cluster.connection, [draft], locate=True)
         if result.failures:
             raise CliError(next(iter(result.failures)))
         return self.topic(request, sent=result.receipts[0])
