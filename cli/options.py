@@ -17,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
+#: Of the click context: finds the endpoint that another option names.
+ENDPOINT_KEY = "cometmq.endpoint"
 
 
 def address_option(
@@ -33,6 +35,8 @@ def address_option(
         assert parameter.name is not None
         if ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             return value or ""
+        if kind == "endpoints" and (found := ctx.meta.get(ENDPOINT_KEY)) is not None:
+            return str(found())
         return (
             _of_context(kind, name, is_needed=bool(default))
             or local_cluster.address(kind, links().named_file(local_cluster.ADDRESSES_FILE))

@@ -201,20 +201,30 @@ def delete_topic(
 @endpoint_option
 @output_option
 def list_topics(system: bool, endpoint: str, output: str) -> None:
-    """List all topics.
+    """List all topics with their messages, rate and last write.
 
     \b
     cometmq topic list --system -o json
     """
-    request = v1.ListTopicsRequest(include_system=system)
+    request = v1.ListTopicsRequest(include_system=system, with_traffic=True)
     with broker_groups(endpoint) as groups:
         outcomes = groups.pages(paths.LIST_TOPICS, request, v1.ListTopicsResponse, "topics")
+    found = answers(outcomes)
+    traffic = {
+        (broker, config.name): each
+        for broker, pages in found
+        for page in pages
+        for config, each in zip(page.topics, page.traffic, strict=False)
+    }
     rows = merged(
-        (name, [_row(config) for page in pages for config in page.topics])
-        for name, pages in answers(outcomes)
+        (name, [_row(config) for page in pages for config in page.topics]) for name, pages in found
     )
+    listed = []
+    for row in rows:
+        at = [traffic.get((name, row["topic"])) for name in row.get("brokers", [""])]
+        listed.append({"topic": row.pop("topic"), "type": row.pop("type"), **_sums(at), **row})
     show_rows(
-        rows, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
+        listed, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
     )
     note_failures(outcomes)
 
@@ -249,6 +259,18 @@ def describe(name: str, endpoint: str, output: str) -> None:
     settings = merged((name, [topic_settings(answer.topic)]) for name, answer in found)
     show_described(settings, {"queues": queues}, output)
     note_failures(outcomes)
+
+
+def _sums(found: Sequence[v1.TopicTraffic | None]) -> dict[str, Any]:
+    """Return the fields of all broker groups; unknown if one is of an earlier version."""
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return dict.fromkeys(("messages", "sent_per_s", "last_write_ms"))
+    return {
+        "messages": sum(each.messages for each in known),
+        "sent_per_s": round(sum(each.sent_per_s for each in known), 1),
+        "last_write_ms": max(each.last_store_ms for each in known),
+    }
 
 
 def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:
