@@ -22,7 +22,6 @@ from .credentials import Credentials
 from .errors import CliError, Exit, ForbiddenError, NotServedError
 from .links import Links
 from .nearest import with_names
-from .ports import CLIENT_PORT, kind_of_port
 
 if TYPE_CHECKING:
     import grpc
@@ -125,11 +124,13 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
     """Convert a failed call to a CliError."""
     import grpc
 
+    from .ports import CLIENT_PORT, kind_of_port
+
     code = error.code()
     wrong = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
     if code in wrong and (kind := kind_of_port(endpoint, links)) and kind != CLIENT_PORT:
         text = f"{endpoint} is {kind}. Name the client port of a broker with --endpoint (8081"
-        return NotServedError(f"{text} by default; `cometmq up` prints it).")
+        return CliError(f"{text} by default; `cometmq up` prints it).")
     if code is grpc.StatusCode.UNAVAILABLE:
         with_tls = " with TLS" if links.uses_tls(endpoint) else ""
         return CliError(
@@ -140,8 +141,9 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NotServedError(
-            f"{endpoint} does not support this call: it is of an earlier version."
-            " `cometmq cluster describe` shows the versions."
+            f"{endpoint} is the client port of a broker that does not have this call: it is of an"
+            " earlier version (see `cometmq cluster describe`), or --namesrv must name a nameserver"
+            " (9876 by default)."
         )
     text = f"{endpoint} refused the call: {error.details()} ({code.name})."
     if code is grpc.StatusCode.PERMISSION_DENIED and links.cluster_token(endpoint):

@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 CLIENT_PORT = "the client port of a broker"
 _TIMEOUT_S = 1.0
 _HTTP = b"GET /healthz HTTP/1.1\r\nHost: port\r\nConnection: close\r\n\r\n"
-#: A method of each kind of gRPC port that only it has.
-_METHODS = {
-    paths.REPLICA_STATUS: "a replication port",
-    paths.GET_CLUSTER: "the port of a nameserver",
-    paths.DESCRIBE_CLUSTER: CLIENT_PORT,
-}
 
 
 def kind_of_port(endpoint: str, links: Links) -> str:
     """Return what listens, as `a replication port`; "" if nothing does, or it is not known."""
     import grpc
 
+    # A method of each kind of gRPC port that only it has.
+    methods = {
+        paths.REPLICA_STATUS: "a replication port",
+        paths.GET_CLUSTER: "the port of a nameserver",
+        paths.DESCRIBE_CLUSTER: CLIENT_PORT,
+    }
     first = endpoint.partition(";")[0]
     if not (said := _http_answer(first)):
         return ""
     if said.startswith(b"HTTP/1"):
         return "an HTTP port (of metrics or of a console)"
     with links.channel(first) as channel:
-        for path, kind in _METHODS.items():
+        for path, kind in methods.items():
             try:
                 channel.unary_unary(path)(b"", timeout=_TIMEOUT_S)
             except grpc.RpcError as error:

@@ -82,22 +82,17 @@ def _nameserver(command: F) -> F:
 
 def _broker_of(nameservers: str) -> str:
     """Return client addresses of brokers that these nameservers know. Raises CliError."""
-    from ...proto import paths, v1
-    from ..links import connect
+    from ..ha.replicas import Nameservers
 
     try:
-        with connect(nameservers) as connection:
-            answer = connection.call(
-                paths.GET_CLUSTER, v1.GetClusterRequest(), v1.GetClusterResponse
-            )
+        found = [one.client for one in Nameservers(nameservers).replicas() if one.client]
     except CliError as error:
         raise CliError(
             f"No answer from the nameserver of -n: {error} -n takes the gRPC port of `cometmq"
             " namesrv`; or name a broker with --endpoint HOST:PORT."
         ) from None
-    found = [one.addresses.client for group in answer.groups for one in group.members if one.alive]
     if not found:
-        raise CliError(f"The nameserver {nameservers} knows no broker that is alive.")
+        raise CliError(f"The nameserver {nameservers} knows no broker.", Exit.NOT_FOUND)
     return ";".join(found)
 
 
