@@ -15,7 +15,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         'cometmq message send orders "order {{n}}" --key "o-{{n}}" --count 100',
         "cat events.txt | cometmq message send orders --lines",
         "cometmq message tail orders --from beginning",
-        "cometmq consume billing --topic orders",
+        "cometmq consume billing orders",
     ),
     "Find a message": (
         "cometmq message query --topic orders --key o-1",

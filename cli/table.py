@@ -26,10 +26,13 @@ _BODY = "body"
 #: A body is one line; all of it is in the document for programs.
 _BODY_CELLS_MAX = 60
 _BYTES = "_bytes"
+_SIZES = ("size", "bytes")
 #: What a list can do without: the columns in the order in which they are omitted.
 _DETAILS = (
     "offset_id",
     "born_ms",
+    "first_ms",
+    "last_ms",
     "physical_offset",
     "min_offset",
     "flushed",
@@ -45,6 +48,8 @@ _DETAILS = (
     "attributes",
     "permission",
     "read_queues",
+    "write_queues",
+    "retry_queues",
     "order",
     "consume_enable",
     "max_attempts",
@@ -60,6 +65,8 @@ _DETAILS = (
     "log_end",
     "consumer_offset",
     "in_flight",
+    "in_flight_dropped",
+    "to_consume",
     "process",
     "ports",
 )
@@ -114,17 +121,14 @@ def _widths(texts: Mapping[str, Sequence[str]], width: int) -> dict[str, int]:
     over = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
     if not width or over <= 0:
         return widths
-    prose = [n for n in texts if n == _BODY or (_is_prose(n) and any(map(_spaces, texts[n])))]
-    if not prose:
-        return {}
-    widest = max(prose, key=lambda name: widths[name])
-    room = widths[widest] - over
-    longest = (
-        0 if widest == _BODY else max(cells(w) for text in texts[widest] for w in text.split())
-    )
-    if room < max(_PROSE_CELLS_MIN, longest, cells(title(widest))):
-        return {}
-    return {**widths, widest: room}
+    for name in sorted(texts, key=lambda name: -widths[name]):
+        if over > 0 and _is_prose(name, texts[name]):
+            pieces = [] if name == _BODY else [word for t in texts[name] for word in t.split()]
+            least = max(_PROSE_CELLS_MIN, cells(title(name)), max(map(cells, pieces), default=0))
+            given = min(over, max(0, widths[name] - least))
+            widths[name] -= given
+            over -= given
+    return {} if over > 0 else widths
 
 
 def _drawn(
@@ -176,12 +180,9 @@ def cells(text: str) -> int:
     )
 
 
-def _spaces(text: str) -> bool:
-    return " " in text
-
-
-def _is_prose(name: str) -> bool:
-    return not name.endswith("_ms")
+def _is_prose(name: str, column: Sequence[str]) -> bool:
+    """Whether a column's lines may be broken, or cut."""
+    return name == _BODY or (not name.endswith("_ms") and any(" " in text for text in column))
 
 
 def _is_number(name: str, value: Any) -> bool:
@@ -222,7 +223,7 @@ def _number(name: str, value: float, time_text: Callable[[int], str]) -> str:
         return words.span(value)
     if name.endswith("_ms") and isinstance(value, int):
         return time_text(value)
-    if name.endswith(_BYTES) or name == "size":
+    if name.endswith(_BYTES) or name in _SIZES:
         return words.size(value)
     return words.short(value) if name.endswith("_per_s") else str(value)
 

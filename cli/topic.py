@@ -27,6 +27,7 @@ from .metadata import PERMISSION_METAVAR, attribute_option, change_verb, permiss
 from .names import topics
 from .options import endpoint_option, output_option
 from .output import show_rows
+from .times import present_ms
 
 _COUNT = click.IntRange(1, 1024)
 _DEFAULT_QUEUES = 8
@@ -223,6 +224,11 @@ def list_topics(system: bool, endpoint: str, output: str) -> None:
     for row in rows:
         at = [traffic.get((name, row["topic"])) for name in row.get("brokers", [""])]
         listed.append({"topic": row.pop("topic"), "type": row.pop("type"), **_sums(at), **row})
+    if output == "table":
+        now_ms = present_ms()
+        for row in listed:
+            last_ms = row.pop("last_write_ms")
+            row["last_write_ms_ago"] = now_ms - last_ms if last_ms else "-"
     show_rows(
         listed, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
     )

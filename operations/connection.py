@@ -124,13 +124,7 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
     """Convert a failed call to a CliError."""
     import grpc
 
-    from .ports import CLIENT_PORT, kind_of_port
-
     code = error.code()
-    wrong = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
-    if code in wrong and (kind := kind_of_port(endpoint, links)) and kind != CLIENT_PORT:
-        text = f"{endpoint} is {kind}. Name the client port of a broker with --endpoint (8081"
-        return CliError(f"{text} by default; `cometmq up` prints it).")
     if code is grpc.StatusCode.UNAVAILABLE:
         with_tls = " with TLS" if links.uses_tls(endpoint) else ""
         return CliError(
@@ -141,9 +135,8 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NotServedError(
-            f"{endpoint} is the client port of a broker that does not have this call: it is of an"
-            " earlier version (see `cometmq cluster describe`), or --namesrv must name a nameserver"
-            " (9876 by default)."
+            f"{endpoint} does not support this call: it is another kind of port (brokers 8081,"
+            " nameservers 9876 by default), or of an earlier version."
         )
     text = f"{endpoint} refused the call: {error.details()} ({code.name})."
     if code is grpc.StatusCode.PERMISSION_DENIED and links.cluster_token(endpoint):
@@ -180,7 +173,19 @@ class Connection:
         return self._caller.metadata()
 
     def failure(self, error: grpc.RpcError) -> CliError:
-        """Convert a failed call to a CliError."""
+        """Convert a failed call to a CliError; one to a wrong kind of port names the kind."""
+        import grpc
+
+        from .ports import CLIENT_PORT, kind_of_port
+
+        wrong = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+        if error.code() in wrong:
+            kind = kind_of_port(self.endpoint, self.links)
+            if kind and kind != CLIENT_PORT:
+                return CliError(
+                    f"{self.endpoint} is {kind}. Name the client port of a broker with --endpoint"
+                    " (8081 by default; `cometmq up` prints it)."
+                )
         return failure(error, self.endpoint, self.links)
 
     def method(self, path: str, answer: type[R]) -> Callable[..., Any]:
