@@ -221,8 +221,8 @@ def _number(name: str, value: float, time_text: Callable[[int], str]) -> str:
         return f"{words.span(value)} ago"
     if name.endswith("_age_ms"):
         return words.span(value)
-    if name.endswith("_ms") and isinstance(value, int):
-        return time_text(value)
+    if name.endswith("_ms"):
+        return time_text(value) if isinstance(value, int) else f"{value:g} ms"
     if name.endswith(_BYTES) or name in _SIZES:
         return words.size(value)
     return words.short(value) if name.endswith("_per_s") else str(value)

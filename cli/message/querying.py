@@ -41,7 +41,10 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
         show_rows([_row(document) for document in documents], output, empty="")
     note_failures(outcomes)
     if not documents:
-        raise CliError("No message found.", Exit.NOT_FOUND)
+        raise CliError(
+            "No message found. What is stored: cometmq message tail TOPIC --from beginning",
+            Exit.NOT_FOUND,
+        )
 
 
 def message_at(
@@ -50,13 +53,16 @@ def message_at(
     """Return the message at an offset of a queue. Raises CliError."""
     request = v1.DescribeTopicRequest(name=topic, broker=broker)
     answer = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    shown = f" `cometmq topic describe {topic}` shows queues and offsets."
     names = [each.broker for each in answer.queues if each.queue_id == queue_id]
     if not names:
-        raise CliError(f"Topic {topic} has no queue {queue_id}.", Exit.NOT_FOUND)
+        raise CliError(f"Topic {topic} has no queue {queue_id}.{shown}", Exit.NOT_FOUND)
     queue = queue_of(topic, names[0], queue_id)
     found = pull(connection, queue, offset, count=1, timeout_s=TIMEOUT_S).messages
     if not found or found[0].system_properties.queue_offset != offset:
-        raise CliError(f"Queue {queue_id} of {topic} has no message {offset}.", Exit.NOT_FOUND)
+        raise CliError(
+            f"Queue {queue_id} of {topic} has no message {offset}.{shown}", Exit.NOT_FOUND
+        )
     return found[0]
 
 
