@@ -39,7 +39,7 @@ WALK = {
     "cluster reconcile": "--dry-run",
     "context list": "",
     "user list": "",
-    "acl list": "app",
+    "acl list": "--user app",
     "quota list": "",
     "ha status": "--namesrv {ns} --data {data}",
     "doctor": "",
