@@ -34,6 +34,8 @@ _PROTOBUF = "protobuf"
 _COOKIE = "cometmq-console-types"
 # Has the form in which this browser showed the last body, and its last protobuf type.
 _FORM_COOKIE = "cometmq-console-body"
+#: Topics that the form offers.
+_OFFERED_MAX = 500
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
 
@@ -51,6 +53,7 @@ def message_row(located: Located) -> dict[str, Any]:
         "preview": bodies.preview(message),
         "size": len(message.body),
         "href": message_link("/message", queue, properties.queue_offset),
+        "copy_href": message_link("/message/copy", queue, properties.queue_offset),
     }
 
 
@@ -152,6 +155,7 @@ class MessagePages:
             title="Messages",
             query={**kept, "by": query.get("by", "time"), "offset": query.get("offset", "")},
             ways=WAYS,
+            topics=self._topics(),
             asked=asked,
             error=error,
             rows=[message_row(one) for one in found.messages],
@@ -165,6 +169,13 @@ class MessagePages:
             rows_max=ROWS,
             exported_max=EXPORTED_MAX,
         )
+
+    def _topics(self) -> list[str]:
+        """Return the names that the form offers; [] without the right to list them."""
+        request = v1.ListTopicsRequest(limit=_OFFERED_MAX)
+        outcomes = self._cluster.each(paths.LIST_TOPICS, request, v1.ListTopicsResponse)
+        found = (one.answer.topics for one in outcomes if one.answer is not None)
+        return sorted({config.name for topics in found for config in topics})
 
     def export(self, request: Request) -> Response:
         """Return the messages of a search as a file, with their bodies."""
