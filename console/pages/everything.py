@@ -38,12 +38,12 @@ _WORD = re.compile(r"\w+")
 
 
 def words_match(words: Sequence[str], message: v2.Message) -> bool:
-    """Return whether a message has all words in key, tag, properties, id or text body.
+    """Return whether a message has all words in keys, tag, properties or text body.
 
     A number must be a whole word: 17 is not found in 170.
     """
     properties = message.system_properties
-    texts = [properties.tag, properties.message_id, *properties.keys]
+    texts = [properties.tag, *properties.keys]
     texts += [f"{name} {value}" for name, value in message.user_properties.items()]
     texts.append(bodies.plain(message).decode("utf-8", "replace"))
     text = " ".join(texts).lower()

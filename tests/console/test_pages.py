@@ -247,8 +247,14 @@ def _with(console: Served, text: str) -> str:
         "topic=t&to=shift&shift=0",
     ],
 )
-def test_a_bad_reset_is_refused(console: Served, query: str) -> None:
-    assert console.ask("GET", f"/groups/g/reset?{query}").status == 400
+def test_a_bad_reset_is_refused_and_keeps_the_form(
+    console: Served, shared_cluster: Cluster, query: str
+) -> None:
+    shared_cluster.create_group("reset-badly")
+    found = console.ask("GET", f"/groups/reset-badly/reset?{query}")
+    assert found.status == 400
+    assert 'role="alert"' in found.text
+    assert "<h1>Reset offsets</h1>" in found.text
 
 
 def test_a_message_is_found_in_every_way_shown_exported_and_copied(
