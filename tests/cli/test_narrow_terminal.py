@@ -1,7 +1,9 @@
-"""No line of a table is wider than a terminal of 80 columns, in any command that prints one."""
+"""Every command that prints tables: no line wider than a terminal of 80 columns, closed pipes."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from cometmq.cli.root import cli
 from cometmq.cli.table import cells, field_lines, table_lines
-from cometmq.tests.harness.cluster import Cluster, temporary
+from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
 
 COLUMNS = 80
 TOPIC = "orders-of-the-european-shops-in-every-country"
@@ -196,3 +198,35 @@ def test_values_cannot_move_the_cursor() -> None:
 def test_wide_characters_take_two_cells() -> None:
     lines, _ = table_lines([{"body": "订单" * 40, "queue": 1}], 40, _time)
     assert max(map(cells, lines)) <= 40
+
+
+def test_every_command_ends_quietly_at_a_closed_pipe(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMETMQ_ENDPOINT", _endpoint(cluster))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    places = {
+        "data": str(cluster.data),
+        "endpoint": _endpoint(cluster),
+        "ns": f"127.0.0.1:{cluster.node('single').ports['namesrv']}",
+        "id": "0" * 34,
+    }
+    more = {"message tail": f"{TOPIC} --from beginning --count 40", "cheat": "", "help": ""}
+    for command, rest in {**WALK, **more}.items():
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            words = [*cometmq_command(), *command.split(), *rest.format(**places).split()]
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+        for told in ("Traceback", "BrokenPipe", "Broken pipe", "Exception ignored"):
+            assert told not in done.stderr, (command, done.stderr)
