@@ -39,7 +39,8 @@ def contexts(_ctx: click.Context, _parameter: click.Parameter, start: str) -> li
 
 def processes(ctx: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Offer the names of the processes of a running `up`."""
-    from .cluster.control import ask, socket_path
+    from .cluster.control import ask
+    from .cluster.layout import socket_path
 
     data = ctx.params.get("data") or (ctx.parent and ctx.parent.params.get("data"))
     try:
