@@ -434,7 +434,7 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     assert plan["after"] == 4  # the end of the queue
     shell("group", "create", "others")
     like = ("offset", "reset", "others", "replay", "--like", "readers")
-    assert "before   after" in shell(*like, "--dry-run")
+    assert re.search(r"before +after", shell(*like, "--dry-run"))
     shell(*moved, "--offset", "1")
     assert "Reset group others" in shell(*like)
     assert shell.json("group", "describe", "others")["lag"] == 3
@@ -624,10 +624,10 @@ def test_a_message_of_the_sdk_goes_to_its_lite_topic_and_the_sdk_is_named(shell:
 
 
 def test_lines_and_places_make_many_messages(shell: Shell) -> None:
-    shell("topic", "create", "many", "--queues", "1")
-    shell("message", "send", "many", "body {{n}}", "--key", "k-{{n}}", "--count", "3")
-    shell.fed("one\ntwo {{n}}\n", "message", "send", "many", "--lines", "--key", "l-{{n}}")
-    stored = lines(shell, "many", "--from", "beginning", "--count", "5", "--timeout", "30")
+    shell("topic", "create", "placed", "--queues", "1")
+    shell("message", "send", "placed", "body {{n}}", "--key", "k-{{n}}", "--count", "3")
+    shell.fed("one\ntwo {{n}}\n", "message", "send", "placed", "--lines", "--key", "l-{{n}}")
+    stored = lines(shell, "placed", "--from", "beginning", "--count", "5", "--timeout", "30")
     assert [(one["body"], one["keys"]) for one in stored] == [
         ("body 1", ["k-1"]),
         ("body 2", ["k-2"]),
