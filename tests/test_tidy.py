@@ -463,6 +463,9 @@ SHARED_NAMESPACES = {
     "google": "protobuf",
     "opentelemetry": "opentelemetry-api",
     "yaml": "pyyaml",
+    # Of packages that a direct dependency brings, and whose types it hands out.
+    "anyio": "starlette",
+    "markupsafe": "jinja2",
 }
 # Extras that the core imports inside functions.
 CORE_EXTRAS = ("native", "tracing", "testing", "containers", "spark", "bench")
