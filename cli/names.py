@@ -4,6 +4,7 @@ A shell waits for it at each press of the key: what fails or takes long offers n
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
@@ -42,7 +43,8 @@ def processes(ctx: click.Context, _parameter: click.Parameter, start: str) -> li
     from .cluster.control import ask
     from .cluster.layout import socket_path
 
-    data = ctx.params.get("data") or (ctx.parent and ctx.parent.params.get("data"))
+    of_parent = ctx.parent.params.get("data") if ctx.parent is not None else None
+    data = Path(ctx.params.get("data") or of_parent or "data")
     try:
         answer = ask(socket_path(data), "status", "", 1.0)
         return [row["name"] for row in answer["processes"] if row["name"].startswith(start)]
