@@ -148,14 +148,14 @@ class RegisterStore:
 
     async def groups(self) -> list[tuple[str, str]]:
         """Return every group that has a register."""
-        found = []
+        groups = []
         for name in await self._register.names():
             if name.startswith(GROUP_PREFIX):
                 group = name.removeprefix(GROUP_PREFIX)
                 state = await self.read("", group)
                 if not state.is_new:
-                    found.append((state.cluster, group))
-        return found
+                    groups.append((state.cluster, group))
+        return groups
 
     async def compare_and_set(
         self, expected_version: int, state: GroupState

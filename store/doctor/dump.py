@@ -80,8 +80,8 @@ def _selected(
         keep &= columns.queue_id == selection.queue_id
     numbers = columns.queue_offset if by_number else columns.physical_offset
     keep &= (numbers >= selection.begin) & (numbers < selection.end)
-    found: list[int] = np.flatnonzero(keep).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(keep).tolist()
+    return rows
 
 
 def units(layout: Layout, selection: Selection) -> Iterator[Row]:
@@ -170,14 +170,14 @@ def index_entries(layout: Layout) -> Iterator[Row]:
 
 def timers(layout: Layout, selection: Selection) -> Iterator[Row]:
     """Yield every unit of the timer log."""
-    found = TimerCheck(layout, Findings()).found
-    for at in range(len(found.units)):
-        unit = found.units[at]
+    units = TimerCheck(layout, Findings()).found
+    for at in range(len(units.units)):
+        unit = units.units[at]
         offset, magic = int(unit["offset"]), int(unit["magic"])
         if not selection.begin <= offset < selection.end:
             continue
         yield {
-            "position": int(found.position[at]),
+            "position": int(units.position[at]),
             "slot_ms": int(unit["write_ms"]) + int(unit["delay_ms"]),
             "write_ms": int(unit["write_ms"]),
             "delay_ms": int(unit["delay_ms"]),

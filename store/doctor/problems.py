@@ -52,11 +52,11 @@ class Findings:
         severity: str = PROBLEM,
         record: int = -1,
     ) -> None:
-        found = self.problems if severity == PROBLEM else self.notes
-        if len(found) >= FINDINGS_MAX:
+        listed = self.problems if severity == PROBLEM else self.notes
+        if len(listed) >= FINDINGS_MAX:
             self.left_out += 1
             return
-        found.append(Finding(file, begin, end, what, kind, severity, record))
+        listed.append(Finding(file, begin, end, what, kind, severity, record))
 
     def demote(self, applies: Callable[[Finding], bool]) -> None:
         """Turn the problems for which `applies` is true into notes."""

@@ -165,9 +165,9 @@ def _queue_of(file: str) -> str:
     return f"{kind.removesuffix('_ext')}/{topic}/{queue_id}"
 
 
-def _first(found: list[Finding]) -> str:
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return found[0].what + more
+def _first(findings: list[Finding]) -> str:
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return findings[0].what + more
 
 
 def doubted_records(layout: Layout, problems: Iterable[Finding]) -> frozenset[int]:

@@ -137,10 +137,10 @@ class QueueCheck:
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
         key = (topic, queue_id)
-        found = self._queues.get(key)
-        if found is None:
-            found = self._queues[key] = _Queue(topic, queue_id, self._folders.get(key))
-        return found
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(topic, queue_id, self._folders.get(key))
+        return queue
 
     def _compare(self, queue: _Queue, columns: Columns, codes: Integers) -> None:
         """Compare records of one queue with its units."""
@@ -245,11 +245,11 @@ class QueueCheck:
 
     def _unmatched_units(self, verdict: LogVerdict) -> list[_UnmatchedUnit]:
         """Return unconfirmed units of all queues, as many as can be reported."""
-        found: list[_UnmatchedUnit] = []
+        unmatched: list[_UnmatchedUnit] = []
         for key, folder in self._folders.items():
             left = self._left_over(folder, self._queue(*key), verdict)
-            found += itertools.islice(left, FINDINGS_MAX - len(found))
-        return found
+            unmatched += itertools.islice(left, FINDINGS_MAX - len(unmatched))
+        return unmatched
 
     def _left_over(
         self, folder: QueueFolder, queue: _Queue, verdict: LogVerdict
@@ -372,9 +372,9 @@ class QueueCheck:
 
     def ends(self) -> dict[tuple[str, int], int]:
         """Return `end` of all queues."""
-        found = {key: self.end(*key) for key in self._queues}
+        ends = {key: self.end(*key) for key in self._queues}
         self._opened.close()
-        return found
+        return ends
 
     def _written_end(self, folder: QueueFolder) -> int:
         """Return the number behind the last non-zero unit."""
