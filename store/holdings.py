@@ -102,7 +102,7 @@ def load(root: Path) -> list[Holdings]:
                 for key in ("log_first", "parts"):
                     content[key] = tuple(content.get(key, ()))
                 found.append(Holdings(**content))
-    return sorted(found, key=lambda one: -one.revision)
+    return sorted(found, key=lambda note: -note.revision)
 
 
 def lowered(root: Path, log_end: int) -> bytes:
@@ -191,7 +191,7 @@ class HoldingsFile:
     def load(self) -> None:
         """Read the record. Raises AbsentPartError if its copies are of two stores, OSError."""
         found = load(self._root)
-        if len({one.id for one in found}) > 1:
+        if len({note.id for note in found}) > 1:
             self._refuse(
                 f"{self._paths[0].parent} and {self._paths[1].parent} are of different stores. "
                 "Put the folder of this store back."

@@ -149,17 +149,17 @@ def _unit_rows(
 
 def index_entries(layout: Layout) -> Iterator[Row]:
     """Yield every entry of every index file, oldest file first."""
-    for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
-        if one is None:
+    for path, file_layout in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
+        if file_layout is None:
             continue
-        view = IndexView(path, one)
+        view = IndexView(path, file_layout)
         begin_ms = view.header.begin_timestamp_ms
         for number in range(1, view.count):
             hash_, offset, seconds, previous = view.entries[number].tolist()
             yield {
                 "file": layout.name(path),
                 "entry": number,
-                "slot": hash_ % one.slots,
+                "slot": hash_ % file_layout.slots,
                 "key_hash": hash_,
                 "physical_offset": offset,
                 "seconds": seconds,

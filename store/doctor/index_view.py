@@ -91,8 +91,10 @@ def layouts_of(paths: Sequence[Path], sizes: Sizes) -> list[IndexLayout | None]:
     usual = max(lengths, key=lambda length: (lengths.count(length), length))
     whole = [path for path, length in zip(paths, lengths, strict=True) if length == usual]
     layouts = [_guess(path, guess_layout) for path in whole]
-    layouts = [one for one in layouts if one] or [_guess(path, _most_fitting) for path in whole]
-    known = [one for one in layouts if one]
+    layouts = [guess for guess in layouts if guess] or [
+        _guess(path, _most_fitting) for path in whole
+    ]
+    known = [guess for guess in layouts if guess]
     return [max(known, key=known.count) if known else None] * len(paths)
 
 

@@ -240,7 +240,7 @@ def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolde
                 else:
                     strays.append(folder)
         size = known[kind] or _usual_size((files for _, _, files in queues), unit)
-        for name, queue_id, files in sorted(queues, key=lambda one: one[:2]):
+        for name, queue_id, files in sorted(queues, key=lambda entry: entry[:2]):
             yield QueueFolder(kind, name, queue_id, FileQueue(tuple(files), size))
 
 

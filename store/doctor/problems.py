@@ -61,11 +61,11 @@ class Findings:
     def demote(self, applies: Callable[[Finding], bool]) -> None:
         """Turn the problems for which `applies` is true into notes."""
         stay: list[Finding] = []
-        for one in self.problems:
-            if applies(one):
-                self.notes.append(replace(one, severity=NOTE))
+        for finding in self.problems:
+            if applies(finding):
+                self.notes.append(replace(finding, severity=NOTE))
             else:
-                stay.append(one)
+                stay.append(finding)
         self.problems = stay
 
 

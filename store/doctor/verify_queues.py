@@ -213,9 +213,9 @@ class QueueCheck:
         """Match the mismatches of both sides, and report them."""
         unmatched = self._unmatched_units(verdict)
         at_offset: dict[int, list[_UnmatchedUnit]] = {}
-        for one in unmatched:
-            at_offset.setdefault(one.offset, []).append(one)
-        known = {(one.folder, one.number) for one in unmatched}
+        for unit in unmatched:
+            at_offset.setdefault(unit.offset, []).append(unit)
+        known = {(unit.folder, unit.number) for unit in unmatched}
         claimed: set[tuple[str, int, int]] = set()
         explained: set[tuple[QueueFolder, int]] = set()
         wrong: dict[QueueFolder, list[int]] = {}
@@ -237,7 +237,7 @@ class QueueCheck:
             for first, end in runs(numbers):
                 what = f"Wrong content of {span('unit', first, end)}: the log has other records."
                 self._report_units(queue_folder, first, end, what, "queue_unit")
-        left = [one for one in unmatched if (one.folder, one.number) not in explained]
+        left = [unit for unit in unmatched if (unit.folder, unit.number) not in explained]
         self._report_unmatched(left, verdict)
         self._report_lost(verdict)
         for queue in self._queues.values():
@@ -299,9 +299,9 @@ class QueueCheck:
         """Report units without a record; the next start drops those behind the log's end."""
         killed = not self._layout.clean or self._layout.in_use
         groups: dict[tuple[QueueFolder, bool], list[int]] = {}
-        for one in unmatched:
-            behind = one.offset >= verdict.end
-            groups.setdefault((one.folder, behind), []).append(one.number)
+        for unit in unmatched:
+            behind = unit.offset >= verdict.end
+            groups.setdefault((unit.folder, behind), []).append(unit.number)
         for (folder, behind), numbers in groups.items():
             for first, end in runs(numbers):
                 what = f"No record for {span('unit', first, end)}"

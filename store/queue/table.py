@@ -389,7 +389,7 @@ class QueueTable:
                     self._waiting_units -= queue.max_offset - max(
                         queue.tail_first, queue.written_end
                     )
-                self._trim = [one for one in self._trim if one is not queue]
+                self._trim = [kept for kept in self._trim if kept is not queue]
             for path in queue.clear():
                 self.files.forget(path)
         self.exts.truncate(queue)

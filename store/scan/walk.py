@@ -277,8 +277,8 @@ class Walk:
         while (
             record_at := find_record(data, begin, self._limit, self._base, check_crc=False)
         ) >= 0:
-            one = np.array([record_at], np.int64)
-            if columns_at(raw, self._base, one, self.topics)[1]:
+            start = np.array([record_at], np.int64)
+            if columns_at(raw, self._base, start, self.topics)[1]:
                 return record_at
             begin = record_at + 1
         return _find_blank(data, begin, self._limit)
