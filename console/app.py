@@ -26,6 +26,7 @@ from .live import OverviewPages, Watch
 from .pages.clients import ClientPages
 from .pages.configuration import ConfigurationPages
 from .pages.dead_letters import DeadLetterPages
+from .pages.everything import SearchPage
 from .pages.groups import GroupPages
 from .pages.high_availability import HighAvailabilityPages
 from .pages.login import Gate
@@ -198,4 +199,5 @@ def _pages(
         *ClientPages(cluster, views).routes(),
         *UserPages(cluster, views, wall_ms).routes(),
         *ConfigurationPages(cluster, views).routes(),
+        *SearchPage(cluster, views).routes(),
     ]
