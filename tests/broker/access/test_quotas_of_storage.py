@@ -52,7 +52,7 @@ async def test_what_retention_deletes_counts_no_longer(tmp_path: Path) -> None:
         store = live.node.store
         store.queue_table.hide_below("orders", 0, store.reader.max_offset("orders", 0) - 2)
 
-        await until(lambda: 0 < dict(live.node.quotas.stored())["Topic:orders"] < 5_000)
+        await until(lambda: 0 < dict(live.node.quotas.stored())["Topic:orders"] < 20_000)
         assert (await send(wire, "orders", size=2_000)).code == v2.OK
 
 
