@@ -103,10 +103,16 @@ def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
     assert "passed" in drill(docker, *words, seconds=800)
 
 
+@pytest.mark.slow  # a minute or two; drills 27 and 41 fill the disks of processes
+@pytest.mark.timeout(900)
+def test_the_cluster_survives_full_disks_in_containers(docker: Engine) -> None:
+    assert "passed" in drill(docker, "--faults", "full", seconds=800)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_container_in_turn(docker: Engine) -> None:
-    """Kill, stop, pause and disconnect each nameserver and broker; disconnect replicas."""
+    """Kill, stop, pause and disconnect each nameserver and broker; disconnect replicas; fill."""
     assert "passed" in drill(docker, seconds=3500)
 
 
