@@ -35,8 +35,7 @@ from ..remoting.ports import check_remoting, shares_port
 from .classic.kv import KvConfig
 from .config import NameserverConfig
 from .controller_host import make_controller_host
-from .in_sync_sets import InSyncSets
-from .known_groups import KnownGroups
+from .known_groups import InSyncSets, KnownGroups
 from .messages import decision_from, group_route, registration_from, replica_from
 from .metrics import NameserverCounts, nameserver_families
 from .node_method import node_method
