@@ -192,10 +192,12 @@ def test_the_secure_cluster_serves_its_users_over_tls(docker: Engine, tmp_path: 
 
         # The image's Python with the packages of the tests.
         packages = Path(rocketmq.__file__).parents[1]
-        official = (f"--volume={packages}:/packages:ro", f"--volume={CLIENTS}:/clients:ro")
-        official += ("--env=PYTHONPATH=/packages", "--env=rocketmq.client.enableSsl=true")
-        official += ("--env=GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/certificates/ca.pem",)
-        official += ("--env=HOME=/tmp", "--env=GRPC_VERBOSITY=NONE", "--entrypoint=python3")
+        official = (
+            *(f"--volume={packages}:/packages:ro", f"--volume={CLIENTS}:/clients:ro"),
+            *("--env=PYTHONPATH=/packages", "--env=rocketmq.client.enableSsl=true"),
+            "--env=GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/certificates/ca.pem",
+            *("--env=HOME=/tmp", "--env=GRPC_VERBOSITY=NONE", "--entrypoint=python3"),
+        )
         case = ["cometmq:8081", "admin", first["password"], "orders", "contained"]
         program = ("/clients/python_acl.py", json.dumps([case]))
         printed = docker.run(*words, *official, f"cometmq:{__version__}", *program)
