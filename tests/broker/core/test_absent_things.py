@@ -166,7 +166,7 @@ class Stores:
 def space() -> Iterator[None]:
     """Report free disks: retention must not act on the use of this machine's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Disk, "space", lambda _disk, _path: Space(100, 90, 90))
+        patch.setattr(Disk, "space", lambda _disk, _path: Space(100 << 30, 90 << 30, 90 << 30))
         yield
 
 
