@@ -83,7 +83,7 @@ class KnownGroups:
 
 
 class InSyncSets:
-    """The file in `directory`; with an empty directory name nothing is stored."""
+    """The file in `directory`; with an empty directory name the sets are in memory only."""
 
     def __init__(self, directory: str) -> None:
         self._file = RecordFile(Path(directory) / _SETS_FILE) if directory else None
@@ -111,10 +111,11 @@ class InSyncSets:
     async def put(self, group: str, found: InSyncSet) -> None:
         """Store a set; calls are done in their order. Raises OSError."""
         async with self._lock:
-            if self._file is None or self._sets.get(group) == found:
+            if self._sets.get(group) == found:
                 return
-            changes = {group: in_sync_message(found).SerializeToString()}
-            await asyncio.to_thread(self._file.put, changes)
+            if self._file is not None:
+                changes = {group: in_sync_message(found).SerializeToString()}
+                await asyncio.to_thread(self._file.put, changes)
             self._sets[group] = found
 
     def close(self) -> None:
