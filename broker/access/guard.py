@@ -32,7 +32,7 @@ from ...auth.signature import (
 )
 from ...front.service import Kind, taker_of
 from ...nodes.addresses import host_of, is_loopback
-from ...proto import paths
+from ...proto import paths, v2
 from ...proto.errors import WireError
 from .checked_session import CheckedSession
 from .rights import PUBLIC, RIGHTS, SUPER, send_need
@@ -67,6 +67,9 @@ NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_NO_USERS = (
+    "this replica knows no users yet: it starts, or has not copied its leader's records. Try again."
+)
 _TOO_MANY = "too many wrong signatures of this user from this address: try again in a minute."
 _NO_CERTIFIED = "the client's certificate names no enabled user."
 _NO_SECRET = bytes(32)
@@ -395,6 +398,8 @@ class Guard:
     def _signer(self, name: str, is_signed: Callable[[bytes], bool], source: str) -> _Known:
         """Return the user who has signed a call; a failure counts for `source`. Raises
         WireError."""
+        if not self._tables.users:
+            raise WireError(v2.HA_NOT_AVAILABLE, _NO_USERS)
         now_ns = self._steady_ns()
         if self._attempts.are_spent(source, name, now_ns):
             self._refused["attempts"] += 1
