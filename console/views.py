@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
@@ -20,8 +21,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
+from ..operations import words
 from ..operations.errors import CliError, Exit
-from . import words
 from .security import (
     FILE_FORM_FIELD_BYTES_MAX,
     FILE_FORM_FIELDS_MAX,
@@ -32,6 +33,7 @@ from .security import (
     is_own_page,
     is_token,
 )
+from .sessions import CURRENT
 
 #: The navigation: path and title of each section.
 SECTIONS = (
@@ -125,7 +127,7 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
         "number": words.number,
         "short": words.short,
         "size": words.size,
-        "moment": words.moment,
+        "moment": _time,
         "clock_time": words.clock_time,
         "span": words.span,
         "q": quoted,
@@ -141,6 +143,12 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
         "token": token,
     }
     return found
+
+
+def _time(ms: int) -> str:
+    """Return a time in UTC, which the script of a page shows in the zone of the browser."""
+    text = words.moment(ms)
+    return Markup('<time data-ms="{}">{}</time>').format(ms, text) if ms > 0 else text
 
 
 class Views:
@@ -171,7 +179,12 @@ class Views:
 
     def part(self, template: str, **values: Any) -> str:
         """Render a template to text."""
-        return self._templates.get_template(template).render(self._own, **values)
+        session = CURRENT.get()
+        login = {
+            "token": session.token if session else self._token,
+            "user": session.credentials.access_key if session else "",
+        }
+        return self._templates.get_template(template).render(self._own, **{**login, **values})
 
     def page(
         self, request: Request, template: str, *, status: int = 200, **values: Any
@@ -231,7 +244,9 @@ class Views:
                 return await change(request, await parse_file_form(request.headers, data))
 
         async def change(request: Request, form: Form) -> Response:
-            if not is_own_page(request.headers) or not is_token(self._token, form.text("token")):
+            session = CURRENT.get()
+            token = session.token if session else self._token
+            if not is_own_page(request.headers) or not is_token(token, form.text("token")):
                 text = "The form is from another page, or the console has restarted. Reload it."
                 raise HTTPException(403, text)
             found = await run_in_threadpool(handler, request, form)

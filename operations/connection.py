@@ -21,6 +21,7 @@ from ..proto.errors import code_name
 from .credentials import Credentials
 from .errors import CliError, Exit, ForbiddenError, NotServedError
 from .links import Links
+from .nearest import with_names
 
 if TYPE_CHECKING:
     import grpc
@@ -72,7 +73,8 @@ class Caller:
     ) -> None:
         """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
-        self._fixed: Metadata = (
+        #: The metadata of every call.
+        self.fixed: Metadata = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", __version__),
@@ -81,16 +83,21 @@ class Caller:
         )
         self._credentials = user or links.credentials(endpoint)
         self._second = ""
-        self._signed = self._fixed
+        self._signed = self.fixed
 
     def metadata(self) -> Metadata:
         """Return the metadata of the next call; a signature is made once a second."""
         if self._credentials is not None:
-            second = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            second = self.second()
             if second != self._second:
                 self._second = second
-                self._signed = (*self._fixed, *self._credentials.sign(second))
+                self._signed = (*self.fixed, *self._credentials.sign(second))
         return self._signed
+
+    @staticmethod
+    def second() -> str:
+        """Return the present time, as signatures have it."""
+        return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def checked(response: R) -> R:
@@ -134,7 +141,8 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NotServedError(
-            f"{endpoint} does not support this call. Is it a broker's client port?"
+            f"{endpoint} does not support this call: it is another kind of port (brokers 8081,"
+            " nameservers 9876 by default), or of an earlier version."
         )
     text = f"{endpoint} refused the call: {error.details()} ({code.name})."
     if code is grpc.StatusCode.PERMISSION_DENIED and links.cluster_token(endpoint):
@@ -147,16 +155,22 @@ class Connection:
     """A blocking connection to one endpoint; a context manager."""
 
     def __init__(
-        self, endpoint: str, links: Links, user: Credentials | None = None, *, at: str = ""
+        self,
+        endpoint: str,
+        links: Links,
+        user: Credentials | None = None,
+        *,
+        at: str = "",
+        caller: Caller | None = None,
     ) -> None:
-        """`user` signs the calls; None: the user of `links`.
+        """`user` signs the calls; None: the user of `links`. `caller` makes them all in its way.
 
         `at` is an address from a route of the endpoint. It is called with the endpoint's TLS and
         user, as clients do, and without the cluster token: it may belong to another cluster.
         """
         self.endpoint = at or endpoint
         self.links = links
-        self._caller = Caller(endpoint, links, user, has_token=not at)
+        self._caller = caller or Caller(endpoint, links, user, has_token=not at)
         self.channel = links.channel(endpoint, at)
 
     def __enter__(self) -> Connection:
@@ -171,7 +185,19 @@ class Connection:
         return self._caller.metadata()
 
     def failure(self, error: grpc.RpcError) -> CliError:
-        """Convert a failed call to a CliError."""
+        """Convert a failed call to a CliError; one to a wrong kind of port names the kind."""
+        import grpc
+
+        from .ports import CLIENT_PORT, kind_of_port
+
+        wrong = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+        if error.code() in wrong:
+            kind = kind_of_port(self.endpoint, self.links)
+            if kind and kind != CLIENT_PORT:
+                return CliError(
+                    f"{self.endpoint} is {kind}. Name the client port of a broker with --endpoint"
+                    " (8081 by default; `cometmq up` prints it)."
+                )
         return failure(error, self.endpoint, self.links)
 
     def method(self, path: str, answer: type[R]) -> Callable[..., Any]:
@@ -235,7 +261,10 @@ class Connection:
                 response: R = pending.result()
             except grpc.RpcError as error:
                 raise self.failure(error) from None
-            return checked(response)
+            try:
+                return checked(response)
+            except CliError as error:
+                raise with_names(error, request, self) from None
 
         return result
 

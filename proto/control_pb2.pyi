@@ -309,6 +309,7 @@ class QuotaConfig(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     POLLS_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     """User:NAME, Topic:NAME, or User:*, Topic:* (each without its own)"""
     messages: _builtins.int
@@ -319,6 +320,8 @@ class QuotaConfig(_message.Message):
     """connected clients"""
     polls: _builtins.int
     """waiting receives"""
+    stored: _builtins.int
+    """bytes in the log, of a topic or of those that a user may send to"""
     def __init__(
         self,
         *,
@@ -327,10 +330,11 @@ class QuotaConfig(_message.Message):
         bytes: _builtins.int = ...,
         connections: _builtins.int = ...,
         polls: _builtins.int = ...,
+        stored: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "stored", b"stored", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -719,12 +723,14 @@ class ListTopicsRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    WITH_TRAFFIC_FIELD_NUMBER: _builtins.int
     include_system: _builtins.bool
     after: _builtins.str
     """names behind this one"""
     limit: _builtins.int
     """names in the answer; 0: the broker's limit, 5000"""
     broker: _builtins.str
+    with_traffic: _builtins.bool
     def __init__(
         self,
         *,
@@ -732,14 +738,43 @@ class ListTopicsRequest(_message.Message):
         after: _builtins.str = ...,
         limit: _builtins.int = ...,
         broker: _builtins.str = ...,
+        with_traffic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "broker", b"broker", "include_system", b"include_system", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "broker", b"broker", "include_system", b"include_system", "limit", b"limit", "with_traffic", b"with_traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
+
+@_typing.final
+class TopicTraffic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    LAST_STORE_MS_FIELD_NUMBER: _builtins.int
+    SENT_PER_S_FIELD_NUMBER: _builtins.int
+    messages: _builtins.int
+    """that can be read"""
+    last_store_ms: _builtins.int
+    """of the last of them; 0: there is none"""
+    sent_per_s: _builtins.float
+    """of the last ten to twenty seconds"""
+    def __init__(
+        self,
+        *,
+        messages: _builtins.int = ...,
+        last_store_ms: _builtins.int = ...,
+        sent_per_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_store_ms", b"last_store_ms", "messages", b"messages", "sent_per_s", b"sent_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicTraffic: _TypeAlias = TopicTraffic  # noqa: Y015
 
 @_typing.final
 class ListTopicsResponse(_message.Message):
@@ -749,12 +784,17 @@ class ListTopicsResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     more: _builtins.bool
     """there are names behind the last one"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]: ...
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicTraffic]:
+        """in the order of the topics, if it was requested"""
+
     def __init__(
         self,
         *,
@@ -762,10 +802,11 @@ class ListTopicsResponse(_message.Message):
         message: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicConfig] | None = ...,
         more: _builtins.bool = ...,
+        traffic: _abc.Iterable[Global___TopicTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "more", b"more", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "more", b"more", "topics", b"topics", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3865,6 +3906,7 @@ class PutQuotaRequest(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     POLLS_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     """as in QuotaConfig"""
     messages: _builtins.int
@@ -3872,6 +3914,7 @@ class PutQuotaRequest(_message.Message):
     connections: _builtins.int
     polls: _builtins.int
     broker: _builtins.str
+    stored: _builtins.int
     def __init__(
         self,
         *,
@@ -3881,10 +3924,11 @@ class PutQuotaRequest(_message.Message):
         connections: _builtins.int | None = ...,
         polls: _builtins.int | None = ...,
         broker: _builtins.str = ...,
+        stored: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "_stored", b"_stored", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "broker", b"broker", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "_stored", b"_stored", "broker", b"broker", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "stored", b"stored", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
     _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
@@ -3894,6 +3938,8 @@ class PutQuotaRequest(_message.Message):
     _WhichOneofArgType__messages: _TypeAlias = _typing.Literal["_messages", b"_messages"]  # noqa: Y015
     _WhichOneofReturnType__polls: _TypeAlias = _typing.Literal["polls"]  # noqa: Y015
     _WhichOneofArgType__polls: _TypeAlias = _typing.Literal["_polls", b"_polls"]  # noqa: Y015
+    _WhichOneofReturnType__stored: _TypeAlias = _typing.Literal["stored"]  # noqa: Y015
+    _WhichOneofArgType__stored: _TypeAlias = _typing.Literal["_stored", b"_stored"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
     @_typing.overload
@@ -3902,6 +3948,8 @@ class PutQuotaRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__messages) -> _WhichOneofReturnType__messages | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__polls) -> _WhichOneofReturnType__polls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored) -> _WhichOneofReturnType__stored | None: ...
 
 Global___PutQuotaRequest: _TypeAlias = PutQuotaRequest  # noqa: Y015
 
