@@ -162,8 +162,7 @@ def up(
     started_s = time.monotonic()
     os.umask(PRIVATE_UMASK)
     directory = DataDirectory(data)
-    with using(data):
-        directory.addresses.unlink(missing_ok=True)
+    directory.addresses.unlink(missing_ok=True)
     _clear(ready_file)
     fork_server = ForkServer(MODULES, LATER_MODULES, fork=True) if can_fork_beside() else None
     options = Options(
