@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql.datasource import EqualTo, In
+from pyspark.sql.datasource import EqualTo, Filter, In
 
 from .options import SourceOptions
 
 
-def apply_filter(options: SourceOptions, one: EqualTo | In) -> SourceOptions | None:
+def apply_filter(options: SourceOptions, one: Filter) -> SourceOptions | None:
     """Return the options with the filter applied; None if the source does not support it."""
-    if one.attribute != ("topic",):
+    if not isinstance(one, EqualTo | In) or one.attribute != ("topic",):
         return None
     values = one.value if isinstance(one, In) else [one.value]
     if not all(isinstance(value, str) for value in values):
