@@ -16,7 +16,13 @@ from .named_topics import refuse_missing_topics
 from .offsets import EARLIEST, LATEST, OffsetSpec
 from .opening import open_log
 from .options import SourceOptions
-from .planning import PlannedTask, available_ranges, plan_tasks, resolve_offsets
+from .planning import (
+    PlannedTask,
+    available_ranges,
+    narrowed,
+    plan_tasks,
+    resolve_offsets,
+)
 from .store_log import StoreLog
 from .tasks import LogPartition
 
@@ -47,7 +53,7 @@ def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[Pla
         ranges = {queue: (start, ends[queue]) for queue, start in starts.items()}
         there = available_ranges(ranges, logs, frozenset(ranges), fail_on_loss=options.fail_on_loss)
         size = part_bytes(options, sum(one.log_end - one.log_start for one in logs.values()))
-        return plan_tasks(log, there, size)
+        return plan_tasks(log, narrowed(there, options.topics.offsets), size)
     finally:
         log.close()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -149,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
