@@ -8,6 +8,7 @@ Prints `held: NAME` for each check.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -159,12 +160,31 @@ def replay(world: Lake) -> None:
     assert {one.body for one in found} >= {json.dumps({"id": 1, "cents": 10}).encode()}
 
 
+def documented(world: Lake) -> None:
+    """The bronze, silver and gold tables of docs/pipeline.md."""
+    text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    (program,) = re.findall(r"^```python lake\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    said: dict[str, Any] = {
+        "spark": world.spark,
+        "FORMAT": world.form,
+        "LAKE": str(world.folder / "lake"),
+        "STORE": str(world.log.root),
+        "SCHEMA_FILE": str(world.folder / "order.ddl"),
+    }
+    exec(compile(program, "docs/pipeline.md", "exec"), said)
+    silver = world.spark.table(said["silver"].name).where("value.id is not null")
+    (row,) = world.spark.table(said["gold"].name).collect()
+    assert row.orders == silver.count() > 0
+    assert row.cents == sum(one.value.cents for one in silver.collect())
+
+
 CHECKS: tuple[Callable[[Lake], None], ...] = (
     each_message_once,
     verification,
     latest_of_each_key,
     versions,
     replay,
+    documented,
 )
 
 

@@ -92,7 +92,7 @@ def filters(draw: Callable[[Any], Any]) -> Any:
 
 
 @pytest.mark.parametrize("start", ["", "earliest", '{"b":{"common":{"0":5,"1":-2}}}'])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(pushed=st.lists(filters(), min_size=1, max_size=4))
 def test_rows_are_those_of_a_read_without_pushed_filters(
     log: MadeLog, start: str, pushed: list[Any]

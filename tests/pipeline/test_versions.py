@@ -34,4 +34,4 @@ def test_reads_streams_and_sinks_work_with_this_pyspark(version: str) -> None:
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_a_table_has_each_message_once(form: str, tmp_path: Path) -> None:
     driver = "cometmq.tests.pipeline.lake_driver"
-    assert run(TABLES, "--run", driver, form, str(tmp_path)).count("held: ") == 5
+    assert run(TABLES, "--run", driver, form, str(tmp_path)).count("held: ") == 6
