@@ -25,6 +25,18 @@ from cometmq.tests.pipeline.logs import MadeLog, message
 from cometmq.tests.pipeline.reading import whole_topic
 
 
+def patiently(step: Callable[[], Any]) -> Any:
+    """Repeat a step for which a busy machine did not start a Python process in Spark's ten
+    seconds."""
+    for _ in range(9):
+        try:
+            return step()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    return step()
+
+
 @dataclass(slots=True)
 class Query:
     """One streaming query with a checkpoint."""
@@ -37,12 +49,18 @@ class Query:
 
     def drain(self, **more: str) -> list[dict[str, Any]]:
         """Run it up to the present end. Return the progress of batches with rows."""
+        return patiently(lambda: self._drain(**more))
+
+    def _drain(self, **more: str) -> list[dict[str, Any]]:
         query = self._writer(**more).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
         return [one for one in query.recentProgress if one["numInputRows"]]
 
     def run(self, **more: str) -> list[int]:
         """Run it until it has nothing to do. Return the rows of each batch."""
+        return patiently(lambda: self._run(**more))
+
+    def _run(self, **more: str) -> list[int]:
         query = self._writer(**more).start()
         try:
             query.processAllAvailable()
