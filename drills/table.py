@@ -158,11 +158,11 @@ DRILLS: tuple[Drill, ...] = (
     Drill(40, "SIGSTOP of everything", BOTH, "exactly one leader afterwards", partitions.suspended,
           covered_by="drill 6"),
     Drill(41, "disks of all replicas full", SYNC, "one leads, read-only; sends go on with space",
-          storage.full_group, covered_by="tests/broker/test_full_disk_broker.py"),
+          storage.full_group, covered_by="tests/broker/core/test_full_disk_broker.py"),
     Drill(42, "static group: ten kills, ten times `ha failover`", SYNC, "nothing lost",
-          static_mode.ten_failovers, _STATIC, covered_by="tests/ha/test_static_promotions.py"),
+          static_mode.ten_failovers, _STATIC, covered_by="tests/ha/role/test_static_promotions.py"),
     Drill(43, "static group: ten kills under `promote --watch`", SYNC, "nothing lost",
-          static_mode.ten_watched, _STATIC, covered_by="tests/ha/test_static_promotions.py"),
+          static_mode.ten_watched, _STATIC, covered_by="tests/ha/role/test_static_promotions.py"),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ docs/formats/store-format.md, section 2.4.
 
 The fast parser carries the speed of map columns: decoding 14 columns with `properties` as map runs
 at 0.11 of memcpy (1 KiB bodies) and 0.05 (128 bytes) with it, at 0.025 and 0.007 with
-`decode_properties` alone (one core, measured with `tests/bench/spark_scan.py`).
+`decode_properties` alone (one core, measured with `tests/bench/spark/scan.py`).
 """
 
 from __future__ import annotations

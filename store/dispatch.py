@@ -2,8 +2,8 @@
 
 The appender adds a hint for every write, so that the hot path does not parse what was just written.
 All other records (a leader's bytes, records after a recovery, records written while the hints were
-full) are read from the log: by the native crate where it can (`native/src/log_units.rs`), otherwise
-in Python. All produce the same units; tests compare them. Lost hints lose nothing.
+full) are read from the log: by the native crate where it can (`native/src/store/log_units.rs`),
+otherwise in Python. All produce the same units; tests compare them. Lost hints lose nothing.
 """
 
 from bisect import bisect_right

@@ -39,20 +39,19 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
-#: Files that share a session of Spark, by worker: each session needs half a minute of CPU to become
-#: fast.
-SPARK_FILES = {
-    "spark 1": ("gate", "rebuild", "secured", "sink", "source"),
-    "spark 2": ("golden", "pipeline_commands", "stream", "wire", "worked_example"),
-}
-_SPARK_GROUPS = {
-    f"pipeline/test_{name}.py": group for group, names in SPARK_FILES.items() for name in names
-}
+#: Files that share a session of Spark: a second one would need half a minute of CPU to become fast.
+SPARK_FILES = tuple(
+    f"pipeline/test_{name}.py"
+    for name in (
+        *("gate", "golden", "pipeline_commands", "rebuild", "secured", "sink", "source", "stream"),
+        *("wire", "worked_example"),
+    )
+)
 #: Files that occupy a worker for a minute or more, longest first, so that none runs alone at the
 #: end.
 LONG_FILES = (
     "containers/test_compose.py",
-    *_SPARK_GROUPS,
+    *SPARK_FILES,
     "front/test_native_soak.py",
     "drills/test_table_network.py",
     "drills/test_random.py",
@@ -82,14 +81,14 @@ _sharing: set[Path] = set()
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Sends the tests of a file, or of a group of `SPARK_FILES`, to one worker; tests of
+    """Sends the tests of a file, and all of `SPARK_FILES`, to one worker; tests of
     `INDEPENDENT_FILES` go to any worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
         if file.endswith(INDEPENDENT_FILES):
             return nodeid
-        return _SPARK_GROUPS.get(file.removeprefix("tests/"), file)
+        return "spark" if file.removeprefix("tests/") in SPARK_FILES else file
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -422,8 +422,11 @@ def test_functions_are_short() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_folders_of_the_product_are_small() -> None:
-    counts = Counter(name.rsplit("/", 1)[0] for name in package() if "/" in name)
+def test_folders_are_small() -> None:
+    """Of the package, the tests and the native crate."""
+    places = [name for name in sources() if name in package() or name.startswith("tests/")]
+    places += [name for name in tree() if name.startswith("native/") and name.endswith(".rs")]
+    counts = Counter(name.rsplit("/", 1)[0] for name in places if "/" in name)
     wrong = [
         f"{name} holds {count} files" for name, count in counts.items() if count > FOLDER_FILES
     ]

@@ -152,7 +152,7 @@ class ReplicationAdmin:
             if asked.request is None:
                 continue
             answer = await self._call(
-                *(one.addresses.ha, paths.REPLAY_TAIL, asked.request, v1.ControlResponse), _REPLAY_S
+                one.addresses.ha, paths.REPLAY_TAIL, asked.request, v1.ControlResponse, _REPLAY_S
             )
             if answer.code != v2.OK:
                 raise WireError(answer.code, f"{name}: {answer.message}")

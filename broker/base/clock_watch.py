@@ -72,5 +72,7 @@ class ClockWatch:
         self._runtime.counters.clock_steps[direction] += 1
         logger.warning(
             "clock.stepped direction=%s ms=%d: %s. Store times follow it; see docs/store.md.",
-            *(direction, abs(step_ms), cause),
+            direction,
+            abs(step_ms),
+            cause,
         )

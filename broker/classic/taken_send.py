@@ -1,9 +1,9 @@
 """A classic client's send that the native path may append as it came in: a frame.
 
-`native/src/classic_send.rs` defines which sends are common. The crate makes their records and their
-answers from the frames. A send that the crate refuses at the append, at the end of a segment, is
-decoded and takes the Python path. Promise: both paths make the same record and the same answer
-(`tests/broker/test_classic_native.py` compares them).
+`native/src/broker/classic_send.rs` defines which sends are common. The crate makes their records
+and their answers from the frames. A send that the crate refuses at the append, at the end of a
+segment, is decoded and takes the Python path. Promise: both paths make the same record and the same
+answer (`tests/broker/classic/test_classic_native.py` compares them).
 """
 
 from __future__ import annotations

@@ -108,9 +108,8 @@ class PopJournal(JournalState, kw_only=True):
     def drop_empty(self) -> None:
         """Drop books without entries."""
         for key, books in list(self.books.items()):
-            for queue_id in [
-                one for one, book in books.items() if not (book.open or book.consumed)
-            ]:
+            empty = [number for number, book in books.items() if not (book.open or book.consumed)]
+            for queue_id in empty:
                 del books[queue_id]
             if not books:
                 del self.books[key]
@@ -174,8 +173,8 @@ class PopJournal(JournalState, kw_only=True):
             # While the log is not writable, acknowledged batches must not accumulate behind open
             # ones. Sweeping whenever their number has doubled bounds them by the open ones
             # (`_note_written`).
-            self._urgent = deque(one for one in self._urgent if one.open)
-            self._buffer = deque(one for one in self._buffer if one.open)
+            self._urgent = deque(checkpoint for checkpoint in self._urgent if checkpoint.open)
+            self._buffer = deque(checkpoint for checkpoint in self._buffer if checkpoint.open)
             self._buffered_limit = SWEEP_SLACK + 2 * self.buffered
 
     def checkpoint_written(

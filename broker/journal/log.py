@@ -154,8 +154,10 @@ class JournalState(Struct):
 
     def read_everything(self) -> None:
         """Mark the log as read completely: a leader records its own writes from here on."""
-        self._to_ack = deque(one for one in self._keys.values() if one.acks)
-        self._keys = {one.key: one for one in self._keys.values() if one.surfaced}
+        self._to_ack = deque(checkpoint for checkpoint in self._keys.values() if checkpoint.acks)
+        self._keys = {
+            checkpoint.key: checkpoint for checkpoint in self._keys.values() if checkpoint.surfaced
+        }
 
     def prune(self, book: Book, committed: int, rewound_at: int = 0, since_ms: int = 0) -> None:
         """Drop acknowledged offsets that the consumer offset covers, whose delivery is in the log
@@ -201,9 +203,13 @@ class JournalState(Struct):
         if book is None:
             return None
         for distance in record.distances:
-            found = book.open.get(key.start + distance)
-            if found is not None and found.start == key.start and found.pop_ms == key.pop_ms:
-                return found
+            delivery = book.open.get(key.start + distance)
+            if (
+                delivery is not None
+                and delivery.start == key.start
+                and delivery.pop_ms == key.pop_ms
+            ):
+                return delivery
         return None
 
     # Positions before which the log need not be read again.

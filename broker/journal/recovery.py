@@ -157,7 +157,7 @@ class ReviveReader:
             ready = [source for source in sources if source.ahead]
             if not ready:
                 return False
-            source = min(ready, key=lambda one: one.ahead[0][0])
+            source = min(ready, key=lambda candidate: candidate.ahead[0][0])
             self._process(source, *source.ahead.popleft())
             limit -= 1
         return True
@@ -220,8 +220,8 @@ class ReviveReader:
         source.next_offset = max(result.next_offset, source.next_offset + 1)
         if result.status is GetStatus.FOUND:
             source.ahead.extend(
-                (found.physical_offset, found.queue_offset, decode_delivery(found.data))
-                for found in result.records
+                (stored.physical_offset, stored.queue_offset, decode_delivery(stored.data))
+                for stored in result.records
             )
         return _LOOK_COST
 

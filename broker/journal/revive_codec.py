@@ -77,33 +77,33 @@ class AckRecord(Struct):
 def decode(body: bytes) -> CheckpointRecord | AckRecord | None:
     """Decode a body; None for anything else."""
     try:
-        found = json.loads(body)
+        fields = json.loads(body)
         key = BatchKey(
-            _text(found["t"]),
-            _text(found["c"]),
-            _number(found["q"]),
-            _number(found["so"]),
-            _number(found["pt"]),
+            _text(fields["t"]),
+            _text(fields["c"]),
+            _number(fields["q"]),
+            _number(fields["so"]),
+            _number(fields["pt"]),
         )
-        if "it" in found:
-            return _checkpoint(key, found)
-        listed = found.get("aol")
-        offsets = [found["ao"]] if listed is None else listed
+        if "it" in fields:
+            return _checkpoint(key, fields)
+        listed = fields.get("aol")
+        offsets = [fields["ao"]] if listed is None else listed
         return AckRecord(key, [_number(offset) for offset in offsets])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _checkpoint(key: BatchKey, found: dict[str, Any]) -> CheckpointRecord:
-    listed = found.get("d")
-    count = _number(found["n"]) if listed is None else len(listed)
+def _checkpoint(key: BatchKey, fields: dict[str, Any]) -> CheckpointRecord:
+    listed = fields.get("d")
+    count = _number(fields["n"]) if listed is None else len(listed)
     if count > BATCH_MAX:
         raise ValueError("more messages than bits")
     # Without distances the messages are consecutive.
     distances = range(count) if listed is None else [_number(d) for d in listed]
-    acked = _number(found.get("bm", 0)) % _WORD
+    acked = _number(fields.get("bm", 0)) % _WORD
     return CheckpointRecord(
-        key, _number(found["it"]), distances, acked, found.get("sp", False) is True
+        key, _number(fields["it"]), distances, acked, fields.get("sp", False) is True
     )
 
 

@@ -160,17 +160,17 @@ class JournalService:
         if not self.leading and reader is not None:
             while reader.step(SLICE):
                 pass  # at most the records of 0.2 s: a follower reads continuously
-        found, now_ms = Restored(), self._clock.forward_ms()
+        restored, now_ms = Restored(), self._clock.forward_ms()
         for kind, topic in enumerate(core.topics):
             for book in self.core.books_of(topic, core.group):
                 key = kind, book.queue_id
                 self._prune(book)
-                found.consumed.extend((key, offset) for offset in sorted(book.consumed))
+                restored.consumed.extend((key, offset) for offset in sorted(book.consumed))
                 if self.leading:
                     self.core.handed_over(book)
                 for offset in sorted(book.open):
-                    found.deliveries.append((key, _delivery(offset, book.open[offset], now_ms)))
-        return found
+                    restored.deliveries.append((key, _delivery(offset, book.open[offset], now_ms)))
+        return restored
 
     def wants(self, _properties: bytes, body: bytes) -> bool:
         """Return whether a record that is due must surface in the revive topic; for the timers."""
@@ -352,8 +352,8 @@ class JournalService:
         group = self._metadata.group(name)
         names = queue_topics(topic, name)
         if self._metadata.topic(topic) is None or group is None:
-            for each in names:
-                self.core.forget(each, name)
+            for topic_name in names:
+                self.core.forget(topic_name, name)
         elif not group.orderly:
             create_state(topic, group)
         else:
@@ -362,8 +362,8 @@ class JournalService:
                 if book.open:
                     first = min(book.open)
                     self._offsets.commit(topic, name, book.queue_id, first)
-            for each in names:
-                self.core.forget(each, name)
+            for topic_name in names:
+                self.core.forget(topic_name, name)
 
 
 def _delivery(offset: int, checkpoint: Checkpoint, now_ms: int) -> Delivery:

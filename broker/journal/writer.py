@@ -125,36 +125,41 @@ class JournalWriter:
             reason = error.message
         if reason:
             self.core.put_back(batch)
-            for one in batch.urgent + batch.checkpoints:
-                self._count(CK_TAG, _REFUSED, one)
-            for one in batch.acks:
-                self._count(_ack_tag(one), _REFUSED, one)
+            for checkpoint in batch.urgent + batch.checkpoints:
+                self._count(CK_TAG, _REFUSED, checkpoint)
+            for checkpoint in batch.acks:
+                self._count(_ack_tag(checkpoint), _REFUSED, checkpoint)
             if reason != self._last_refusal:  # every retry fails with the same reason
                 logger.warning("pop_journal.refused records=%d reason=%s", batch.size, reason)
         self._last_refusal = reason
         return not reason
 
-    def _count(self, tag: str, status: str, one: Checkpoint) -> None:
-        self.counts[tag, status, one.book.topic, one.book.group] += 1
+    def _count(self, tag: str, status: str, checkpoint: Checkpoint) -> None:
+        self.counts[tag, status, checkpoint.book.topic, checkpoint.book.group] += 1
 
     def _checkpoints(self, checkpoints: list[Checkpoint], now_ms: int) -> list[Checkpoint]:
         """Append; return the refused checkpoints. Raises WireError if all were refused."""
         codec, core = self._codec, self.core
-        messages = [codec.checkpoint(one.record(), one.revive_queue, now_ms) for one in checkpoints]
+        messages = [
+            codec.checkpoint(checkpoint.record(), checkpoint.revive_queue, now_ms)
+            for checkpoint in checkpoints
+        ]
         timer_offset = self._store.writer.next_offset(TIMER_TOPIC, TIMER_QUEUE)
         refused: list[Checkpoint] = []
         stored: dict[int, tuple[Book, list[int]]] = {}
         results = self._append(messages)
-        for one, message, result in zip(checkpoints, messages, results, strict=True):
+        for checkpoint, message, result in zip(checkpoints, messages, results, strict=True):
             if result.status is not PutStatus.PUT_OK:
-                refused.append(one)
+                refused.append(checkpoint)
                 continue
             direct = message.topic != TIMER_TOPIC
             if not direct:
                 timer_offset = result.queue_offset
-            core.checkpoint_written(one, timer_offset, direct)
-            self._count(CK_TAG, _WRITTEN, one)
-            stored.setdefault(id(one.book), (one.book, []))[1].extend(one.offsets_of(one.open))
+            core.checkpoint_written(checkpoint, timer_offset, direct)
+            self._count(CK_TAG, _WRITTEN, checkpoint)
+            stored.setdefault(id(checkpoint.book), (checkpoint.book, []))[1].extend(
+                checkpoint.offsets_of(checkpoint.open)
+            )
         for book, offsets in stored.values():
             self._mark_stored(book, offsets)
         return refused
@@ -162,16 +167,22 @@ class JournalWriter:
     def _acks(self, checkpoints: list[Checkpoint], now_ms: int) -> list[Checkpoint]:
         codec = self._codec
         messages = [
-            codec.ack(one.key, one.offsets_of(one.acks), one.visible_ms, one.revive_queue, now_ms)
-            for one in checkpoints
+            codec.ack(
+                checkpoint.key,
+                checkpoint.offsets_of(checkpoint.acks),
+                checkpoint.visible_ms,
+                checkpoint.revive_queue,
+                now_ms,
+            )
+            for checkpoint in checkpoints
         ]
         refused: list[Checkpoint] = []
-        for one, result in zip(checkpoints, self._append(messages), strict=True):
+        for checkpoint, result in zip(checkpoints, self._append(messages), strict=True):
             if result.status is PutStatus.PUT_OK:
-                self._count(_ack_tag(one), _WRITTEN, one)
-                self.core.acks_written(one)
+                self._count(_ack_tag(checkpoint), _WRITTEN, checkpoint)
+                self.core.acks_written(checkpoint)
             else:
-                refused.append(one)
+                refused.append(checkpoint)
         return refused
 
     def _append(self, messages: list[Message]) -> list[AppendResult]:

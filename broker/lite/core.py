@@ -178,8 +178,8 @@ class LiteTable:
 
     def subscribers(self, queue: str, parent: str, group: str | None = None) -> list[LiteClient]:
         """Return the subscribers of a queue, of one group or of all."""
-        found = [*self._queues.get(queue, {}).values(), *self._wildcards.get(parent, {}).values()]
-        return found if group is None else [c for c in found if c.key[0] == group]
+        clients = [*self._queues.get(queue, {}).values(), *self._wildcards.get(parent, {}).values()]
+        return clients if group is None else [c for c in clients if c.key[0] == group]
 
     def ready(self, queue: str, parent: str, group: str | None = None) -> list[LiteClient]:
         """Add an event for a queue to the clients of one group or all; return them."""
@@ -212,7 +212,7 @@ class LiteTable:
     def validate(self) -> None:
         """Check the invariants; for tests."""
         named = {(key, queue) for key, c in self._clients.items() for queue in c.queues}
-        listed = {(key, queue) for queue, found in self._queues.items() for key in found}
+        listed = {(key, queue) for queue, clients in self._queues.items() for key in clients}
         assert named == listed
         assert self.references == len(named) <= self.references_max
         assert all(self._queues.values()) and all(self._wildcards.values())
@@ -223,8 +223,8 @@ class LiteTable:
             assert not (client.wildcard and client.queues)
 
     def _others(self, client: LiteClient, queue: str) -> list[LiteClient]:
-        found = self._queues.get(queue, {})
-        return [c for c in found.values() if c is not client and c.key[0] == client.key[0]]
+        clients = self._queues.get(queue, {})
+        return [c for c in clients.values() if c is not client and c.key[0] == client.key[0]]
 
     def _subscribe(self, client: LiteClient, queue: str) -> None:
         if not client.wildcard and queue not in client.queues:
@@ -240,7 +240,7 @@ class LiteTable:
 
 
 def _discard(table: dict[str, dict[Key, LiteClient]], name: str, key: Key) -> None:
-    found = table[name]
-    del found[key]
-    if not found:
+    clients = table[name]
+    del clients[key]
+    if not clients:
         del table[name]

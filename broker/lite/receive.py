@@ -24,9 +24,9 @@ from ..names.handles import FIFO_REVIVE_QUEUE
 from ..names.lite import bound_topic, is_parent, parse_queue
 from ..names.retry import NORMAL
 from ..pop.fifo.ordered_group import OrderedGroup, OrderedQueue
-from ..pop.polls import NOT_FOUND
+from ..pop.polls import NOT_FOUND, Polls, Waiting
 from ..pop.request import PopRequest, checked, poll_time_ms
-from ..pop.subscription import Subscription, Waiter
+from ..pop.subscription import Subscription
 from ..pop.turn import PopTurn
 
 if TYPE_CHECKING:
@@ -61,13 +61,6 @@ class LiteTurn(Struct):
     more: bool = False
 
 
-class _Polls(Struct):
-    """The waiting polls of one client."""
-
-    waiters: dict[int, Waiter] = field(default_factory=dict)
-    scheduled: bool = False
-
-
 class LiteReceive:
     """Delivers messages of lite topics and holds the states with messages in flight."""
 
@@ -92,15 +85,15 @@ class LiteReceive:
         self._pop_service = pop
         self._alive = pop.reviver.alive
         self._reader = pop.reader
-        self._limit = pop.limit
+        self._polls = Polls(runtime.loop, pop.limit, pop.failure)
         self.table = table
         #: States with messages in flight, by group and LMQ.
         self._cores: dict[tuple[str, str], Subscription] = {}
-        self._polls: dict[ClientKey, _Polls] = {}
+        #: Clients with waiting polls.
+        self._waiting: dict[ClientKey, Waiting] = {}
         #: Attempt id and LMQs of each client's last answer.
         self._attempts: dict[ClientKey, tuple[str, list[str]]] = {}
         self._gone: set[str] = set()
-        self._count = 0
 
     # Handlers and events.
 
@@ -112,17 +105,18 @@ class LiteReceive:
         poll_ms = poll_time_ms(self._clients, request, ctx, now_ns)
         asked = checked(self._metadata, request, ctx)
         key = self._check(asked)
-        polls = self._polls.get(key)
+        place = self._waiting.get(key) or Waiting()
         more = False
-        if polls is None or asked.attempt_id:
+        if not place.waiters or asked.attempt_id:
             popped = self._pop(key, asked)
             if popped.turn.items:
                 return self._deliver(popped, ctx)
             more = popped.more
         if poll_ms <= 0:
             return self._pop_service.failure(WireError(*NOT_FOUND))
-        self._limit.check()
-        answer = self._park(key, asked, ctx, poll_ms)
+        answer = self._polls.park(place, asked, ctx, poll_ms)
+        answer.add_done_callback(partial(self._answered, key, place))
+        self._waiting[key] = place
         if more:
             self._schedule(key)
         return answer
@@ -134,8 +128,8 @@ class LiteReceive:
 
     def client_gone(self, key: ClientKey) -> None:
         """End the client's polls; messages renewed for it are visible again in a second."""
-        for number in list(self._polls[key].waiters) if key in self._polls else ():
-            self._give_up(key, number)
+        if key in self._waiting:
+            self._polls.end(self._waiting[key])
         self._attempts.pop(key, None)
         if self._cores and not self._gone:
             # Clients often leave together; the states are searched once a turn.
@@ -164,9 +158,8 @@ class LiteReceive:
 
     def end_polls(self) -> None:
         """Answer all polls."""
-        for key, polls in list(self._polls.items()):
-            for number in list(polls.waiters):
-                self._give_up(key, number)
+        for place in self._waiting.values():
+            self._polls.end(place)
 
     def forget(self) -> None:
         """Answer all polls and drop all states: another replica leads."""
@@ -329,58 +322,25 @@ class LiteReceive:
 
     # Waiting.
 
-    def _park(
-        self, key: ClientKey, asked: PopRequest, ctx: RequestContext, poll_ms: int
-    ) -> asyncio.Future[list[bytes]]:
-        loop = self._loop
-        waiter = Waiter(asked, ctx, loop.create_future())
-        self._count += 1
-        number = self._count
-        self._polls.setdefault(key, _Polls()).waiters[number] = waiter
-        self._limit.waiting += 1
-        waiter.timer = loop.call_later(poll_ms / 1000, self._give_up, key, number)
-        waiter.answer.add_done_callback(partial(self._left, key, number))
-        return waiter.answer
-
-    def _left(self, key: ClientKey, number: int, answer: asyncio.Future[list[bytes]]) -> None:
-        if answer.cancelled():
-            self._remove(key, number)
-
-    def _remove(self, key: ClientKey, number: int) -> Waiter | None:
-        polls = self._polls.get(key)
-        waiter = polls.waiters.pop(number, None) if polls is not None else None
-        if polls is None or waiter is None:
-            return None
-        self._limit.waiting -= 1
-        if waiter.timer is not None:
-            waiter.timer.cancel()
-        if not polls.waiters:
-            del self._polls[key]
-        return waiter
-
-    def _give_up(self, key: ClientKey, number: int) -> None:
-        waiter = self._remove(key, number)
-        if waiter is not None and not waiter.answer.done():
-            waiter.answer.set_result(self._pop_service.failure(WireError(*NOT_FOUND)))
+    def _answered(
+        self, key: ClientKey, place: Waiting, _answer: asyncio.Future[list[bytes]]
+    ) -> None:
+        if not place.waiters and self._waiting.get(key) is place:
+            del self._waiting[key]
 
     def _schedule(self, key: ClientKey) -> None:
         """Serve the client's polls in this turn, once for all events."""
-        polls = self._polls.get(key)
-        if polls is not None and not polls.scheduled:
-            polls.scheduled = True
-            self._loop.call_soon(self._serve, key, polls)
+        place = self._waiting.get(key)
+        if place is not None and place.waiters and not place.scheduled:
+            place.scheduled = True
+            self._loop.call_soon(self._serve, key, place)
 
-    def _serve(self, key: ClientKey, polls: _Polls) -> None:
-        polls.scheduled = False
-        while polls.waiters:
-            number, waiter = next(iter(polls.waiters.items()))
-            if waiter.answer.done():
-                self._remove(key, number)
-                continue
+    def _serve(self, key: ClientKey, place: Waiting) -> None:
+        place.scheduled = False
+        while (waiter := self._polls.oldest(place)) is not None:
             popped = self._pop(key, waiter.request)
             if not popped.turn.items:
                 if popped.more:
                     self._schedule(key)
                 return
-            self._remove(key, number)
-            waiter.answer.set_result(self._deliver(popped, waiter.ctx))
+            self._polls.answer(place, waiter, self._deliver(popped, waiter.ctx))

@@ -76,8 +76,8 @@ class ReceiveService:
 
     def progress(self, topic: str, group: str, queue_id: int) -> tuple[int, int] | None:
         """Return the read offset and the messages in flight of a group; None without a state."""
-        found = self._pop.progress(topic, group, queue_id)
-        return self._lite.receiving.progress(topic, group) if found is None else found
+        progress = self._pop.progress(topic, group, queue_id)
+        return self._lite.receiving.progress(topic, group) if progress is None else progress
 
     def end_polls(self) -> None:
         """Answer all waiting requests: their clients ask again."""

@@ -239,12 +239,12 @@ class LiteService:
     def _groups_of(self, name: str) -> list[str]:
         """Return the groups that may have offsets of a lite topic."""
         parent, _ = parse_queue(name) or ("", "")
-        found = self._groups.get(parent)
-        if found is None:
+        groups_of_parent = self._groups.get(parent)
+        if groups_of_parent is None:
             groups = self._metadata.groups.values()
-            found = [group.name for group in groups if bound_topic(group) == parent]
-            self._groups[parent] = found
-        return found
+            groups_of_parent = [group.name for group in groups if bound_topic(group) == parent]
+            self._groups[parent] = groups_of_parent
+        return groups_of_parent
 
     def _forget_positions(self, name: str) -> None:
         for group in self._groups_of(name):

@@ -213,8 +213,8 @@ class LiteSubscribe:
         else:
             evicted = table.add(client, queues, exclusive=exclusive)
             if resets_on_takeover(group):
-                for one in evicted:
-                    self._restart(one.queue, group.name, self._end(one.queue))
+                for subscription in evicted:
+                    self._restart(subscription.queue, group.name, self._end(subscription.queue))
             if request.HasField("offset_option"):
                 self._apply(request.offset_option, queues, group.name)
         if not client.queues and not wildcard:
@@ -285,9 +285,9 @@ class LiteSubscribe:
 
     def _notify(self, evicted: list[Eviction]) -> None:
         """Notify clients of lite topics that another client took over."""
-        for one in evicted:
-            client = self._clients.get(one.client_id)
-            _, lite = parse_queue(one.queue) or ("", "")
+        for subscription in evicted:
+            client = self._clients.get(subscription.client_id)
+            _, lite = parse_queue(subscription.queue) or ("", "")
             command = v2.TelemetryCommand(
                 notify_unsubscribe_lite_command=v2.NotifyUnsubscribeLiteCommand(lite_topic=lite)
             )
@@ -297,7 +297,9 @@ class LiteSubscribe:
                         stream.send(command)
                     except OutboundFull:
                         # The client does not read: its next refresh is refused and notified again.
-                        logger.info("lite.notice_dropped client=%s lite=%s", one.client_id, lite)
+                        logger.info(
+                            "lite.notice_dropped client=%s lite=%s", subscription.client_id, lite
+                        )
 
 
 def _ok() -> v2.SyncLiteSubscriptionResponse:

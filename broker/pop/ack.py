@@ -142,7 +142,7 @@ class AckService:
     def _ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> bytes:
         if self._lite.takes(request.group.name):
             return self._lite.ack(request, ctx).SerializeToString()
-        found = self._find(request.topic.name, request.group.name, ctx)
+        state = self._find(request.topic.name, request.group.name, ctx)
         entries = request.entries
         if not entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
@@ -156,8 +156,8 @@ class AckService:
         for entry in entries:
             text = entry.receipt_handle
             code = _INVALID_STATUS
-            if found is not None:
-                code = self._ack_one(*found, decode_handle(text), now_ms, touched)
+            if state is not None:
+                code = self._ack_one(*state, decode_handle(text), now_ms, touched)
             failed += code is not _OK_ENTRY_STATUS
             if trace is not None and code is _OK_ENTRY_STATUS:
                 trace.acked(request.group.name, text, entry.message_id)
@@ -169,9 +169,9 @@ class AckService:
                     + code,
                 )
             )
-        if found is not None:
+        if state is not None:
             for key in touched:
-                self._pop.changed(found[0], key)
+                self._pop.changed(state[0], key)
         if failed == len(entries):
             parts[0] = field(
                 b"\x0a", status(v2.INVALID_RECEIPT_HANDLE, "receipt handle is not valid")
@@ -189,10 +189,10 @@ class AckService:
         group, topic, deliveries, answer = common
         if self._lite.takes(group):
             return None
-        found = self._find(topic, group, ctx)
-        if found is None or not isinstance(found[0], PopGroup):
+        state = self._find(topic, group, ctx)
+        if state is None or not isinstance(state[0], PopGroup):
             return None
-        core = found[0]
+        core = state[0]
         taken = []
         for kind, queue_id, offsets, pop_times_ms in deliveries:
             queue = core.queues.get((kind, queue_id))
@@ -276,14 +276,14 @@ class AckService:
 
     def _core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core, Topic]:
         """Return the group's state and the topic. Raises WireError."""
-        found = self._find(request.topic.name, request.group.name, ctx)
-        if found is None:
+        state = self._find(request.topic.name, request.group.name, ctx)
+        if state is None:
             raise WireError(
                 v2.INVALID_RECEIPT_HANDLE,
                 f"receipt handle is not valid: consumer group {request.group.name} does not exist, "
                 f"or topic {request.topic.name} cannot be read",
             )
-        return found
+        return state
 
     def _find(
         self, topic_name: str, group_name: str, ctx: RequestContext

@@ -281,10 +281,10 @@ def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
 def _by_group(
     handover: v1.PopHandover | None,
 ) -> dict[tuple[str, str], list[v1.PopQueueState]]:
-    found: dict[tuple[str, str], list[v1.PopQueueState]] = {}
+    by_subscription: dict[tuple[str, str], list[v1.PopQueueState]] = {}
     for state in handover.queues if handover is not None else ():
-        found.setdefault((state.topic, state.group), []).append(state)
-    return found
+        by_subscription.setdefault((state.topic, state.group), []).append(state)
+    return by_subscription
 
 
 def write_file(path: Path, handover: v1.PopHandover) -> None:

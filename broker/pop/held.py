@@ -22,15 +22,15 @@ def deliveries_of(core: Core, now_ms: int, alive: Alive) -> Iterator[v1.GroupDel
         yield from _ordered(core, now_ms, alive)
         return
     for queue in core.queues.values():
-        for one in queue.unacked.values():
+        for delivery in queue.unacked.values():
             yield v1.GroupDelivery(
                 topic=queue.topic,
                 queue_id=queue.queue_id,
-                offset=one.offset,
-                attempt=one.attempt,
-                delivered_ms=one.since_ms,
-                visible_ms=one.visible_ms,
-                client_id=one.owner,
+                offset=delivery.offset,
+                attempt=delivery.attempt,
+                delivered_ms=delivery.since_ms,
+                visible_ms=delivery.visible_ms,
+                client_id=delivery.owner,
             )
 
 

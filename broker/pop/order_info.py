@@ -107,26 +107,26 @@ class OrderInfo:
             return
         try:
             content = json_file.loads(received.decode())
-            found, written_ms = batches_of(content), written_ms_of(content)
+            batches_by_topic, written_ms = batches_of(content), written_ms_of(content)
         except (ValueError, TypeError, AttributeError) as error:
             logger.warning("order_info.refused error=%s", error)
             return
-        self._waiting = self._usable(found, written_ms)
+        self._waiting = self._usable(batches_by_topic, written_ms)
 
     def load(self) -> None:
         """Read the file, and start to write it."""
         self.lead()
-        found = json_file.load(self._path, batches_of)
-        if found is None:
+        content = json_file.load(self._path, batches_of)
+        if content is None:
             return
-        self._waiting.update(self._usable(batches_of(found), written_ms_of(found)))
+        self._waiting.update(self._usable(batches_of(content), written_ms_of(content)))
 
     def _usable(
-        self, found: Mapping[str, Mapping[int, Batch]], written_ms: int
+        self, batches_by_topic: Mapping[str, Mapping[int, Batch]], written_ms: int
     ) -> dict[str, dict[int, Batch]]:
         """Return the batches that are recent and in the log, in this process' time."""
         usable: dict[str, dict[int, Batch]] = {}
-        batches = [batch for queues in found.values() for batch in queues.values()]
+        batches = [batch for queues in batches_by_topic.values() for batch in queues.values()]
         # A file of Apache's has no time: it is no older than its newest batch.
         newest_ms = max([written_ms, *(batch.since_ms for batch in batches)])
         if (back_ms := newest_ms - self._clock.forward_ms()) > 0:
@@ -134,7 +134,7 @@ class OrderInfo:
                 batch.visible_ms -= back_ms
                 batch.since_ms -= back_ms
                 batch.visible = {offset: ms - back_ms for offset, ms in batch.visible.items()}
-        for name, queues in found.items():
+        for name, queues in batches_by_topic.items():
             topic, _, _ = name.partition(_SEPARATOR)
             kept = {
                 queue_id: batch
@@ -282,10 +282,10 @@ def written_ms_of(content: Mapping[Any, Any]) -> int:
 def batches_of(content: Mapping[Any, Any]) -> dict[str, dict[int, Batch]]:
     """Return the batches by `topic@group` and queue. Raises ValueError, TypeError,
     AttributeError."""
-    found: dict[str, dict[int, Batch]] = {}
+    batches_by_topic: dict[str, dict[int, Batch]] = {}
     for name, queues in (content.get("table") or {}).items():
         batches = {int(queue_id): batch_of(bean) for queue_id, bean in queues.items()}
-        found[str(name)] = {
+        batches_by_topic[str(name)] = {
             queue_id: batch for queue_id, batch in batches.items() if batch is not None
         }
-    return found
+    return batches_by_topic

@@ -1,4 +1,4 @@
-"""Waiting polls: each with its timer and its future, by group and by client.
+"""Waiting polls: ReceiveMessage calls without an answer yet, of ordinary groups and of lite topics.
 
 Promises: a poll is answered once, at the latest when its polling time ends; a call that the client
 cancelled is forgotten (docs/formats/grpc-api.md, sections 7.2 and 7.3). In memory.
@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from ...proto import v2
 from ...proto.errors import WireError
-from .subscription import Subscription, Waiter
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -38,8 +39,28 @@ class PollLimit:
             )
 
 
+class Waiter(Struct):
+    """A waiting ReceiveMessage."""
+
+    number: int
+    request: PopRequest
+    ctx: RequestContext
+    answer: asyncio.Future[list[bytes]]
+    timer: asyncio.TimerHandle | None = None
+
+
+class Waiting(Struct, eq=False, kw_only=True):
+    """The polls that wait for the same messages: of a group on a topic, or of one client for its
+    lite topics."""
+
+    #: By number, oldest first.
+    waiters: dict[int, Waiter] = field(default_factory=dict)
+    #: They are served in this turn of the loop.
+    scheduled: bool = False
+
+
 class Polls:
-    """The waiting polls of `PopService`."""
+    """The waiting polls of a service."""
 
     def __init__(
         self,
@@ -52,54 +73,65 @@ class Polls:
         self._limit = limit
         self._failure = failure
         #: By client and number.
-        self._held: dict[str, dict[int, Subscription]] = {}
+        self._held: dict[str, dict[int, Waiting]] = {}
         self._count = 0
 
     def park(
-        self, sub: Subscription, request: PopRequest, ctx: RequestContext, poll_ms: int
+        self, place: Waiting, request: PopRequest, ctx: RequestContext, poll_ms: int
     ) -> asyncio.Future[list[bytes]]:
-        """Let a poll wait for its answer."""
-        answer: asyncio.Future[list[bytes]] = self._loop.create_future()
-        waiter = Waiter(request, ctx, answer)
+        """Let a poll wait for its answer. Raises WireError if too many wait."""
+        self._limit.check()
         self._count += 1
-        key = self._count
-        sub.waiters[key] = waiter
-        self._held.setdefault(request.client_id, {})[key] = sub
+        waiter = Waiter(self._count, request, ctx, self._loop.create_future())
+        place.waiters[waiter.number] = waiter
+        self._held.setdefault(request.client_id, {})[waiter.number] = place
         self._limit.waiting += 1
-        waiter.timer = self._loop.call_later(poll_ms / 1000, self.give_up, sub, key)
-        answer.add_done_callback(partial(self._left, sub, key))
-        return answer
+        waiter.timer = self._loop.call_later(poll_ms / 1000, self._give_up, place, waiter)
+        waiter.answer.add_done_callback(partial(self._left, place, waiter))
+        return waiter.answer
 
-    def remove(self, sub: Subscription, key: int) -> Waiter | None:
-        """Remove and return a waiting poll; None if it does not wait."""
-        waiter = sub.waiters.pop(key, None)
-        if waiter is not None:
-            self._limit.waiting -= 1
-            if waiter.timer is not None:
-                waiter.timer.cancel()
-            held = self._held[waiter.request.client_id]
-            del held[key]
-            if not held:
-                del self._held[waiter.request.client_id]
-        return waiter
+    def oldest(self, place: Waiting) -> Waiter | None:
+        """Return the poll to serve next; None if none waits."""
+        while place.waiters:
+            waiter = next(iter(place.waiters.values()))
+            if not waiter.answer.done():
+                return waiter
+            self._remove(place, waiter)
+        return None
 
-    def give_up(self, sub: Subscription, key: int, error: WireError | None = None) -> None:
-        """Answer a poll without messages, with `error` or MESSAGE_NOT_FOUND."""
-        waiter = self.remove(sub, key)
-        if waiter is not None and not waiter.answer.done():
-            waiter.answer.set_result(self._failure(error or WireError(*NOT_FOUND)))
+    def answer(self, place: Waiting, waiter: Waiter, items: list[bytes]) -> None:
+        """Answer a poll that waits."""
+        self._remove(place, waiter)
+        waiter.answer.set_result(items)
 
-    def end(self, sub: Subscription, error: WireError | None = None) -> None:
-        """End all polls of a group."""
-        for key in list(sub.waiters):
-            self.give_up(sub, key, error)
+    def end(self, place: Waiting, error: WireError | None = None) -> None:
+        """Answer all polls of a place without messages, with `error` or MESSAGE_NOT_FOUND."""
+        for waiter in list(place.waiters.values()):
+            self._give_up(place, waiter, error)
 
     def end_of_client(self, client_id: str) -> None:
-        """End all polls of a client."""
-        for key, sub in list(self._held.get(client_id, {}).items()):
-            self.give_up(sub, key)
+        """Answer all polls of a client without messages."""
+        for number, place in list(self._held.get(client_id, {}).items()):
+            self._give_up(place, place.waiters[number])
 
-    def _left(self, sub: Subscription, key: int, answer: asyncio.Future[list[bytes]]) -> None:
+    def _give_up(self, place: Waiting, waiter: Waiter, error: WireError | None = None) -> None:
+        if waiter.answer.done():
+            self._remove(place, waiter)
+        else:
+            self.answer(place, waiter, self._failure(error or WireError(*NOT_FOUND)))
+
+    def _left(self, place: Waiting, waiter: Waiter, answer: asyncio.Future[list[bytes]]) -> None:
         """Forget a poll that the client cancelled."""
         if answer.cancelled():
-            self.remove(sub, key)
+            self._remove(place, waiter)
+
+    def _remove(self, place: Waiting, waiter: Waiter) -> None:
+        if place.waiters.pop(waiter.number, None) is None:
+            return
+        self._limit.waiting -= 1
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        held = self._held[waiter.request.client_id]
+        del held[waiter.number]
+        if not held:
+            del self._held[waiter.request.client_id]

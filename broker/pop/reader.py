@@ -240,9 +240,9 @@ class PopReader:
             reads += 1
             before = queue.next_read
             result = turn.read(queue.topic, queue.queue_id, before, count)
-            found, following = _convert(core, queue, result, turn, count)
+            converted, following = _convert(core, queue, result, turn, count)
             # One shared object for all holders of the offsets.
-            offsets = tuple(found)
+            offsets = tuple(converted)
             core.deliver(queue, offsets, following, turn.terms)
             if offsets:
                 self._journal.delivered(core, queue, offsets, turn.terms)

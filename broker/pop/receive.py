@@ -123,7 +123,6 @@ class PopService:
             more = popped.more
         if poll_ms <= 0:
             return self.failure(WireError(*NOT_FOUND))
-        self.limit.check()
         answer = self._polls.park(sub, pop_request, ctx, poll_ms)
         self._timer.arm(sub)
         if more:
@@ -359,12 +358,9 @@ class PopService:
         if sub.waiters and not self._may_consume(sub):
             return
         for _ in range(_SERVED_A_TURN):
-            if not sub.waiters:
+            waiter = self._polls.oldest(sub)
+            if waiter is None:
                 return
-            key, waiter = next(iter(sub.waiters.items()))
-            if waiter.answer.done():
-                self._polls.remove(sub, key)
-                continue
             popped = self._pop(sub, waiter.request)
             if not popped.items:
                 # All polls of a group have the same filter: the others find nothing, either.
@@ -372,8 +368,7 @@ class PopService:
                     self._schedule(sub)
                 self._timer.arm(sub)
                 return
-            self._polls.remove(sub, key)
-            waiter.answer.set_result(self._deliver(sub, popped, waiter.ctx))
+            self._polls.answer(sub, waiter, self._deliver(sub, popped, waiter.ctx))
         self._schedule(sub)
 
     def _may_consume(self, sub: Subscription) -> bool:

@@ -146,7 +146,10 @@ class Reviver:
             journal.changed(core, queue, delivery, now_ms, delay_ms, True)
             logger.info(
                 "pop.renewal_ended topic=%s group=%s offset=%d delay_ms=%d",
-                *(queue.topic, core.group, delivery.offset, delay_ms),
+                queue.topic,
+                core.group,
+                delivery.offset,
+                delay_ms,
             )
         core.given_up.clear()
 
@@ -275,7 +278,10 @@ class Reviver:
         """Put messages back; for a second pops deliver due messages of the group in place."""
         logger.warning(
             "pop.retry_refused topic=%s group=%s messages=%d reason=%s",
-            *(core.topic, core.group, len(taken), reason),
+            core.topic,
+            core.group,
+            len(taken),
+            reason,
         )
         core.put_back(taken)
         core.refused_until_ms = now_ms + UNDELIVERED_MS

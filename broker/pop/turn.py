@@ -126,15 +126,15 @@ class PopTurn:
         room = max(1, ANSWER_BYTES_MAX - self.size)
         codes = None if tags is None else tags.codes
         context = self.context
-        found = None
+        result = None
         if self.request.may_wait:
-            found = context.cold.read(topic, queue_id, offset, count, room, tag_codes=codes)
-        if found is None:
-            found = context.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
+            result = context.cold.read(topic, queue_id, offset, count, room, tag_codes=codes)
+        if result is None:
+            result = context.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
         if has_origins(self.request.topic.name):
-            records = without_left_overs(context.metadata, topic, found.records)
-            return replace(found, records=records)
-        return found
+            records = without_left_overs(context.metadata, topic, result.records)
+            return replace(result, records=records)
+        return result
 
     def handle_middle(self, key: Key, pop_ms: int, revive_queue: int) -> str:
         """Return the part that the receipt handles of a batch share, between the offsets."""
@@ -222,6 +222,9 @@ class PopTurn:
             return False
         logger.info(
             "pop.dead_letter topic=%s group=%s offset=%d attempts=%d",
-            *(topic, group, stored.queue_offset, attempts),
+            topic,
+            group,
+            stored.queue_offset,
+            attempts,
         )
         return True

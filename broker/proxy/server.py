@@ -154,7 +154,10 @@ class ProxyServer:
         )
         logger.info(
             "proxy.started client=%s metrics=%s door=%s remoting=%s",
-            *(bound.client, bound.metrics, bound.door, bound.remoting or "off"),
+            bound.client,
+            bound.metrics,
+            bound.door,
+            bound.remoting or "off",
         )
         return bound
 

@@ -306,7 +306,9 @@ class PullService:
         if pull.offset >= 0:
             if self._broadcast:
                 self._broadcast.pulled(
-                    *(pull.topic, group.name, client_id),
+                    pull.topic,
+                    group.name,
+                    client_id,
                     queue_id=pull.queue_id,
                     offset=pull.offset,
                     now_ms=now_ms,
@@ -352,7 +354,7 @@ class PullService:
             # each.
             count = pull.batch if wanted is None or codes is not None else MAX_BATCH
             result = self._store.get(
-                *(pull.topic, pull.queue_id, pull.offset, count, pull.bytes_max), tag_codes=codes
+                pull.topic, pull.queue_id, pull.offset, count, pull.bytes_max, tag_codes=codes
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
                 return pull.form.outside(pull, result)

@@ -1,9 +1,10 @@
 """The crate's planner of sends: requests of one turn of the loop, from bytes to the log.
 
 The native crate decodes the requests, makes the records of those that are common (as
-`native/src/sent.rs` defines it), their queue units and their answers, in one call. Everything that
-it does not accept is planned in Python, in the order of arrival. Decisions stay here and in
-`sender.py`: the caller has checked that messages may be appended, and waits for durability.
+`native/src/broker/sent.rs` defines it), their queue units and their answers, in one call.
+Everything that it does not accept is planned in Python, in the order of arrival. Decisions stay
+here and in `sender.py`: the caller has checked that messages may be appended, and waits for
+durability.
 Promises: a request that is accepted here gets the same records, units and answer there (a test
 compares both).
 """

@@ -73,13 +73,13 @@ class SendDedup:
         wall_ms = self._clock.wall_ms()
         begin_ms = wall_ms - self._window_ms + 1
         try:
-            found = self._store.queries.query(
+            stored = self._store.queries.query(
                 topic, message_id.decode(), count_max=1, begin_ms=begin_ms, index_type="U"
             )
         except (OSError, StoreError, ValueError) as error:
             logger.warning("send.index_not_read topic=%s error=%s", topic, error)
             return
-        for record in found:
+        for record in stored:
             if self._metadata.is_older(topic, record.physical_offset):
                 continue
             result = AppendResult(

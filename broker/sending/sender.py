@@ -135,7 +135,7 @@ class Sender:
         )
         self._native = self._crate_planner(native, runtime, templates, trace)
         both = (self._native, self._python)
-        self._planners: list[Planner] = [each for each in both if each is not None]
+        self._planners: list[Planner] = [planner for planner in both if planner is not None]
 
     def _crate_planner(
         self,

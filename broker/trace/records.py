@@ -72,8 +72,14 @@ class Delivered(Struct):
     def encode(self) -> str:
         """Encode the record."""
         return _row(
-            *("SubBefore", self.time_ms, self.region, self.group, self.request_id),
-            *(self.message_id, self.retries, self.keys),
+            "SubBefore",
+            self.time_ms,
+            self.region,
+            self.group,
+            self.request_id,
+            self.message_id,
+            self.retries,
+            self.keys,
         )
 
 

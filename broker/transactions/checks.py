@@ -181,7 +181,8 @@ class CheckRounds:
             if self._is_left_over(half):
                 logger.warning(
                     "transaction.dropped message=%s topic=%s: the topic was deleted",
-                    *(half.key, half.topic),
+                    half.key,
+                    half.topic,
                 )
                 halves.give_up(half)
                 continue

@@ -127,15 +127,15 @@ class DispatchPump:
         limit = self.readable_limit()
         if self._store.dispatched_offset >= limit:
             return
-        found = self._store.writer.dispatch(limit, _DISPATCH_RECORDS)
-        queues = found.queues()
+        dispatched = self._store.writer.dispatch(limit, _DISPATCH_RECORDS)
+        queues = dispatched.queues()
         changes = {queue for queue in queues if queue[0] == META_TOPIC}
         if changes:
-            for arrival in found:
+            for arrival in dispatched:
                 if arrival.topic == META_TOPIC:
                     self._meta_log.apply(arrival)
         self._notify(queues - changes)
-        if len(found) >= _DISPATCH_RECORDS:
+        if len(dispatched) >= _DISPATCH_RECORDS:
             self.schedule()
 
     def _notify(self, queues: Iterable[tuple[str, int]]) -> None:

@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ...proto import v1
 from .. import power_loss as emulator
 from .. import verdict
@@ -176,10 +174,3 @@ def exit_of(stage: Stage, name: str, seconds: float = 30.0) -> int:
     stage.plant.wait(f"{name} ends", lambda: popen.poll() is not None, seconds)
     stage.plant.network.down(name)
     return int(popen.returncode)
-
-
-def rss_mb(stage: Stage, name: str) -> float:
-    """Return the resident memory of a node in MB."""
-    popen = stage.plant.nodes[name].popen
-    assert popen is not None
-    return float(psutil.Process(popen.pid).memory_info().rss) / (1 << 20)

@@ -92,7 +92,9 @@ class DiskFullHandover:
                 return False
             logger.warning(
                 "ha.disk_full.handed_over to=%d code=%d message=%s",
-                *(broker_id, answer.code, answer.message),
+                broker_id,
+                answer.code,
+                answer.message,
             )
             self._replication.roles.counts["handed_over_without_room"] += answer.code == v2.OK
             return bool(answer.code == v2.OK)

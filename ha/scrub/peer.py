@@ -59,7 +59,11 @@ class Peer:
         request = v1.StatusRequest()
         try:
             return await call_node(
-                *(self._links, self.address, paths.REPLICA_STATUS, request, v1.ReplicaStatus),
+                self._links,
+                self.address,
+                paths.REPLICA_STATUS,
+                request,
+                v1.ReplicaStatus,
                 timeout_s=_STATUS_TIMEOUT_S,
             )
         except NodeCallError as error:

@@ -241,7 +241,11 @@ class Scrub:
         logger.log(
             level,
             "scrub.round blocks=%d damaged=%d repaired=%d lost=%d different=%d unreached=%s",
-            *(result.blocks, result.damaged, result.repaired, result.lost, result.different),
+            result.blocks,
+            result.damaged,
+            result.repaired,
+            result.lost,
+            result.different,
             ",".join(result.unreached) or "-",
         )
 
@@ -310,7 +314,11 @@ class Scrub:
         result.different += 1
         logger.error(
             "scrub.different begin=%d length=%d peer=%s ours=%08x theirs=%08x",
-            *(begin, length, peer.address, crc, theirs.crc32),
+            begin,
+            length,
+            peer.address,
+            crc,
+            theirs.crc32,
         )
 
     def _digest_at(self, offset: int) -> SegmentDigest | None:

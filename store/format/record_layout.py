@@ -95,8 +95,6 @@ assert [fixed.size for fixed in FIXED] == [88, 100, 100, 112]
 #: The fields before the born timestamp.
 HEAD: Final = struct.Struct(">" + "".join(CODES[:BORN_TIMESTAMP]))
 RECORD_BYTES_MIN: Final = FIXED_V4.size + 1 + 2
-#: Upper bound of a record's size without its body.
-RECORD_OVERHEAD_MAX: Final = 65_536
 
 
 def part(*fields: int) -> struct.Struct:

@@ -328,7 +328,11 @@ class UnitRepair:
             logger.warning(
                 "queue.unit_repaired topic=%s queue=%d offset=%d units=%d physical_offset=%d: the "
                 "units did not match the log; further repairs of this queue are only counted.",
-                *(queue.topic, queue.queue_id, first, len(units), units[0][0]),
+                queue.topic,
+                queue.queue_id,
+                first,
+                len(units),
+                units[0][0],
             )
         try:
             self._table.overwrite(queue, first, units)
@@ -337,7 +341,10 @@ class UnitRepair:
         except OSError as error:
             logger.error(
                 "queue.unit_not_written topic=%s queue=%d offset=%d error=%s",
-                *(queue.topic, queue.queue_id, first, error),
+                queue.topic,
+                queue.queue_id,
+                first,
+                error,
             )
             if len(self.unwritten) > _KEPT_MAX:
                 self.unwritten.clear()

@@ -346,7 +346,9 @@ class Recovery:
             logger.warning(
                 "queues.begin_missing topic=%s queue=%d offset=%d: a file before it is missing; "
                 "the queue is rebuilt from the log.",
-                *(queue.topic, queue.queue_id, queue.min_offset),
+                queue.topic,
+                queue.queue_id,
+                queue.min_offset,
             )
             self._queues.empty(queue)
         absent = self._digests.absent_queues(self._queues.queues)
@@ -359,7 +361,8 @@ class Recovery:
                 logger.warning(
                     "queues.missing topic=%s queue=%d: the files of the queue are missing; it was "
                     "rebuilt from the log.",
-                    *(topic, queue_id),
+                    topic,
+                    queue_id,
                 )
         self._reach_noted_ends()
 
@@ -382,7 +385,9 @@ class Recovery:
             logger.warning(
                 "queues.end_missing topic=%s queue=%d end=%d: files of the queue are missing, and "
                 "its records are deleted; it goes on at its end.",
-                *(topic, queue_id, end),
+                topic,
+                queue_id,
+                end,
             )
             queues.reach(topic, queue_id, end)
         if missed:

@@ -36,9 +36,9 @@ from cometmq.remoting.codes import BY_LETTER, Reply, Request
 from cometmq.remoting.command import CREDENTIALS, Command
 from cometmq.remoting.connection import RemotingError
 from cometmq.remoting.header_fields import HeaderError
+from cometmq.tests.broker.classic.test_classic_access import SECRET, half, signed
 from cometmq.tests.broker.classic_wire import message, port_of
 from cometmq.tests.broker.live import Live, running, settings
-from cometmq.tests.broker.test_classic_access import SECRET, half, signed
 from cometmq.tests.remoting.client import RemotingClient
 
 TIME = "20261123T060428Z"

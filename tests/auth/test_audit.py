@@ -14,9 +14,9 @@ from cometmq.broker.access.audit_topic import AUDIT_TOPIC, AuditTopic
 from cometmq.proto import paths, v1, v2
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
+from cometmq.tests.broker.classic.test_classic_access import signed as classic_signed
 from cometmq.tests.broker.classic_wire import message, port_of
 from cometmq.tests.broker.live import Live, create_topic, running, settings
-from cometmq.tests.broker.test_classic_access import signed as classic_signed
 from cometmq.tests.fuzz.costly import REQUESTS
 from cometmq.tests.harness.wire import Wire, normal_message
 from cometmq.tests.remoting.client import RemotingClient

@@ -11,8 +11,8 @@ from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import CREDENTIALS, Command, without_credentials
 from cometmq.tests.auth.comparison import Peer, settled, world
 from cometmq.tests.auth.test_owners import ask
+from cometmq.tests.broker.classic.test_classic_access import signed
 from cometmq.tests.broker.classic_wire import heartbeat, message
-from cometmq.tests.broker.test_classic_access import signed
 from cometmq.tests.fuzz.costly import Costs
 
 #: What the tests below make the broker send.

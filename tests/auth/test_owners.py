@@ -19,9 +19,9 @@ from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
+from cometmq.tests.broker.classic.test_classic_access import SECRET, guarded, half, request, signed
 from cometmq.tests.broker.classic_wire import GROUP, TOPIC, heartbeat, message, port_of, pulling
 from cometmq.tests.broker.live import Live, until
-from cometmq.tests.broker.test_classic_access import SECRET, guarded, half, request, signed
 from cometmq.tests.remoting.client import WAIT_S, RemotingClient
 
 TIME = "20261123T060428Z"

@@ -32,7 +32,7 @@ from ..interop.programs import CACHE, go, java, node
 
 SECONDS = 12
 KILL_AFTER_S = 4.0
-WORKER = Path(__file__).with_name("failover_gap_worker.py")
+WORKER = Path(__file__).parent / "workers" / "failover_gap_worker.py"
 MARK = "gap"
 TOPIC = f"{MARK}-normal"
 

@@ -20,8 +20,8 @@ from ..harness.cluster import temporary
 from .rows import Row, show
 from .server import ASYNC, GROUP, TOPIC, loadgen, prepared
 
-WORKER = Path(__file__).with_name("sdk_worker.py")
-OFFICIAL = Path(__file__).with_name("sdk_official_worker.py")
+WORKER = Path(__file__).parent / "workers" / "sdk_worker.py"
+OFFICIAL = Path(__file__).parent / "workers" / "sdk_official_worker.py"
 
 
 def worker(script: Path, endpoint: str, what: str, seconds: float) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ..harness.cluster import temporary
 from .rows import Row, show
 from .server import ASYNC, GROUP, TOPIC, prepared
 
-CLIENT = Path(__file__).with_name("waiting_client.py")
+CLIENT = Path(__file__).parent / "workers" / "waiting_client.py"
 GROUPS = 200
 KIB_A_POLL = {"grpcio": 40, "native": 12}
 SETTLE_S = 2.0

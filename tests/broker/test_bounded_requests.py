@@ -31,7 +31,7 @@ from cometmq.proto.request_limits import ACKS_MAX, MESSAGES_MAX, SEND_BYTES_MAX
 from cometmq.store import query
 from cometmq.tests.broker.desk import Desk, desk, message, parse_received, resource
 from cometmq.tests.broker.live import Live, create_topic, nameserver, running, settings
-from cometmq.tests.broker.test_pull import pull
+from cometmq.tests.broker.pull.test_pull import pull
 from cometmq.tests.harness.wire import Wire
 
 DOORS = ["grpcio"] + (["native"] if is_available() else [])

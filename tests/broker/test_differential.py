@@ -9,9 +9,11 @@ from __future__ import annotations
 import pytest
 
 from cometmq.proto import native
+from cometmq.tests.broker.messages import receive_cases
+from cometmq.tests.broker.pop import ack_cases
+from cometmq.tests.broker.sending import send_cases
 
 from ..example_budget import scaled
-from . import ack_cases, receive_cases, send_cases
 
 GENERATED = scaled(200_000)
 SEED = 7

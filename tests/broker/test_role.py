@@ -17,8 +17,8 @@ from cometmq.store.timer.recovery import TimerRecovery
 from cometmq.store.timer.store import TimerStore
 from cometmq.tests.broker.desk import desk, message
 from cometmq.tests.broker.live import create_topic, running, settings, until
+from cometmq.tests.broker.metadata.test_meta_log import APACHE_TOPICS
 from cometmq.tests.broker.role_desk import Elections, elections, replica
-from cometmq.tests.broker.test_meta_log import APACHE_TOPICS
 from cometmq.tests.broker.timing import TOPIC, arrives, delayed, send
 
 

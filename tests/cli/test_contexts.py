@@ -15,7 +15,7 @@ from cometmq.cli.links import keep_name, links
 from cometmq.cli.options import endpoint_option
 from cometmq.operations.contexts import Context, Contexts, save
 from cometmq.operations.errors import CliError
-from cometmq.tests.cli.test_local_cluster import run
+from cometmq.tests.cli.cluster.test_local_cluster import run
 from cometmq.tests.harness.cluster import Cluster, temporary
 
 FAR = "10.0.0.1:8081"

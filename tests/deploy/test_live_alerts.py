@@ -39,6 +39,7 @@ from cometmq.store.format.record import decode
 from cometmq.store.format.results import StoredRecord
 from cometmq.store.timer.store import TimerFlush
 from cometmq.tests.broker.broker_process import BrokerProcess
+from cometmq.tests.broker.core.test_full_disk_broker import fill, small_disk
 from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import (
     Live,
@@ -48,7 +49,6 @@ from cometmq.tests.broker.live import (
     settings,
     until,
 )
-from cometmq.tests.broker.test_full_disk_broker import fill, small_disk
 from cometmq.tests.broker.test_replicas import in_sync
 from cometmq.tests.broker.timing import HOUR, delayed
 from cometmq.tests.broker.timing import TOPIC as LATER

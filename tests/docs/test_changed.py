@@ -27,23 +27,25 @@ SOURCES = tuple(
 
 def test_the_tests_that_import_the_changed_module_come_first() -> None:
     found = chosen("broker/pop/attempts.py")
-    assert found[0] == "tests/broker/test_pop_attempts.py"
-    assert "tests/broker/test_pop_restart.py" in found  # through the composition root
+    assert found[0] == "tests/broker/pop/test_pop_attempts.py"
+    assert "tests/broker/journal/test_pop_restart.py" in found  # through the composition root
 
 
 def test_a_changed_test_file_is_chosen() -> None:
-    assert chosen("tests/broker/test_pop.py")[0] == "tests/broker/test_pop.py"
+    assert chosen("tests/broker/pop/test_pop.py")[0] == "tests/broker/pop/test_pop.py"
 
 
 def test_a_change_of_the_harness_of_processes_is_not_a_change_of_what_it_starts() -> None:
     facts = {
         "broker/a.py": changed.Facts([], [], []),
         "tests/harness/up.py": changed.Facts([(0, "cometmq.broker", ["a"])], [], []),
-        "tests/cli/test_up.py": changed.Facts([(0, "cometmq.tests.harness", ["up"])], [], []),
+        "tests/cli/test_processes.py": changed.Facts(
+            [(0, "cometmq.tests.harness", ["up"])], [], []
+        ),
     }
     graph = changed.Graph(facts)
-    assert "tests/cli/test_up.py" not in graph.distances(["broker/a.py"])
-    assert "tests/cli/test_up.py" in graph.distances(["tests/harness/up.py"])
+    assert "tests/cli/test_processes.py" not in graph.distances(["broker/a.py"])
+    assert "tests/cli/test_processes.py" in graph.distances(["tests/harness/up.py"])
 
 
 def test_lazy_imports_count() -> None:

@@ -51,13 +51,13 @@ print(json.dumps({"helped": helped, "imported": first, "modules": len(sys.module
 """
 #: Commands that a test runs by way of a function that adds the words before: the file, and a call.
 _THROUGH_A_FUNCTION = {
-    "store diff": ("cli/test_store_commands.py", 'store("diff"'),
-    "store dump": ("cli/test_store_commands.py", '"dump", root'),
-    "store export": ("cli/test_store_commands.py", '"export"'),
-    "store ls": ("cli/test_store_commands.py", '"ls", root'),
-    "store query": ("cli/test_store_commands.py", '"query", root'),
-    "store repair": ("cli/test_store_commands.py", '"repair", root'),
-    "timer recall": ("broker/test_timer_list.py", 'command(live, "recall"'),
+    "store diff": ("cli/store/test_store_commands.py", 'store("diff"'),
+    "store dump": ("cli/store/test_store_commands.py", '"dump", root'),
+    "store export": ("cli/store/test_store_commands.py", '"export"'),
+    "store ls": ("cli/store/test_store_commands.py", '"ls", root'),
+    "store query": ("cli/store/test_store_commands.py", '"query", root'),
+    "store repair": ("cli/store/test_store_commands.py", '"repair", root'),
+    "timer recall": ("broker/delay/test_timer_list.py", 'command(live, "recall"'),
 }
 
 

@@ -31,8 +31,8 @@ from cometmq.store.format.properties import (
 from cometmq.store.format.record import decode, decode_delivery, encode_record
 from cometmq.store.format.record_layout import UNIT
 from cometmq.store.format.results import StoredRecord
-from cometmq.tests.broker.ack_cases import BROKER
-from cometmq.tests.broker.ack_cases import check as check_acks
+from cometmq.tests.broker.pop.ack_cases import BROKER
+from cometmq.tests.broker.pop.ack_cases import check as check_acks
 from cometmq.tests.client.message_cases import check_responses
 from cometmq.tests.fuzz.target import Check, target
 

@@ -41,7 +41,7 @@ from cometmq.remoting.command import Command
 from cometmq.remoting.connection import RemotingError
 from cometmq.remoting.header_fields import HeaderError
 from cometmq.tests.auth.comparison import TIME, Peer, World, recall_handle, settled
-from cometmq.tests.broker.test_classic_access import SECRET, signed
+from cometmq.tests.broker.classic.test_classic_access import SECRET, signed
 
 #: Bounds of one request: a fixed part, and that of each byte. In the fixed part of calls and time
 #: is room for one turn of the event loop (50 ms on a quiet machine).

@@ -16,8 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-AGENT = Path(__file__).with_name("official_agent.py")
-SDK_AGENT = Path(__file__).with_name("sdk_agent.py")
+#: What Python runs. The SDK's agent is a module of this package, so that it can be forked
+#: (`forked.py`); the official client's must not see the package's protobuf modules.
+AGENT = (str(Path(__file__).with_name("official_agent.py")),)
+SDK_AGENT = ("-m", "cometmq.tests.harness.sdk_agent")
 CALL_S = 60.0
 CLOSE_S = 10.0
 
@@ -34,16 +36,20 @@ class Official:
     """One process with any number of named clients."""
 
     def __init__(
-        self, endpoints: str, home: Path, inside: tuple[str, ...] = (), agent: Path = AGENT
+        self,
+        endpoints: str,
+        home: Path,
+        inside: tuple[str, ...] = (),
+        agent: tuple[str, ...] = AGENT,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._errors = (home / "stderr.txt").open("ab")
         self._process = subprocess.Popen(
-            [*inside, sys.executable, str(agent), endpoints],
+            [*inside, sys.executable, *agent, endpoints],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
+            env={**os.environ, "HOME": str(home)},
             cwd=home,
         )
         self._home, self._rest = home, b""

@@ -15,7 +15,7 @@ from cometmq.tests.formats import cases
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Raise the timeout: a JVM starts in ten seconds, or in minutes on a busy machine."""
-    grouped = {f"test_{name}.py" for names in SPARK_FILES.values() for name in names}
+    grouped = {Path(file).name for file in SPARK_FILES}
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):
             continue

@@ -31,7 +31,7 @@ from cometmq.pipeline.source.options import Access
 from cometmq.store.format.disk import Disk, Space
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import settings, until
-from cometmq.tests.broker.test_retention_broker import fill, tiny
+from cometmq.tests.broker.maintenance.test_retention_broker import fill, tiny
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.pipeline.reading import face, whole_topic
 

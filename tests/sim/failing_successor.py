@@ -10,7 +10,8 @@ from cometmq.ha.core.group_state import GroupState
 from .scheduler import MS
 
 if TYPE_CHECKING:
-    from .node import Node
+    from cometmq.tests.sim.replica.node import Node
+
     from .world import World
 
 STORY_MS = 3000

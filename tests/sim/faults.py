@@ -21,7 +21,8 @@ from .scheduler import MS
 from .settings import SAFETY_MS
 
 if TYPE_CHECKING:
-    from .node import Node
+    from cometmq.tests.sim.replica.node import Node
+
     from .world import World
 
 WEIGHTS = {

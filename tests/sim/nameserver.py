@@ -22,7 +22,8 @@ from .scheduler import MS, Clock
 from .settings import BEAT_MS, LEASE_MS, jitter
 
 if TYPE_CHECKING:
-    from .node import Node
+    from cometmq.tests.sim.replica.node import Node
+
     from .world import World
 
 ACTIVE_TTL_MS = 500

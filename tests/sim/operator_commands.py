@@ -11,8 +11,9 @@ from cometmq.ha.core.controller import (
 from .scheduler import MS
 
 if TYPE_CHECKING:
+    from cometmq.tests.sim.replica.node import Node
+
     from .nameserver import Nameserver
-    from .node import Node
     from .world import World
 
 #: Weight of each command among all faults, and in the biased schedule.

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 from cometmq.ha.core import in_sync
 from cometmq.ha.core.group_state import GroupState, Policy, Ref
 from cometmq.ha.core.role_machine import Role
-
-from .records import EPOCH_START, MESSAGE, read_one, scan
+from cometmq.tests.sim.replica.records import EPOCH_START, MESSAGE, read_one, scan
 
 if TYPE_CHECKING:
-    from .follower_shell import FollowerShell
-    from .leader_shell import LeaderShell, Waiting
-    from .node import Node
+    from cometmq.tests.sim.replica.follower_shell import FollowerShell
+    from cometmq.tests.sim.replica.leader_shell import LeaderShell, Waiting
+    from cometmq.tests.sim.replica.node import Node
+
     from .world import World
 
 

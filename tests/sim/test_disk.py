@@ -2,8 +2,9 @@
 
 import random
 
+from cometmq.tests.sim.replica.records import MESSAGE, build, scan
+
 from .disk import PAGE_BYTES, Disk
-from .records import MESSAGE, build, scan
 
 
 def test_a_power_loss_removes_only_unflushed_bytes() -> None:

@@ -12,16 +12,16 @@ from cometmq.ha.core.controller import (
 )
 from cometmq.ha.core.follower_events import State
 from cometmq.ha.core.role_machine import Role
+from cometmq.tests.sim.replica.node import Node
+from cometmq.tests.sim.replica.stream import Stream
 
 from .faults import Faults
 from .nameserver import Nameserver
 from .network import Network
-from .node import Node
 from .oracle import Oracle, ViolationError
 from .parts import Parts
 from .scheduler import MS, Scheduler, stream_of
 from .settings import HEAL_MS, SAFETY_MS, Settings, jitter, settings_of
-from .stream import Stream
 
 WRITE_EVERY_MS = 14
 

@@ -108,8 +108,8 @@ class PopRoles:
         taken = self._takeover.merge(given_out)
         logger.info("pop.leads taken_over=%d", taken)
         early, self._early = self._early, {}
-        for one in early.values():
-            self._merge(one)
+        for handover in early.values():
+            self._merge(handover)
 
     def follow(self) -> None:
         """Forget the pop state: another replica leads."""
@@ -170,7 +170,9 @@ class PopRoles:
         taken = self._takeover.merge(given_out)
         logger.info(
             "pop_handover.taken_over queues=%d deliveries=%d from=%d",
-            *(len(given_out.queues), taken, given_out.replica.broker_id),
+            len(given_out.queues),
+            taken,
+            given_out.replica.broker_id,
         )
 
 

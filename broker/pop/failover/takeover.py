@@ -126,18 +126,20 @@ def _merge_ordered(queue: OrderedQueue, state: v1.PopQueueState, end: int) -> in
     queue.advance_to(min(state.consumer_offset, end))
     queue.skips.update(o for o in acknowledged(state) if queue.committed < o < end)
     queue.settle()
-    out = [one for one in state.deliveries if queue.committed <= one.queue_offset < end]
+    out = [
+        delivery for delivery in state.deliveries if queue.committed <= delivery.queue_offset < end
+    ]
     if queue.batch is not None or not out:
         return 0
     queue.batch = Batch(
-        max(one.pop_time_ms for one in out),
-        max(one.visible_at_ms for one in out),
+        max(delivery.pop_time_ms for delivery in out),
+        max(delivery.visible_at_ms for delivery in out),
         "",
-        [one.queue_offset for one in out],
+        [delivery.queue_offset for delivery in out],
         out[-1].queue_offset + 1,
-        {one.queue_offset: max(1, one.attempt) for one in out},
+        {delivery.queue_offset: max(1, delivery.attempt) for delivery in out},
         out[0].client_id,
-        min(one.pop_time_ms for one in out),
+        min(delivery.pop_time_ms for delivery in out),
     )
     return len(out)
 

@@ -1,0 +1,254 @@
+"""What holds after a restart holds at the next leader, also if its clock is hours behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.assembly.parts import Broker
+from cometmq.broker.messages.validation import MIXED
+from cometmq.front.clock import Clock
+from cometmq.proto import paths, v1, v2
+from cometmq.store.format.record import Message
+from cometmq.tests.broker.admin.test_admin_groups import delete as delete_group
+from cometmq.tests.broker.delay.test_recall import recall, send
+from cometmq.tests.broker.desk import Desk, desk, message
+from cometmq.tests.broker.lite_desk import ALL, Lite
+from cometmq.tests.broker.live import create_group, follower_of, running, settings, until
+from cometmq.tests.broker.timing import stored
+from cometmq.tests.broker.transacting import end_transaction
+
+TOPIC, GROUP = "Later", "g"
+HOUR, SECOND = 3_600_000, 1000
+AHEAD = 8 * HOUR
+
+#: Acts at the first leader; returns what the check needs.
+Before = Callable[[Desk], Awaitable[Any]]
+#: Checks the next leader.
+After = Callable[[Desk, Any], Awaitable[None]]
+
+
+async def fail_over(root: Path, before: Before, after: After, ahead_ms: int) -> None:
+    """Act at a leader, and check its follower when it leads; the first clock is ahead."""
+    first, second = Clock(), Clock()
+    first.advance_wall_ms(ahead_ms)
+    async with (
+        desk(root / "leader", clock=first) as k,
+        running(follower_of(k.live.bound, root / "follower"), second) as follower,
+    ):
+        told = await before(k)
+        await k.dispatched()
+        k.node.pump.appended()  # also what the test wrote into the log itself
+        nodes = (k.node, follower.node)
+        await until(lambda: nodes[0].store.log_end == nodes[1].store.dispatched_offset)
+        await until(lambda: offsets(nodes[0]) == offsets(nodes[1]))
+    async with desk(root / "follower", settings(root / "follower"), second) as k:
+        await after(k, told)
+
+
+def offsets(node: Broker) -> list[tuple[str, str, int, int]]:
+    """Return the offsets of the group."""
+    return sorted(one for one in node.offsets if one[1] == GROUP)
+
+
+async def got(k: Desk, topic: str = TOPIC, **fields: Any) -> list[bytes]:
+    """Return the bodies of a receive that does not wait long."""
+    return (await k.receive(topic, GROUP, k.context(remaining_ms=1000), **fields)).bodies
+
+
+# -- the clock ------------------------------------------------------------------------------------
+
+
+async def in_flight(k: Desk) -> None:
+    k.topic(TOPIC)
+    k.group(GROUP)
+    await k.sent(TOPIC, b"1")
+    assert await got(k, invisible_ms=20 * SECOND) == [b"1"]
+    k.advance(2 * SECOND)  # its checkpoint is in the log
+    await until(lambda: k.node.offsets.get(TOPIC, GROUP, 0) == 1)
+
+
+async def visible_in_its_own_time(k: Desk, _: Any) -> None:
+    k.advance(21 * SECOND)
+    assert await got(k) == [b"1"]
+
+
+async def level(k: Desk) -> None:
+    k.topic(TOPIC, message_type=MIXED)
+    k.node.sender.append(k.node.delayed.record(Message(TOPIC, 0, b"level"), {"DELAY": "3"}))
+    await k.sent(TOPIC, b"ahead")
+
+
+async def due_after_its_own_time(k: Desk, _: Any) -> None:
+    await k.sent(TOPIC, b"after")
+    times = [one.store_timestamp_ms for one in stored(k)]
+    now_ms = k.node.runtime.clock.wall_ms()
+    assert times[1] <= now_ms, "store times follow the clock"
+    k.advance(11 * SECOND)
+    await until(lambda: b"level" in [one.body for one in stored(k)])
+
+
+async def timers(k: Desk) -> int:
+    k.topic(TOPIC, message_type=v2.DELAY)
+    now_ms = k.node.runtime.clock.wall_ms()
+    for n in range(5):
+        await send(k, b"%d" % n, now_ms + HOUR + n, f"M{n}")
+    return now_ms
+
+
+async def a_new_timer_does_not_wait_behind_them(k: Desk, then_ms: int) -> None:
+    now_ms = k.node.runtime.clock.wall_ms()
+    await send(k, b"soon", now_ms + 5 * SECOND, "soon")
+    k.advance(6 * SECOND)
+    await until(lambda: [one.body for one in stored(k)] == [b"soon"])
+    k.advance(then_ms + HOUR + SECOND - k.node.runtime.clock.wall_ms())
+    await until(lambda: len(stored(k)) == 6)
+
+
+async def locked(k: Desk) -> None:
+    k.topic(TOPIC, message_type=v2.FIFO)
+    k.group(GROUP, orderly=True, max_attempts=3)
+    for n in range(4):
+        await k.sent(TOPIC, b"%d" % n, message_type=v2.FIFO, message_group="one")
+    answer = await k.receive(TOPIC, GROUP, invisible_ms=20 * SECOND)
+    assert len(answer.bodies) == 4
+    k.ack(TOPIC, GROUP, *answer.handles[1:])
+
+
+async def only_what_is_not_acknowledged_dies(k: Desk, _: Any) -> None:
+    """Acknowledgements of the first leader may be lost, those of the next one are not."""
+    for _attempt in range(3):
+        k.advance(31 * SECOND)
+        answer = await k.receive(TOPIC, GROUP, k.context(remaining_ms=1000))
+        rest = [h for b, h in zip(answer.bodies, answer.handles, strict=True) if b != b"0"]
+        if rest:
+            k.ack(TOPIC, GROUP, *rest)
+    k.advance(40 * SECOND)
+    await k.nothing(TOPIC, GROUP)
+    await until(lambda: [one.body for one in stored(k, "%DLQ%g")] == [b"0"])
+    async with k.live.client("admin") as wire:
+        request = v1.DescribeGroupRequest(name=GROUP)
+        answer = await wire.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+        assert isinstance(answer, v1.DescribeGroupResponse)
+        assert answer.in_flight == 0
+
+
+# -- what is deleted, recalled, changed -----------------------------------------------------------
+
+
+async def recalled(k: Desk) -> int:
+    k.topic(TOPIC, message_type=v2.DELAY)
+    due_ms = k.node.runtime.clock.wall_ms() + HOUR
+    handle = await send(k, b"recalled", due_ms, "M")
+    await send(k, b"kept", due_ms, "M")
+    assert (await recall(k, handle)).status.code == v2.OK
+    return due_ms
+
+
+async def the_other_one_arrives(k: Desk, due_ms: int) -> None:
+    await k.node.timers.settle()
+    assert k.node.timers.waiting(TOPIC) == 1
+    await send(k, b"again", due_ms, "M")
+    k.advance(due_ms + SECOND - k.node.runtime.clock.wall_ms())
+    await until(lambda: len(stored(k)) == 2)
+    assert sorted(one.body for one in stored(k)) == [b"again", b"kept"]
+
+
+async def successor(k: Desk) -> str:
+    k.topic(TOPIC, message_type=MIXED)
+    due_ms = k.node.runtime.clock.wall_ms() + HOUR
+    await send(k, b"old timer", due_ms, "M")
+    k.node.sender.append(k.node.delayed.record(Message(TOPIC, 0, b"old level"), {"DELAY": "17"}))
+    answer = await k.send(message(TOPIC, b"old half", "H", message_type=v2.TRANSACTION))
+    await k.dispatched()
+    k.node.meta_log.delete_topic(TOPIC)
+    k.topic(TOPIC, message_type=MIXED)
+    return answer.entries[0].transaction_id
+
+
+async def nothing_old_arrives(k: Desk, transaction: str) -> None:
+    async with k.live.client("admin") as wire:
+        request = v1.DeleteTopicRequest(name=TOPIC, dry_run=True)
+        plan = await wire.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+        assert isinstance(plan, v1.DeleteTopicResponse)
+        assert plan.messages == 0
+    code = await end_transaction(k, TOPIC, transaction)
+    assert code == v2.INVALID_TRANSACTION_ID
+    k.advance(AHEAD + 3 * HOUR)
+    await until(lambda: k.node.timers.stats.without_topic == 1)
+    await k.sent(TOPIC, b"new")
+    assert [one.body for one in stored(k)] == [b"new"]
+
+
+async def deleted(k: Desk) -> None:
+    k.topic(TOPIC)
+    await k.sent(TOPIC, b"1")
+    assert await got(k) == [b"1"]
+    async with k.live.client() as wire:
+        assert (await delete_group(wire, GROUP, force=True)).code == v2.OK
+
+
+async def stays_deleted(k: Desk, _: Any) -> None:
+    answer = await k.receive(TOPIC, GROUP)
+    assert answer.code == v2.CONSUMER_GROUP_NOT_FOUND
+
+
+async def retrying(k: Desk) -> str:
+    k.topic(TOPIC)
+    k.group(GROUP)
+    await k.sent(TOPIC, b"1", b"2")
+    answer = await k.receive(TOPIC, GROUP, invisible_ms=20 * SECOND)
+    k.advance(21 * SECOND)
+    await until(lambda: len(stored(k, "%RETRY%g_Later")) == 2)
+    return answer.handles[0]
+
+
+async def changes_and_acknowledgements_are_refused(k: Desk, handle: str) -> None:
+    async with k.live.client() as wire:
+        refused = await create_group(wire, GROUP, orderly=True)
+        assert (refused.code, refused.message[:2]) == (v2.FORBIDDEN, "2 ")
+    k.node.meta_log.delete_topic(TOPIC)
+    answer = k.ack(TOPIC, GROUP, handle)
+    assert answer.entries[0].status.code == v2.INVALID_RECEIPT_HANDLE
+
+
+async def away(k: Desk) -> None:
+    lite = Lite(k)
+    lite.parent()
+    lite.bind(sub__wildcard="true")
+    await lite.send("old", b"before")
+    assert lite.sync(ALL) == v2.OK
+    k.node.lite._drop(("g", "c@1"))
+    await lite.send("new", b"1")
+    await lite.send("old", b"2")
+
+
+async def all_lite_messages_arrive(k: Desk, _: Any) -> None:
+    lite = Lite(k)
+    assert lite.sync(ALL) == v2.OK
+    assert sorted((await lite.receive()).bodies) == [b"1", b"2"]
+
+
+ROWS: dict[str, tuple[Before, After]] = {
+    "a wildcard group whose client is away": (away, all_lite_messages_arrive),
+    "a message in flight": (in_flight, visible_in_its_own_time),
+    "a delay level": (level, due_after_its_own_time),
+    "timers": (timers, a_new_timer_does_not_wait_behind_them),
+    "a recalled message": (recalled, the_other_one_arrives),
+    "a topic of a deleted one's name": (successor, nothing_old_arrives),
+    "a locked batch": (locked, only_what_is_not_acknowledged_dies),
+    "a deleted group": (deleted, stays_deleted),
+    "messages that wait for a retry": (retrying, changes_and_acknowledgements_are_refused),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("ahead_ms", [0, AHEAD], ids=["same clock", "clock behind"])
+async def test_it_holds_at_the_next_leader(tmp_path: Path, row: str, ahead_ms: int) -> None:
+    before, after = ROWS[row]
+    async with asyncio.timeout(60):
+        await fail_over(tmp_path, before, after, ahead_ms)
