@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
+import pyspark
 import pytest
 
+from cometmq.operations.errors import Exit
 from cometmq.pipeline.errors import OptionError
 from cometmq.pipeline.lake_tables import (
     Table,
@@ -15,6 +20,7 @@ from cometmq.pipeline.lake_tables import (
     packages,
     session_settings,
 )
+from cometmq.tests.harness.cluster import cometmq_command
 
 DELTA = Table("delta", "/lake/bronze/orders")
 ICEBERG = Table("iceberg", "/lake/bronze/orders")
@@ -95,3 +101,19 @@ def test_a_table_is_created_with_its_partition() -> None:
         "USING delta PARTITIONED BY (`day`)"
     )
     assert "PARTITIONED" not in create_statement(DELTA, columns[:1], "")
+
+
+def test_the_command_refuses_what_cannot_work_before_it_starts_spark(tmp_path: Path) -> None:
+    """Here: a format without a release for this PySpark, or a body without its schema."""
+    (tmp_path / "commitlog").mkdir()
+    command = [*cometmq_command(), "pipeline", "lake", str(tmp_path), "--format", "iceberg"]
+    command += ["--table", str(tmp_path / "lake" / "orders")]
+    for more, text in (
+        (["--body", "json"], "--body and --schema together"),
+        ([], f"no release of Iceberg for PySpark {pyspark.__version__}"),
+    ):
+        done = subprocess.run(
+            [*command, *more], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode in (Exit.USAGE, Exit.FAILED), done
+        assert text in done.stderr
