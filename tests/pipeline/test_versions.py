@@ -33,5 +33,5 @@ def test_reads_streams_and_sinks_work_with_this_pyspark(version: str) -> None:
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_a_table_has_each_message_once(form: str, tmp_path: Path) -> None:
-    driver = "cometmq.tests.pipeline.lake_driver"
+    driver = "cometmq.tests.pipeline.jobs.lake_driver"
     assert run(TABLES, "--run", driver, form, str(tmp_path)).count("held: ") == 6

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -24,8 +24,10 @@ from cometmq.pipeline.spark_api import HAS_LIMITS
 from cometmq.tests.pipeline.logs import MadeLog, message
 from cometmq.tests.pipeline.reading import whole_topic
 
+T = TypeVar("T")
 
-def patiently(step: Callable[[], Any]) -> Any:
+
+def patiently(step: Callable[[], T]) -> T:
     """Repeat a step for which a busy machine did not start a Python process in Spark's ten
     seconds."""
     for _ in range(9):

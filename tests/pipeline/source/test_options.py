@@ -117,6 +117,6 @@ def test_the_row_schema_is_stable() -> None:
 
 
 def test_the_manual_has_every_option() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
     table = text[text.index("| option | default |") : text.index("**Filters and columns.**")]
     assert [name for name in OPTIONS if f"`{name}`" not in table] == []

@@ -1,6 +1,6 @@
 """One session that checks tables of a lakehouse format, for `test_lake.py`.
 
-    python -m cometmq.tests.pipeline.lake_driver FORMAT FOLDER
+    python -m cometmq.tests.pipeline.jobs.lake_driver FORMAT FOLDER
 
 Prints `held: NAME` for each check.
 """
@@ -65,7 +65,7 @@ class Lake:
 
 def lake(spark: Any, plan: LakePlan, *, batch: bool = False) -> Report:
     """Run the job as often as a busy machine needs."""
-    return cast(Report, patiently(lambda: run_lake(spark, plan, batch=batch)))
+    return patiently(lambda: run_lake(spark, plan, batch=batch))
 
 
 def each_message_once(world: Lake) -> None:
@@ -169,7 +169,7 @@ def replay(world: Lake) -> None:
 
 def documented(world: Lake) -> None:
     """The bronze, silver and gold tables of docs/pipeline.md."""
-    text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
     (program,) = re.findall(r"^```python lake\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     said: dict[str, Any] = {
         "spark": world.spark,

@@ -88,7 +88,7 @@ def filters(draw: Callable[[Any], Any]) -> Any:
     kind = draw(st.sampled_from(list(OPERATORS)))
     if kind is spark.In:
         return spark.In((column,), draw(st.lists(values(column), min_size=1, max_size=3)))
-    return kind((column,), draw(values(column)))  # type: ignore[call-arg]
+    return kind((column,), draw(values(column)))
 
 
 @pytest.mark.parametrize("start", ["", "earliest", '{"b":{"common":{"0":5,"1":-2}}}'])
