@@ -113,6 +113,7 @@ def session_settings(
             f"{key}=org.apache.iceberg.spark.SparkCatalog",
             f"{key}.type=hadoop",
             f"{key}.warehouse={table.warehouse}",
+            f"{key}.cache-enabled=false",  # a batch's session would not see what others wrote
         ]
     return (*(text for text in found if text.partition("=")[0] not in names), *given)
 

@@ -242,6 +242,8 @@ def _checkpoint(plan: LakePlan) -> str:
 
 
 def _rows(spark: SparkSession, table: Table) -> int:
+    if table.format == "iceberg":  # a batch has another session, with another cache
+        spark.catalog.refreshTable(table.name)
     return spark.table(table.name).count()
 
 
