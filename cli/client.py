@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .cluster.broker_groups import broker_option
+from .names import groups, topics
 from .options import endpoint_option, output_option
 from .output import show_rows
 
@@ -23,8 +24,10 @@ def client() -> None:
 
 
 @client.command("list")
-@click.option("--group", default="", help="Only clients of this group.")
-@click.option("--topic", default="", help="Only clients that name this topic.")
+@click.option("--group", shell_complete=groups, default="", help="Only clients of this group.")
+@click.option(
+    "--topic", shell_complete=topics, default="", help="Only clients that name this topic."
+)
 @click.option("--producers", is_flag=True, help="Only producers.")
 @broker_option
 @endpoint_option

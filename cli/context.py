@@ -11,6 +11,7 @@ from ..operations.contexts import Context, checked_name, file, load, save
 from ..operations.errors import CliError, Exit
 from ..operations.links import target
 from .links import links
+from .names import contexts as saved
 from .options import link_options, output_option
 from .output import show_rows
 
@@ -110,7 +111,7 @@ def _secret_key() -> str:
 
 
 @context.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=saved)
 @click.option("--none", is_flag=True, help="Have no current context.")
 def use(*, name: str | None, none: bool) -> None:
     """Make NAME the current context.
@@ -132,7 +133,7 @@ def use(*, name: str | None, none: bool) -> None:
 
 
 @context.command()
-@click.argument("name")
+@click.argument("name", shell_complete=saved)
 def remove(*, name: str) -> None:
     """Remove context NAME. Files that it names stay.
 

@@ -24,6 +24,7 @@ from .cluster.broker_groups import (
 )
 from .confirm import go_on, plan_options
 from .metadata import attribute_option, change_verb, with_options
+from .names import groups, topics
 from .options import endpoint_option, output_option
 from .output import show_rows
 from .times import duration, durations_ms
@@ -92,7 +93,7 @@ def group() -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=groups)
 @_settings
 @broker_option
 @endpoint_option
@@ -110,7 +111,7 @@ def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=groups)
 @_settings
 @click.option("--dry-run", is_flag=True, help="Show the result without changing anything.")
 @broker_option
@@ -131,7 +132,7 @@ def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: A
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=groups)
 @click.option(
     "--keep-offsets", is_flag=True, help="Keep the offsets for a later group of this name."
 )
@@ -219,7 +220,7 @@ def delete_group(
 @endpoint_option
 @output_option
 def list_groups(system: bool, endpoint: str, output: str) -> None:
-    """List all consumer groups, with their lag.
+    """List all consumer groups with their lag, the highest first.
 
     \b
     cometmq group list -o json
@@ -238,17 +239,24 @@ def list_groups(system: bool, endpoint: str, output: str) -> None:
         (broker, [group_row(config) for page in pages for config in page.groups])
         for broker, pages in found
     )
+    listed = []
     for row in rows:
         brokers = row.pop("brokers", [""])
-        row.update(_progress([progress[name, row["group"]] for name in brokers]))
-        row.update({} if brokers == [""] else {"brokers": brokers})
-    show_rows(rows, output, empty="There are no consumer groups.")
+        state = _progress([progress[name, row["group"]] for name in brokers])
+        at = {} if brokers == [""] else {"brokers": brokers}
+        listed.append({"group": row.pop("group"), **state, **row, **at})
+    listed.sort(key=lambda row: -row["lag"])
+    show_rows(
+        listed,
+        output,
+        empty="There are no consumer groups. A consumer creates its own; or: cometmq group create.",
+    )
     note_failures(outcomes)
 
 
 @group.command()
-@click.argument("name")
-@click.option("--topic", default="", help="Only this topic.")
+@click.argument("name", shell_complete=groups)
+@click.option("--topic", shell_complete=topics, default="", help="Only this topic.")
 @broker_option
 @endpoint_option
 @output_option
@@ -268,17 +276,14 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
     for fields in settings:
         last = {key: fields.pop(key) for key in ("attributes", "brokers") if key in fields}
         fields.update(progress | last)
-    tables = _tables([answer for _, answer in found], seconds=output == "table")
-    show_described(settings, tables, output)
+    show_described(settings, _tables([answer for _, answer in found]), output)
     note_failures(outcomes)
 
 
-def _tables(
-    found: Sequence[v1.DescribeGroupResponse], *, seconds: bool
-) -> dict[str, list[dict[str, object]]]:
+def _tables(found: Sequence[v1.DescribeGroupResponse]) -> dict[str, list[dict[str, object]]]:
     """Return the rows of queues, missing messages and clients of all broker groups.
 
-    A client is connected to several groups. With `seconds` the time since its last call is text.
+    A client is connected to several groups.
     """
     queues = [queue_row(queue) for answer in found for queue in answer.queues]
     missing = [
@@ -304,11 +309,7 @@ def _tables(
             "language": client.language,
             "version": client.version,
             "address": client.peer,
-            **(
-                {"seen": f"{client.last_seen_ms_ago / 1_000:.1f} s ago"}
-                if seconds
-                else {"seen_ms_ago": client.last_seen_ms_ago}
-            ),
+            "seen_ms_ago": client.last_seen_ms_ago,
         }
         for client in latest.values()
     ]
@@ -382,7 +383,7 @@ def _sentence(answer: v1.CreateGroupResponse, *, dry_run: bool) -> str:
     return f"{text}."
 
 
-def _progress(found: Sequence[v1.GroupProgress]) -> dict[str, object]:
+def _progress(found: Sequence[v1.GroupProgress]) -> dict[str, Any]:
     """Return the sums of all broker groups; a client is connected to several of them."""
     return {
         "lag": sum(each.lag for each in found),

@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "ha",
         "Show and change a group's leader; replay, reseed and compare replicas.",
     ),
+    "cheat": ("cheat", "cheat", "Print the commands that people need most, by task."),
     "healthcheck": ("cluster.healthcheck", "healthcheck", "Check whether a node is serving."),
     "doctor": ("installation.doctor", "doctor", "Check this machine and the installation."),
     "store": (

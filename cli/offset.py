@@ -21,6 +21,7 @@ from .cluster.broker_groups import (
 )
 from .confirm import go_on, plan_options
 from .group import queue_row
+from .names import groups, topics
 from .options import endpoint_option, output_option
 from .output import note, show_rows
 from .times import present_ms, time_ms
@@ -40,8 +41,8 @@ def offset() -> None:
 
 
 @offset.command()
-@click.argument("group")
-@click.argument("topic", default="")
+@click.argument("group", shell_complete=groups)
+@click.argument("topic", default="", shell_complete=topics)
 @broker_option
 @endpoint_option
 @output_option
@@ -65,8 +66,8 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
 
 # -1 and -1h are times, not options.
 @offset.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", shell_complete=groups)
+@click.argument("topic", shell_complete=topics)
 @click.argument("when", metavar=_WHEN, default="")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue (default: all).")
 @click.option(

@@ -10,13 +10,15 @@ from click.core import ParameterSource
 from ..operations import local_cluster
 from ..operations.errors import CliError, Exit
 from .links import keep_directory, keep_name, links
-from .output import keep_form
+from .output import FORMS, keep_form
 from .times import keep_utc
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
+#: Of the click context: finds the endpoint that another option names.
+ENDPOINT_KEY = "cometmq.endpoint"
 
 
 def address_option(
@@ -33,6 +35,8 @@ def address_option(
         assert parameter.name is not None
         if ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             return value or ""
+        if kind == "endpoints" and (found := ctx.meta.get(ENDPOINT_KEY)) is not None:
+            return str(found())
         return (
             _of_context(kind, name, is_needed=bool(default))
             or local_cluster.address(kind, links().named_file(local_cluster.ADDRESSES_FILE))
@@ -167,15 +171,15 @@ def endpoint_option(command: F) -> F:
 
 
 def output_option(command: F) -> F:
-    """Add `-o table|json|yaml` and `--utc`."""
+    """Add `-o table|wide|json|yaml` and `--utc`."""
     command = click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json", "yaml"]),
+        type=click.Choice(list(FORMS)),
         default="table",
         show_default=True,
         callback=keep_form,
-        help="Output format.",
+        help="Output format; wide: tables wider than the terminal.",
     )(command)
     return utc_option(command)
 

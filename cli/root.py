@@ -2,13 +2,16 @@
 
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from ..operations.errors import CliError, Exit
 from .lazy_group import LazyGroup
 from .main import ALIASES, COMMANDS
+
+#: The ends of answers to values that a broker does not accept.
+_BAD_VALUES = ("(BAD_REQUEST)", "(ILLEGAL_TOPIC)", "(ILLEGAL_CONSUMER_GROUP)")
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -39,11 +42,13 @@ def cli() -> None:
 
 def run() -> int:
     """Run the command line; return its exit code."""
+    # Lines that gRPC's own code logs; failures of calls are sentences of ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         result = cli.main(prog_name="cometmq", standalone_mode=False)
         return result if isinstance(result, int) else Exit.DONE
     except CliError as error:
-        _print_error(str(error))
+        _print_error(f"{error}{_next_step(error)}")
         return error.code
     except click.ClickException as error:
         error.show()
@@ -65,6 +70,25 @@ def run() -> int:
             raise
         _print_error(f"{type(error).__name__}: {error}. Set COMETMQ_TRACEBACK=1 for a traceback.")
         return Exit.FAILED
+
+
+def _next_step(error: CliError) -> str:
+    """Return where to read how the running command is used, if its error does not say more."""
+    text = str(error)
+    if text.endswith("(TOPIC_NOT_FOUND)"):
+        return ". `cometmq topic list` shows those that exist."
+    is_usage = error.code is Exit.USAGE or text.endswith(_BAD_VALUES)
+    if not is_usage or "cometmq " in text:
+        return ""
+    words, command = ["cometmq"], cast("click.Command", cli)
+    for word in sys.argv[1:]:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), word)
+        if found is not None:
+            words.append(word)
+            command = found
+    return f" See `{' '.join(words)} --help`."
 
 
 def _print_error(sentence: str) -> None:

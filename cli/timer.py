@@ -6,8 +6,9 @@ import click
 
 from .cluster.broker_groups import broker_option
 from .links import connect
+from .names import topics
 from .options import endpoint_option, output_option
-from .output import show_fields, show_rows, timed
+from .output import show_fields, show_rows
 from .times import TIME_FORMS, moment
 
 
@@ -17,7 +18,7 @@ def timer() -> None:
 
 
 @timer.command("ls")
-@click.argument("topic", default="")
+@click.argument("topic", default="", shell_complete=topics)
 @click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}.")
 @click.option("--end", type=moment, default="0", metavar="TIME", help="Due before this time.")
 @click.option(
@@ -64,8 +65,7 @@ def list_timers(
         }
         for broker, one, _ in sorted(found, key=lambda each: each[1].due_ms)
     ]
-    shown = rows[:count] if output == "json" else [timed(row) for row in rows[:count]]
-    show_rows(shown, output, empty="No message waits.")
+    show_rows(rows[:count], output, empty="No message waits.")
     if len(rows) > count:
         click.echo("cometmq: There are more; see --count and --begin.", err=True)
     if any(left_out for *_, left_out in found):
@@ -94,7 +94,7 @@ def _waiting(groups: Any, request: Any, count: int) -> Any:
 
 
 @timer.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.argument("handle")
 @endpoint_option
 @output_option

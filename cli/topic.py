@@ -24,8 +24,10 @@ from .cluster.broker_groups import (
 )
 from .confirm import go_on, plan_options
 from .metadata import PERMISSION_METAVAR, attribute_option, change_verb, permission, with_options
+from .names import topics
 from .options import endpoint_option, output_option
 from .output import show_rows
+from .times import present_ms
 
 _COUNT = click.IntRange(1, 1024)
 _DEFAULT_QUEUES = 8
@@ -47,7 +49,7 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @click.option(
     "--type",
     "kind",
@@ -100,7 +102,7 @@ def _check_type(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @click.option(
     "--type",
     "kind",
@@ -144,7 +146,7 @@ def alter(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @plan_options
 @click.option("--accept-loss", is_flag=True, help="Delete it although it holds messages.")
 @broker_option
@@ -200,26 +202,41 @@ def delete_topic(
 @endpoint_option
 @output_option
 def list_topics(system: bool, endpoint: str, output: str) -> None:
-    """List all topics.
+    """List all topics with their messages, rate and last write.
 
     \b
     cometmq topic list --system -o json
     """
-    request = v1.ListTopicsRequest(include_system=system)
+    request = v1.ListTopicsRequest(include_system=system, with_traffic=True)
     with broker_groups(endpoint) as groups:
         outcomes = groups.pages(paths.LIST_TOPICS, request, v1.ListTopicsResponse, "topics")
+    found = answers(outcomes)
+    traffic = {
+        (broker, config.name): each
+        for broker, pages in found
+        for page in pages
+        for config, each in zip(page.topics, page.traffic, strict=False)
+    }
     rows = merged(
-        (name, [_row(config) for page in pages for config in page.topics])
-        for name, pages in answers(outcomes)
+        (name, [_row(config) for page in pages for config in page.topics]) for name, pages in found
     )
+    listed = []
+    for row in rows:
+        at = [traffic.get((name, row["topic"])) for name in row.get("brokers", [""])]
+        listed.append({"topic": row.pop("topic"), "type": row.pop("type"), **_sums(at), **row})
+    if output == "table":
+        now_ms = present_ms()
+        for row in listed:
+            last_ms = row.pop("last_write_ms")
+            row["last_write_ms_ago"] = now_ms - last_ms if last_ms else "-"
     show_rows(
-        rows, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
+        listed, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
     )
     note_failures(outcomes)
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topics)
 @broker_option
 @endpoint_option
 @output_option
@@ -248,6 +265,18 @@ def describe(name: str, endpoint: str, output: str) -> None:
     settings = merged((name, [topic_settings(answer.topic)]) for name, answer in found)
     show_described(settings, {"queues": queues}, output)
     note_failures(outcomes)
+
+
+def _sums(found: Sequence[v1.TopicTraffic | None]) -> dict[str, Any]:
+    """Return the fields of all broker groups; unknown if one is of an earlier version."""
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return dict.fromkeys(("messages", "sent_per_s", "last_write_ms"))
+    return {
+        "messages": sum(each.messages for each in known),
+        "sent_per_s": round(sum(each.sent_per_s for each in known), 1),
+        "last_write_ms": max(each.last_store_ms for each in known),
+    }
 
 
 def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:

@@ -75,7 +75,7 @@ async def receive(
 async def _poll(
     session: Session, queue: Queue, request: v2.ReceiveMessageRequest, wait_s: float
 ) -> list[Message]:
-    found, others = await session.stream(
+    received, others = await session.stream(
         queue.target,
         paths.RECEIVE_MESSAGE,
         request,
@@ -89,13 +89,13 @@ async def _poll(
     for answer in others:
         if answer.WhichOneof("content") == "status":
             status = answer.status
-    session.statistics.received += len(found)
-    if not found and status is not None and status.code not in (v2.OK, *_EMPTY):
+    session.statistics.received += len(received)
+    if not received and status is not None and status.code not in (v2.OK, *_EMPTY):
         error = refused(status.code, status.message)
         if is_retriable(status.code):
             raise RetryableError(error, maybe_done=False)
         raise error
-    return found
+    return received
 
 
 async def acknowledge(session: Session, messages: Iterable[Message]) -> Refusals:

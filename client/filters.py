@@ -41,10 +41,10 @@ def subscriptions(topics: Topics) -> dict[str, Filter]:
         topics = [topics]
     if not isinstance(topics, Mapping):
         topics = dict.fromkeys(topics, "*")
-    found = {
+    by_topic = {
         topic: wanted if isinstance(wanted, Filter) else Filter(wanted)
         for topic, wanted in topics.items()
     }
-    if not found:
+    if not by_topic:
         raise ValueError("a consumer needs at least one topic")
-    return found
+    return by_topic

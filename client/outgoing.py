@@ -39,6 +39,8 @@ class Header:
     delivery_ms: int | None
     priority: int | None
     trace_context: str
+    #: The crate does not encode it.
+    lite_topic: str = ""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ def outgoing(
     deliver_at: datetime | None = None,
     deliver_in: timedelta | float | None = None,
     priority: int | None = None,
+    lite_topic: str = "",
     transactional: bool = False,
     trace_context: str = "",
 ) -> Outgoing:
@@ -102,7 +105,7 @@ def outgoing(
     header = Header(
         _text("namespace", namespace or ""),
         _text("topic", topic),
-        _kind(group, delivery_ms, priority, transactional),
+        _kind(group, delivery_ms, priority, lite_topic, transactional),
         now_ms,
         tag,
         _keys(keys),
@@ -111,6 +114,7 @@ def outgoing(
         delivery_ms,
         priority,
         _text("trace context", trace_context or ""),
+        _text("lite topic", lite_topic or ""),
     )
     return Outgoing(header, body, _text("message id", message_id))
 
@@ -146,6 +150,8 @@ def _header_proto(header: Header) -> v2.Message:
         system.priority = header.priority
     if header.trace_context:
         system.trace_context = header.trace_context
+    if header.lite_topic:
+        system.lite_topic = header.lite_topic
     return v2.Message(
         topic=v2.Resource(resource_namespace=header.namespace, name=header.topic),
         user_properties=header.properties,
@@ -163,7 +169,9 @@ def _native_request() -> Callable[[Sequence[Outgoing], int], bytes] | None:
 def send_request(messages: Sequence[Outgoing], queue_id: int) -> bytes:
     """Return the encoded SendMessage request with these messages for a queue."""
     native_request = _native_request()
-    if native_request is not None and all(message.proto is None for message in messages):
+    if native_request is not None and all(
+        message.proto is None and not message.header.lite_topic for message in messages
+    ):
         return native_request(messages, queue_id)
     return python_request(messages, queue_id)
 
@@ -208,12 +216,17 @@ def _checked(body: bytes) -> bytes:
 
 
 def _kind(
-    group: str, delivery_ms: int | None, priority: int | None, transactional: bool
+    group: str,
+    delivery_ms: int | None,
+    priority: int | None,
+    lite_topic: str,
+    transactional: bool,
 ) -> v2.MessageType.ValueType:
     features = {
         "group": bool(group),
         "deliver_at/deliver_in": delivery_ms is not None,
         "priority": priority is not None,
+        "lite_topic": bool(lite_topic),
         "a transaction": transactional,
     }
     used = [name for name, is_used in features.items() if is_used]
@@ -225,6 +238,8 @@ def _kind(
         return v2.FIFO
     if delivery_ms is not None:
         return v2.DELAY
+    if lite_topic:
+        return v2.LITE
     return v2.NORMAL if priority is None else v2.PRIORITY
 
 

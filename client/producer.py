@@ -51,6 +51,8 @@ class Extras(TypedDict, total=False):
     deliver_at: datetime
     deliver_in: timedelta | float
     priority: int
+    #: Of a topic of type lite: the lite topic inside it.
+    lite_topic: str
 
 
 class Producer(Client):

@@ -182,7 +182,7 @@ class PushConsumer(Client):
             await self._below_limit.wait()
             began_s = steady_s()
             try:
-                found = await receive(
+                received = await receive(
                     self._session,
                     queue,
                     self._subscriptions[topic],
@@ -199,9 +199,9 @@ class PushConsumer(Client):
                 logger.warning("push.receive_refused topic=%s error=%s", topic, error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if found:
+            if received:
                 attempt_id = uuid.uuid4().hex
-                self._take(found)
+                self._take(received)
             elif steady_s() - began_s < _IMMEDIATE_S:
                 await asyncio.sleep(_PAUSE_S)
 

@@ -271,11 +271,11 @@ class Session:
         """
         timeout_s = min(self.request_timeout_s, left_s)
         try:
-            found = await self._connect(target).unary(path, request, answer, timeout_s)
+            response = await self._connect(target).unary(path, request, answer, timeout_s)
         except CallFailed as failure:
             raise self._call_failed(target, failure) from None
         self._outages.answered(target, steady_s())
-        return found
+        return response
 
     async def stream(
         self,
@@ -293,13 +293,13 @@ class Session:
         as `call` does.
         """
         try:
-            found = await self._connect(target).stream(
+            responses = await self._connect(target).stream(
                 path, request, read, timeout_s, metadata=metadata
             )
         except CallFailed as failure:
             raise self._call_failed(target, failure) from None
         self._outages.answered(target, steady_s())
-        return found
+        return responses
 
     def _call_failed(self, target: Target, failure: CallFailed) -> RetryableError | CometError:
         error = call_error(target, failure.code, str(failure))
@@ -330,19 +330,19 @@ class Session:
         async def once(left_s: float) -> A:
             nonlocal endpoint
             try:
-                found = await self.call(endpoint, path, request, answer, left_s)
+                response = await self.call(endpoint, path, request, answer, left_s)
             except RetryableError as error:
                 endpoint = self.access_point
                 if attempts is not None and error.maybe_done:
                     attempts.maybe_done = True
                 raise
-            status = found.status
+            status = response.status
             if status.code != v2.OK and status.code not in accepted:
                 refusal = refused(status.code, status.message)
                 if is_retriable(status.code):
                     raise RetryableError(refusal, maybe_done=False)
                 raise refusal
-            return found
+            return response
 
         return await until_done(once, self.timeout_s, read_only=read_only)
 
@@ -402,14 +402,14 @@ class Session:
 
     def settings(self) -> v2.Settings:
         """Return the client's settings."""
-        found = v2.Settings(client_type=self.client_type, access_point=self.access_point.proto())
-        found.request_timeout.FromMilliseconds(int(self.request_timeout_s * 1000))
-        found.user_agent.language = v2.PYTHON
-        found.user_agent.version = "cometmq"
-        found.user_agent.platform = platform.platform()
-        found.user_agent.hostname = socket.gethostname()
-        self._fill_settings(found)
-        return found
+        message = v2.Settings(client_type=self.client_type, access_point=self.access_point.proto())
+        message.request_timeout.FromMilliseconds(int(self.request_timeout_s * 1000))
+        message.user_agent.language = v2.PYTHON
+        message.user_agent.version = "cometmq"
+        message.user_agent.platform = platform.platform()
+        message.user_agent.hostname = socket.gethostname()
+        self._fill_settings(message)
+        return message
 
     async def resync(self) -> None:
         """Send the client's settings on every connection."""
@@ -419,10 +419,10 @@ class Session:
 
     def _connect(self, target: Target) -> Connection:
         self.check()
-        found = self._connections.get(target)
-        if found is None:
+        connection = self._connections.get(target)
+        if connection is None:
             check_process()
-            found = self._connections[target] = Connection(
+            connection = self._connections[target] = Connection(
                 target,
                 self._caller,
                 self.settings,
@@ -430,7 +430,7 @@ class Session:
                 on_telemetry_end=self._on_telemetry_end,
                 tls=self._tls,
             )
-        return found
+        return connection
 
     async def _on_command(self, connection: Connection, command: v2.TelemetryCommand) -> None:
         kind = command.WhichOneof("command")
@@ -445,9 +445,9 @@ class Session:
             connection.reopen()
         elif kind == "print_thread_stack_trace_command":
             nonce = command.print_thread_stack_trace_command.nonce
-            found = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace=stack_trace())
+            trace = v2.ThreadStackTrace(nonce=nonce, thread_stack_trace=stack_trace())
             status = v2.Status(code=v2.OK, message="OK")
-            await connection.write(v2.TelemetryCommand(status=status, thread_stack_trace=found))
+            await connection.write(v2.TelemetryCommand(status=status, thread_stack_trace=trace))
         elif kind == "verify_message_command":
             refusal = v2.Status(code=v2.NOT_IMPLEMENTED, message="not supported by this client")
             await connection.write(v2.TelemetryCommand(status=refusal))

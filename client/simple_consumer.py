@@ -93,7 +93,7 @@ class SimpleConsumer(Client):
                 left_s = min(left_s, _SLICE_S)
             began_s = steady_s()
             try:
-                found = await receive(
+                received = await receive(
                     self._session,
                     queue,
                     wanted,
@@ -106,11 +106,11 @@ class SimpleConsumer(Client):
                     raise error.cause from None
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            for message in found:
+            for message in received:
                 call_all(self._interceptors, "received", message)
             now_s = steady_s()
-            if found or now_s + _PAUSE_S >= end_s:
-                return found
+            if received or now_s + _PAUSE_S >= end_s:
+                return received
             if now_s - began_s < _PAUSE_S:  # the broker did not hold the poll: avoid a busy loop
                 await asyncio.sleep(_PAUSE_S)
 

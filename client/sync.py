@@ -92,11 +92,11 @@ os.register_at_fork(after_in_child=_reset_lock)
 def _acquire_loop() -> _Loop:
     """Return the process's loop and count its users; a forked child gets its own loop."""
     with _lock:
-        found = _loops.get(os.getpid())
-        if found is None:
-            found = _loops[os.getpid()] = _Loop()
-        found.users += 1
-        return found
+        shared = _loops.get(os.getpid())
+        if shared is None:
+            shared = _loops[os.getpid()] = _Loop()
+        shared.users += 1
+        return shared
 
 
 def _release_loop(loop: _Loop) -> None:

@@ -24,6 +24,7 @@ from .live import OverviewPages, Watch
 from .pages.clients import ClientPages
 from .pages.configuration import ConfigurationPages
 from .pages.dead_letters import DeadLetterPages
+from .pages.everything import SearchPage
 from .pages.groups import GroupPages
 from .pages.high_availability import HighAvailabilityPages
 from .pages.messages import MessagePages
@@ -183,4 +184,5 @@ def _pages(
         *ClientPages(cluster, views).routes(),
         *UserPages(cluster, views, wall_ms).routes(),
         *ConfigurationPages(cluster, views).routes(),
+        *SearchPage(cluster, views).routes(),
     ]

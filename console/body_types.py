@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from ..operations.errors import CliError
+from ..operations.words import number, size
 from .descriptors import Decoded, Descriptors, built, parsed, type_names
 from .inputs import bad
-from .words import number, size
 
 #: Bytes of an uploaded set; the operator's may be larger.
 UPLOAD_BYTES_MAX = 512 << 10

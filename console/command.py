@@ -122,13 +122,10 @@ def console(
         not trace_url.startswith(("http://", "https://")) or "{trace_id}" not in trace_url
     ):
         raise CliError("--trace-url must be an http(s) URL with {trace_id}.", Exit.USAGE)
-    try:
-        from .descriptors import read
-        from .server import serve
-        from .targets import Target, name_of, opened
-    except ModuleNotFoundError as error:
-        text = f"The console needs {error.name}: pip install 'cometmq[console]'"
-        raise CliError(text) from None
+    from .descriptors import read
+    from .server import serve
+    from .targets import Target, name_of, opened
+
     types = read(descriptors)
     reach = links()
     with Connection(endpoint, reach) as connection:

@@ -25,8 +25,9 @@ from google.protobuf import (
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError, Message
 
+from ..operations import words
 from ..operations.errors import CliError, Exit
-from . import bodies, words
+from . import bodies
 from .inputs import bad
 
 #: Bytes of a descriptor set, and the number of sets.

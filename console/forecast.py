@@ -8,8 +8,8 @@ written. Deletion by disk pressure and other users of the disk are left out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..operations import words
 from ..proto import v1
-from . import words
 
 _MS_PER_S = 1_000
 

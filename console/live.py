@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -22,6 +23,7 @@ from ..nodes.addresses import host_of
 from ..operations.errors import CliError
 from ..proto import paths, v1
 from .cluster import Cluster
+from .consumers import Facts, alarms_of, grew
 from .forecast import Outlook, forecast, oldest
 from .history import History, ReplicaHistory
 from .overview import BAD, OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
@@ -37,6 +39,8 @@ VIEWERS_MAX = 64
 # Addresses that are tried each time: more replicas than a console can draw.
 _ADDRESSES_MAX = 64
 _LARGEST = 8
+# Lags are compared with those of three minutes ago, or of a minute at least.
+_LAGS_MAX, _GROWTH_MS = 36, 60_000
 # A page asks for the state twice a second, less often in the background.
 _ASKED_MS = 5_000
 _FAILURES_SHOWN = 5
@@ -61,6 +65,8 @@ class Watch:
         self._wanted = asyncio.Event()
         self._reached: set[str] = set()
         self._backlog = Backlog()
+        # The lags of the last minutes, by group.
+        self._lags: deque[tuple[int, dict[str, int]]] = deque(maxlen=_LAGS_MAX)
         self.history = History(3)
         #: Of the disk of each leader, by name of the broker group.
         self._forecasts: dict[str, Outlook] = {}
@@ -147,25 +153,36 @@ class Watch:
         failed = [str(one.error) for one in outcomes if one.error is not None]
         if failed:  # sums without a broker group would be wrong
             return Backlog(error=failed[0])
-        lags: dict[str, int] = {}
-        sums = v1.GroupProgress()
+        found: dict[str, Facts] = {}
+        sums = Facts("")
         for page in (page for one in outcomes for page in one.answer or ()):
             for config, each in zip(page.groups, page.progress, strict=True):
-                lags[config.name] = lags.get(config.name, 0) + each.lag
-                sums.lag += each.lag
-                sums.in_flight += each.in_flight
-                sums.retries += each.retries
-                sums.dead_letters += each.dead_letters
-        largest = sorted(lags.items(), key=lambda one: -one[1])[:_LARGEST]
+                facts = found.setdefault(config.name, Facts(config.name))
+                facts.paused = facts.paused or not config.consume_enable
+                facts.add(each)
+                sums.add(each)
+        now_ms = self.wall_ms()
+        self._enter_growth(found, now_ms)
+        largest = sorted(found.values(), key=lambda one: -one.lag)[:_LARGEST]
         return Backlog(
-            self.wall_ms(),
+            now_ms,
             sums.lag,
             sums.in_flight,
             sums.retries,
             sums.dead_letters,
-            groups=len(lags),
-            largest=[(name, lag) for name, lag in largest if lag],
+            groups=len(found),
+            largest=[(one.name, one.lag) for one in largest if one.lag],
+            alarms=alarms_of(found.values()),
         )
+
+    def _enter_growth(self, found: Mapping[str, Facts], now_ms: int) -> None:
+        """Enter how the lags grew since the oldest reading, if that is long enough ago."""
+        before_ms, before = self._lags[0] if self._lags else (now_ms, {})
+        if now_ms - before_ms >= _GROWTH_MS:
+            for name, one in found.items():
+                one.grown = grew(one.lag, before[name]) if name in before else 0
+                one.over_ms = now_ms - before_ms
+        self._lags.append((now_ms, {name: one.lag for name, one in found.items()}))
 
     def _read_forecasts(self) -> dict[str, Outlook]:
         try:

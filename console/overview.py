@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..operations import words
 from ..proto import v1
-from . import words
 from .forecast import Outlook
 
 # Percent of the fuller disk. RocketMQ's retention deletes at any hour from 75 and refuses writes
@@ -18,6 +18,8 @@ _PRESSURE = {
     "stop": "The disk is full: writes are refused.",
 }
 
+_DISK_CURE = "Lower fileReservedTime, or give it a larger disk."
+
 OK, WARNING, BAD = "ok", "warning", "bad"
 
 
@@ -27,6 +29,8 @@ class Alarm:
 
     level: str
     text: str
+    #: What to do about it.
+    cure: str = ""
     href: str = ""
 
 
@@ -60,6 +64,8 @@ class Backlog:
     dead_letters: int = 0
     groups: int = 0
     largest: Sequence[tuple[str, int]] = ()
+    #: What is wrong with groups.
+    alarms: Sequence[Alarm] = ()
     error: str = ""
 
 
@@ -124,6 +130,12 @@ def alarms(snapshot: Snapshot, lag_alert: int = 0) -> list[Alarm]:
         for name, lag in backlog.largest
         if 0 < lag_alert <= lag
     ]
+    found += backlog.alarms
+    found += [
+        Alarm(WARNING, f"{name}: {outlook.disk.sentence}", _DISK_CURE, "/store")
+        for name, outlook in snapshot.forecasts.items()
+        if outlook.disk.is_bad
+    ]
     return sorted(found, key=lambda one: one.level != BAD)
 
 
@@ -134,13 +146,13 @@ def _of_group(group: GroupState, unreachable: frozenset[str]) -> Iterable[Alarm]
     if answer is None:
         return
     if answer.write_refusal:
-        yield Alarm(BAD, f"{title} refuses writes: {answer.write_refusal}")
+        yield Alarm(BAD, f"{title} refuses writes: {answer.write_refusal}", href="/ha")
     for member in answer.members:
         yield from _of_member(title, member, unreachable)
     store = answer.store
     if store.disk_use >= _DISK_WARNING:
         level = BAD if store.disk_use >= _DISK_BAD else WARNING
-        yield Alarm(level, f"{title}: the disk is {store.disk_use} % full.")
+        yield Alarm(level, f"{title}: the disk is {store.disk_use} % full.", _DISK_CURE, "/store")
     if store.pressure in _PRESSURE:
         level = BAD if store.pressure == "stop" else WARNING
         yield Alarm(level, f"{title}: {_PRESSURE[store.pressure]}")
@@ -153,14 +165,14 @@ def _of_member(title: str, member: v1.MemberStatus, unreachable: frozenset[str])
     role = "leader" if member.role == v1.LEADER else "follower"
     name = f"{title}: broker {member.replica.broker_id} ({role}, {member.addresses.client})"
     if not member.alive:
-        yield Alarm(BAD, f"{name} is not alive.")
+        yield Alarm(BAD, f"{name} is not alive.", "Start it, or look at its log.", "/ha")
     elif member.addresses.client in unreachable:
-        yield Alarm(BAD, f"{name} does not accept connections.")
+        yield Alarm(BAD, f"{name} does not accept connections.", "Look at its log.", "/ha")
     elif member.diverged:
         yield Alarm(BAD, f"{name} is refused by the leader: {member.diverged}")
     elif not member.in_sync:
         behind = f", {words.size(member.behind)} behind" if member.behind else ""
-        yield Alarm(WARNING, f"{name} is not in sync{behind}.")
+        yield Alarm(WARNING, f"{name} is not in sync{behind}.", href="/ha")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
+from ..operations import words
 from ..operations.broker_groups import answers
 from ..proto import paths, v1, v2
-from . import bodies, browse, words
+from . import bodies, browse
 from .browse import Queue
 from .cluster import Cluster, problems
 from .inputs import bad, moment_ms, whole

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..client.message import Message
+from ..operations import words
 from ..operations.broker_groups import BrokerGroups
 from ..operations.errors import CliError
 from ..operations.message_states import PAST, StoredMessage, states
 from ..proto import paths, v1, v2
-from . import words
 from .cluster import Cluster
 from .overview import BAD, OK, WARNING
 from .views import link, quoted

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
@@ -20,8 +21,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
+from ..operations import words
 from ..operations.errors import CliError, Exit
-from . import words
 from .security import (
     FILE_FORM_FIELD_BYTES_MAX,
     FILE_FORM_FIELDS_MAX,
@@ -125,7 +126,7 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
         "number": words.number,
         "short": words.short,
         "size": words.size,
-        "moment": words.moment,
+        "moment": _time,
         "clock_time": words.clock_time,
         "span": words.span,
         "q": quoted,
@@ -141,6 +142,12 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
         "token": token,
     }
     return found
+
+
+def _time(ms: int) -> str:
+    """Return a time in UTC, which the script of a page shows in the zone of the browser."""
+    text = words.moment(ms)
+    return Markup('<time data-ms="{}">{}</time>').format(ms, text) if ms > 0 else text
 
 
 class Views:

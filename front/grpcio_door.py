@@ -197,10 +197,10 @@ class GrpcioDoor:
 
     def service(self, details: Any) -> Any:
         """Return the handler of one call, or None for an unknown path (gRPC's method name)."""
-        found = self._calls.get(details.method)
-        if found is None:
+        method_handler = self._calls.get(details.method)
+        if method_handler is None:
             return None
-        make, method = found
+        make, method = method_handler
         return make(self, method, details.invocation_metadata)
 
     def guarded(self) -> bool:

@@ -117,7 +117,7 @@ def _soft(kind: int) -> int:
 
 def _cgroup_limit(root: Path, controller: str, files: tuple[str, ...]) -> int:
     """Return the lowest limit of this process's cgroups and those above them."""
-    found = UNLIMITED
+    lowest = UNLIMITED
     for folder in _cgroups(root, controller):
         for name in files:
             try:
@@ -125,8 +125,8 @@ def _cgroup_limit(root: Path, controller: str, files: tuple[str, ...]) -> int:
             except OSError:
                 continue
             if text.isdigit():
-                found = min(found, int(text))
-    return found
+                lowest = min(lowest, int(text))
+    return lowest
 
 
 def _cgroups(root: Path, controller: str) -> list[Path]:

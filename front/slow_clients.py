@@ -125,17 +125,17 @@ class SlowClients:
         for write in self._writes.values():
             total += write.size
             peers[write.peer] += write.size
-        found: set[str] = set()
+        slow: set[str] = set()
         for write in sorted(self._writes.values(), key=lambda write: write.since_ns):
             peer, waited_ns = write.peer, now_ns - write.since_ns
-            if peer in found:
+            if peer in slow:
                 continue
             over = total > self._bytes or peers[peer] > self._peer_bytes
             allowed_ns = self._write_timeout_ns * (1 + write.size // _PART_BYTES)
             if waited_ns >= allowed_ns or (over and waited_ns >= _PATIENCE_NS):
                 total -= peers[peer]
-                found.add(peer)
-        return found
+                slow.add(peer)
+        return slow
 
     def _ended(self, task: Task) -> None:
         self._writes.pop(task, None)

@@ -151,9 +151,9 @@ class Upkeep:
                 continue
             lower = status.beat.replica.broker_id < self._replication.identity.broker_id
             for tail in status.tails:
-                found = content_key(tail)
-                if found is not None and (tail.replayed or lower):
-                    (sent if tail.replayed else left).add(found)
+                content = content_key(tail)
+                if content is not None and (tail.replayed or lower):
+                    (sent if tail.replayed else left).add(content)
         return sent, left
 
     def _count(self, result: Result) -> None:

@@ -55,16 +55,16 @@ class Broker:
     async def topics(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic, without the system's."""
         answer = await self.link.done("the topics", Admin.GET_ALL_TOPIC_CONFIG)
-        found: dict[str, dict[str, Any]] = document(answer)["topicConfigTable"]
+        topics: dict[str, dict[str, Any]] = document(answer)["topicConfigTable"]
         listed = await self.link.done("the topics", Admin.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         system = set(document(listed)["topicList"])
-        return {name: bean for name, bean in found.items() if name not in system}
+        return {name: bean for name, bean in topics.items() if name not in system}
 
     async def groups(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each consumer group."""
         answer = await self.link.done("the groups", Admin.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        found: dict[str, dict[str, Any]] = document(answer)["subscriptionGroupTable"]
-        return found
+        groups: dict[str, dict[str, Any]] = document(answer)["subscriptionGroupTable"]
+        return groups
 
     async def ends(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return first and last offset by queue; none for a topic that does not exist."""
@@ -243,12 +243,12 @@ async def _brokers(link: Link) -> list[dict[str, Any]]:
 def document(answer: Command) -> dict[str, Any]:
     """Return the body of an answer. Raises UnexpectedError."""
     try:
-        found = loads(answer.body)
+        parsed = loads(answer.body)
     except BareJsonError as error:
         raise UnexpectedError(f"an answer is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise UnexpectedError("an answer is not a JSON object")
-    return found
+    return parsed
 
 
 def _check(what: str, link: Link, answer: Command) -> None:

@@ -108,7 +108,7 @@ class QueueCopy:
         while not self.is_located:
             at = position.target_end
             try:
-                found = await target.pull(self.target.topic, self.target.queue_id, at)
+                pulled = await target.pull(self.target.topic, self.target.queue_id, at)
             except RefusedError as error:
                 # A retry topic comes into being with its first message.
                 if error.code != Reply.TOPIC_NOT_EXIST:
@@ -116,22 +116,22 @@ class QueueCopy:
                 position.forget()
                 self.is_located = True
                 return
-            for record in found.records:
+            for record in pulled.records:
                 offset = origin_offset(record.properties, self.prefix)
                 if offset is None:
                     position.add_other(record.queue_offset)
                     position.target_end = record.queue_offset + 1
                 else:
                     position.add(offset, record.queue_offset)
-            if found.high < at:
+            if pulled.high < at:
                 self.position.forget()
                 continue
-            position.target_end = max(position.target_end, min(found.following, found.high))
-            self.is_located = position.target_end >= found.high
+            position.target_end = max(position.target_end, min(pulled.following, pulled.high))
+            self.is_located = position.target_end >= pulled.high
             if position.target_end == at and not self.is_located:
                 raise UnexpectedError(
                     f"queue {self.target.queue_id} of {self.target.topic} at "
-                    f"{target.link.address} ends at {found.high} and cannot be read at {at}"
+                    f"{target.link.address} ends at {pulled.high} and cannot be read at {at}"
                 )
 
     async def _copy(self, source: Broker, target: Broker) -> bool:
@@ -209,8 +209,8 @@ async def translated(copy: QueueCopy, target: Broker, offset: int) -> int:
 async def _origin_at(copy: QueueCopy, target: Broker, at: int) -> int:
     """Return the source offset of the copy at an offset of the target."""
     place = copy.target
-    found = await target.pull(place.topic, place.queue_id, at, 1)
-    record = found.records[0] if found.records else None
+    pulled = await target.pull(place.topic, place.queue_id, at, 1)
+    record = pulled.records[0] if pulled.records else None
     origin = origin_offset(record.properties, copy.prefix) if record is not None else None
     if record is None or record.queue_offset != at or origin is None:
         raise UnexpectedError(f"there is no copy at {at} of {place.topic}/{place.queue_id}")

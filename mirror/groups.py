@@ -125,13 +125,13 @@ class GroupMoves:
             state.state = "in use" if state.source_consumers else "ready"
 
     async def _committed(self, group: str) -> list[tuple[Place, int]]:
-        found = []
+        committed = []
         for name, broker in self._source.brokers.items():
             for (topic, queue_id), offset in (await broker.offsets(group)).items():
                 retry = retry_origin(topic, group)
                 if offset or retry or await broker.has_offset(group, topic, queue_id):
-                    found.append((Place(topic, name, queue_id), offset))
-        return found
+                    committed.append((Place(topic, name, queue_id), offset))
+        return committed
 
     async def _follow_queue(self, state: GroupState, copy: QueueCopy, offset: int) -> None:
         position = copy.position

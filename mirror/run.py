@@ -215,11 +215,11 @@ class Mirror:
         key = target.name, bean["topicName"], queues
         if key in self._ready_topics:
             return
-        found = (await target.topics()).get(bean["topicName"])
-        if found is None:
+        present = (await target.topics()).get(bean["topicName"])
+        if present is None:
             await target.put_topic(bean, queues)
-        elif min(found["writeQueueNums"], found["readQueueNums"]) < queues:
-            await target.put_topic({**bean, **found, "attributes": {}}, queues)
+        elif min(present["writeQueueNums"], present["readQueueNums"]) < queues:
+            await target.put_topic({**bean, **present, "attributes": {}}, queues)
         self._ready_topics.add(key)
 
     async def _copy(self, copies: dict[Place, QueueCopy]) -> None:

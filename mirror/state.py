@@ -63,17 +63,17 @@ class StateDirectory:
         """Return the saved progress; empty without a file. Raises StateError."""
         path = self._folder / _POSITIONS
         try:
-            found = json.loads(path.read_text("utf-8"))
+            document = json.loads(path.read_text("utf-8"))
             return Progress(
-                found["source"],
-                found["target"],
+                document["source"],
+                document["target"],
                 {
                     Place(*row["from"]): (Place(*row["to"]), Position(**row["position"]))
-                    for row in found["queues"]
+                    for row in document["queues"]
                 },
                 {
                     group: [(Place(*place), begin) for place, begin in rows]
-                    for group, rows in found["moved"].items()
+                    for group, rows in document["moved"].items()
                 },
             )
         except FileNotFoundError:
@@ -108,12 +108,12 @@ class StateDirectory:
         """Return the figures that a mirror saved last. Raises StateError."""
         path = self._folder / _STATUS
         try:
-            found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            document: dict[str, Any] = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             raise StateError(f"no mirror has run with the state directory {self._folder}") from None
         except (OSError, ValueError) as error:
             raise StateError(f"{path} cannot be read: {error}") from None
-        return found
+        return document
 
     def _replace(self, name: str, document: dict[str, Any]) -> None:
         path = self._folder / name

@@ -159,11 +159,11 @@ def _identity(path: Path) -> str:
         logger.error("acceptor.id_damaged kept_as=%s error=%s", aside, error)
         file.open()
     try:
-        found = file.values.get(_ID_KEY, b"")
-        if not _ID_FORM.fullmatch(found):
-            found = secrets.token_hex(_ID_BYTES).encode()
-            file.put({_ID_KEY: found})
-        return found.decode()
+        identity = file.values.get(_ID_KEY, b"")
+        if not _ID_FORM.fullmatch(identity):
+            identity = secrets.token_hex(_ID_BYTES).encode()
+            file.put({_ID_KEY: identity})
+        return identity.decode()
     finally:
         file.close()
 

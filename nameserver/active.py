@@ -156,7 +156,7 @@ class ActiveClaim:
 def _read(value: bytes) -> dict[str, Any]:
     """Return the content of the register; invalid content counts as free."""
     try:
-        found = json.loads(value) if value else {}
+        fields = json.loads(value) if value else {}
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}

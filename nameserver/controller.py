@@ -165,12 +165,12 @@ class Controller:
         """Load every group that has a state, before its brokers register."""
         while self.active:
             try:
-                found = await self._store.groups()
+                groups = await self._store.groups()
             except StoreUnavailableError as error:
                 logger.warning("controller.store_unavailable error=%s", error)
                 await asyncio.sleep(LOAD_RETRY_S)
                 continue
-            for cluster, name in found:
+            for cluster, name in groups:
                 if name not in self.groups and len(self.groups) < GROUPS_MAX:
                     self._begin(cluster, name)
             return
@@ -342,12 +342,12 @@ class Controller:
     async def _read(self, group: HostedGroup) -> None:
         state = group.core.state
         try:
-            found = await self._store.read(state.cluster, state.group)
+            stored = await self._store.read(state.cluster, state.group)
         except StoreUnavailableError as error:
             logger.debug("controller.store_unavailable group=%s error=%s", state.group, error)
             self.handle(group, StateRead(None))
             return
-        self.handle(group, StateRead(found))
+        self.handle(group, StateRead(stored))
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Register:
         )
         if len(heard) <= len(self.acceptors) // 2:
             raise StoreUnavailableError("a majority of the nameservers does not answer")
-        return sorted({name for one in heard for name in one.registers})
+        return sorted({name for answer in heard for name in answer.registers})
 
     async def _prepare(self, attempt: Round, register: str) -> None:
         await self._run_phase(
@@ -148,14 +148,14 @@ class RegisterStore:
 
     async def groups(self) -> list[tuple[str, str]]:
         """Return every group that has a register."""
-        found = []
+        groups = []
         for name in await self._register.names():
             if name.startswith(GROUP_PREFIX):
                 group = name.removeprefix(GROUP_PREFIX)
                 state = await self.read("", group)
                 if not state.is_new:
-                    found.append((state.cluster, group))
-        return found
+                    groups.append((state.cluster, group))
+        return groups
 
     async def compare_and_set(
         self, expected_version: int, state: GroupState
@@ -193,7 +193,9 @@ async def recover(
         heard = await call_each_once(
             peers, lambda peer: peer.names(), duplicates, acceptor.acceptor_id
         )
-        names = sorted({name for one in heard for name in one.registers} | set(acceptor.names))
+        names = sorted(
+            {name for answer in heard for name in answer.registers} | set(acceptor.names)
+        )
         majority = (len(peers) + 1) // 2 + 1
         try:
             if not names and len(heard) + 1 >= majority:

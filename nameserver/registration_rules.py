@@ -34,10 +34,10 @@ def check_shape(registration: Registration) -> None:
                 raise RegistrationRefused(f"'{address}' is not an address: it must be HOST:PORT.")
     if replica.broker_id < 0:
         raise RegistrationRefused(f"brokerId is {replica.broker_id}, but must not be negative.")
-    found = registration.in_sync
-    if found is not None and len(found.replica_uuids) > REPLICAS_PER_GROUP_MAX:
+    in_sync = registration.in_sync
+    if in_sync is not None and len(in_sync.replica_uuids) > REPLICAS_PER_GROUP_MAX:
         raise RegistrationRefused(
-            f"the in-sync set has {len(found.replica_uuids)} replicas; the limit is"
+            f"the in-sync set has {len(in_sync.replica_uuids)} replicas; the limit is"
             f" {REPLICAS_PER_GROUP_MAX}."
         )
     if len(registration.topics) > TOPICS_PER_GROUP_MAX:

@@ -76,8 +76,8 @@ class CertificateFiles:
 
     def _stamps(self) -> Sequence[tuple[int, int, int]]:
         """Return what changes when a file is written or replaced."""
-        found = [os.stat(path) for path in self._paths if path]
-        return [(each.st_mtime_ns, each.st_ino, each.st_size) for each in found]
+        stats = [os.stat(path) for path in self._paths if path]
+        return [(each.st_mtime_ns, each.st_ino, each.st_size) for each in stats]
 
     def _read(self) -> Certificates:
         from cryptography import x509
@@ -108,7 +108,7 @@ def _revoked(crl: bytes, authorities: "Sequence[x509.Certificate]") -> frozenset
     ValueError for a list that no authority has signed."""
     from cryptography import x509
 
-    found: set[tuple[bytes, int]] = set()
+    revoked: set[tuple[bytes, int]] = set()
     for part in crl.split(_CRL_BEGIN)[1:]:
         made = x509.load_pem_x509_crl(_CRL_BEGIN + part)
         name = made.issuer.rfc4514_string()
@@ -116,10 +116,10 @@ def _revoked(crl: bytes, authorities: "Sequence[x509.Certificate]") -> frozenset
         if not any(made.is_signature_valid(each.public_key()) for each in signers):  # type: ignore[arg-type]
             raise ValueError(f"no authority has signed the list of {name}")
         issuer = made.issuer.public_bytes()
-        found.update((issuer, each.serial_number) for each in made)
+        revoked.update((issuer, each.serial_number) for each in made)
     if _CRL_BEGIN not in crl:
         raise ValueError("there is no list (PEM)")
-    return frozenset(found)
+    return frozenset(revoked)
 
 
 def _content(path: str) -> bytes:
@@ -144,8 +144,8 @@ class Names(Struct, frozen=True):
         several."""
         if identity == "none":
             return ""
-        found = self.common_names if identity == "CN" else (*self.dns_names, *self.emails)
-        return found[0] if len(found) == 1 else ""
+        names = self.common_names if identity == "CN" else (*self.dns_names, *self.emails)
+        return names[0] if len(names) == 1 else ""
 
 
 @lru_cache(maxsize=1_024)

@@ -122,10 +122,10 @@ class NodeLinks:
         of this machine.
         """
         if certificate and self.files is not None:
-            found = names_of(certificate)
-            if found is not None and self._is_revoked(found):
+            names = names_of(certificate)
+            if names is not None and self._is_revoked(names):
                 return False
-            if found is not None and self.tls.tls_node_name in found.dns_names:
+            if names is not None and self.tls.tls_node_name in names.dns_names:
                 return True
         if not self.token:
             return local
@@ -136,10 +136,10 @@ class NodeLinks:
         names none, is revoked, or is that of a node, which acts for others."""
         if not certificate or self.tls.tls_client_identity == "none":
             return ""
-        found = names_of(certificate)
-        if found is None or self._is_revoked(found) or self.tls.tls_node_name in found.dns_names:
+        names = names_of(certificate)
+        if names is None or self._is_revoked(names) or self.tls.tls_node_name in names.dns_names:
             return ""
-        return found.user(self.tls.tls_client_identity)
+        return names.user(self.tls.tls_client_identity)
 
     @property
     def revoked(self) -> frozenset[tuple[bytes, int]]:
@@ -151,8 +151,8 @@ class NodeLinks:
         node takes no users of certificates."""
         return "" if self.tls.tls_client_identity == "none" else user
 
-    def _is_revoked(self, found: Names) -> bool:
-        return (found.issuer, found.serial) in self.revoked
+    def _is_revoked(self, names: Names) -> bool:
+        return (names.issuer, names.serial) in self.revoked
 
     def server_context(self) -> ssl.SSLContext | None:
         """Return the context of a TLS server that takes a certificate of clients if it names their
@@ -201,6 +201,6 @@ def _context(config: TlsConfig) -> ssl.SSLContext:
     return context
 
 
-def _server_certificate(found: Certificates) -> grpc.ServerCertificateConfiguration:
-    pairs = [(found.key, found.chain)]
-    return grpc.ssl_server_certificate_configuration(pairs, found.authorities or None)
+def _server_certificate(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    pairs = [(certificates.key, certificates.chain)]
+    return grpc.ssl_server_certificate_configuration(pairs, certificates.authorities or None)

@@ -25,7 +25,7 @@ def entries(
     configurations: Iterable[Any], origins: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
     """Return every key with its value and origin."""
-    found: dict[str, tuple[str, str]] = {}
+    entries: dict[str, tuple[str, str]] = {}
     for configuration in configurations:
         for field in fields(configuration):
             key = key_of(field)
@@ -35,5 +35,5 @@ def entries(
             if hidden or key.lower().endswith(_SECRET_WORDS):
                 value = _HIDDEN if value else ""
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[key] = (text, origins.get(key, default))
-    return found
+            entries[key] = (text, origins.get(key, default))
+    return entries

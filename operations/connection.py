@@ -21,6 +21,7 @@ from ..proto.errors import code_name
 from .credentials import Credentials
 from .errors import CliError, Exit, ForbiddenError, NotServedError
 from .links import Links
+from .nearest import with_names
 
 if TYPE_CHECKING:
     import grpc
@@ -134,7 +135,8 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NotServedError(
-            f"{endpoint} does not support this call. Is it a broker's client port?"
+            f"{endpoint} does not support this call: it is another kind of port (brokers 8081,"
+            " nameservers 9876 by default), or of an earlier version."
         )
     text = f"{endpoint} refused the call: {error.details()} ({code.name})."
     if code is grpc.StatusCode.PERMISSION_DENIED and links.cluster_token(endpoint):
@@ -171,7 +173,19 @@ class Connection:
         return self._caller.metadata()
 
     def failure(self, error: grpc.RpcError) -> CliError:
-        """Convert a failed call to a CliError."""
+        """Convert a failed call to a CliError; one to a wrong kind of port names the kind."""
+        import grpc
+
+        from .ports import CLIENT_PORT, kind_of_port
+
+        wrong = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+        if error.code() in wrong:
+            kind = kind_of_port(self.endpoint, self.links)
+            if kind and kind != CLIENT_PORT:
+                return CliError(
+                    f"{self.endpoint} is {kind}. Name the client port of a broker with --endpoint"
+                    " (8081 by default; `cometmq up` prints it)."
+                )
         return failure(error, self.endpoint, self.links)
 
     def method(self, path: str, answer: type[R]) -> Callable[..., Any]:
@@ -235,7 +249,10 @@ class Connection:
                 response: R = pending.result()
             except grpc.RpcError as error:
                 raise self.failure(error) from None
-            return checked(response)
+            try:
+                return checked(response)
+            except CliError as error:
+                raise with_names(error, request, self) from None
 
         return result
 

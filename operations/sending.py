@@ -14,9 +14,10 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import grpc
@@ -81,11 +82,16 @@ class Result:
         return {
             "topic": self.topic,
             "sent": len(self.receipts),
-            "failed": sum(self.failures.values()),
+            "failed": self.failures.total(),
             "unknown": self.unknown,
             "seconds": round(self.seconds, 3),
             "messages": self.receipts,
         }
+
+    @property
+    def total(self) -> int:
+        """Messages that were tried."""
+        return len(self.receipts) + self.failures.total() + self.unknown
 
     def sentence(self, count: int) -> str:
         """Describe how many of `count` messages were sent."""
@@ -144,20 +150,23 @@ def _interruption() -> Iterator[_Interruption]:
         signal.signal(signal.SIGINT, before)
 
 
-def send_over(connection: Connection, draft: Draft, count: int, *, locate: bool) -> Result:
-    """Send `count` messages, until Ctrl-C; with `locate` receipts name the queue.
+def send_over(connection: Connection, drafts: Iterable[Draft], *, locate: bool) -> Result:
+    """Send messages to one topic, until Ctrl-C; with `locate` receipts name the queue.
 
-    Raises CliError without a route.
+    The first draft decides the message type of all. Raises CliError without a route.
     """
+    drafts = iter(drafts)
+    draft = next(drafts, None)
+    if draft is None:
+        raise CliError("There is no message to send: stdin is empty.", Exit.USAGE)
     kind = message_type(draft, route_of(connection, draft))
     result = Result(draft.topic)
     started = time.monotonic()
     with _interruption() as interruption:
         _send(
             connection,
-            draft,
+            chain([draft], drafts),
             kind=kind,
-            count=count,
             result=result,
             interruption=interruption,
         )
@@ -185,31 +194,30 @@ def route_of(connection: Connection, draft: Draft) -> v2.QueryRouteResponse:
 
 def _send(
     connection: Connection,
-    draft: Draft,
+    drafts: Iterable[Draft],
     *,
     kind: v2.MessageType.ValueType,
-    count: int,
     result: Result,
     interruption: _Interruption,
 ) -> None:
     method: Any = connection.method(paths.SEND_MESSAGE, v2.SendMessageResponse)
-    in_flight: deque[tuple[str, grpc.Future]] = deque()
-    # A message group keeps its order only if one message is in flight at a time.
-    most = 1 if draft.group else _IN_FLIGHT
-    for message_id, _ in zip(_message_ids(), range(count), strict=False):
+    in_flight: deque[tuple[v2.Message, grpc.Future]] = deque()
+    for draft, message_id in zip(drafts, _message_ids(), strict=False):
         if interruption.began_s is not None:
             break
-        request = v2.SendMessageRequest(messages=[message_of(draft, kind, message_id)])
+        message = message_of(draft, kind, message_id)
+        request = v2.SendMessageRequest(messages=[message])
         future = method.future(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
-        in_flight.append((message_id, future))
-        while len(in_flight) >= most:
+        in_flight.append((message, future))
+        # A message group keeps its order only if one message is in flight at a time.
+        while len(in_flight) >= (1 if draft.group else _IN_FLIGHT):
             _settle(*in_flight.popleft(), connection, result, interruption)
     while in_flight:
         _settle(*in_flight.popleft(), connection, result, interruption)
 
 
 def _settle(
-    message_id: str,
+    message: v2.Message,
     future: grpc.Future,
     connection: Connection,
     result: Result,
@@ -232,9 +240,16 @@ def _settle(
     if status.code != v2.OK or entry is None:
         result.failed(refusal(status.code or answer.status.code, status.message))
         return
-    result.receipts.append(
-        {"message_id": entry.message_id or message_id, "queue": None, "offset": entry.offset}
-    )
+    properties = message.system_properties
+    receipt: dict[str, Any] = {
+        "message_id": entry.message_id or properties.message_id,
+        "queue": None,
+        "offset": entry.offset,
+    }
+    if properties.HasField("delivery_timestamp"):
+        receipt["due_ms"] = properties.delivery_timestamp.ToMilliseconds()
+        receipt["recall_handle"] = entry.recall_handle
+    result.receipts.append(receipt)
 
 
 def _add_queues(connection: Connection, result: Result) -> None:

@@ -690,12 +690,14 @@ class ListTopicsRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    WITH_TRAFFIC_FIELD_NUMBER: _builtins.int
     include_system: _builtins.bool
     after: _builtins.str
     """names behind this one"""
     limit: _builtins.int
     """names in the answer; 0: the broker's limit, 5000"""
     broker: _builtins.str
+    with_traffic: _builtins.bool
     def __init__(
         self,
         *,
@@ -703,14 +705,43 @@ class ListTopicsRequest(_message.Message):
         after: _builtins.str = ...,
         limit: _builtins.int = ...,
         broker: _builtins.str = ...,
+        with_traffic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "broker", b"broker", "include_system", b"include_system", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "broker", b"broker", "include_system", b"include_system", "limit", b"limit", "with_traffic", b"with_traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
+
+@_typing.final
+class TopicTraffic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    LAST_STORE_MS_FIELD_NUMBER: _builtins.int
+    SENT_PER_S_FIELD_NUMBER: _builtins.int
+    messages: _builtins.int
+    """that can be read"""
+    last_store_ms: _builtins.int
+    """of the last of them; 0: there is none"""
+    sent_per_s: _builtins.float
+    """of the last ten to twenty seconds"""
+    def __init__(
+        self,
+        *,
+        messages: _builtins.int = ...,
+        last_store_ms: _builtins.int = ...,
+        sent_per_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_store_ms", b"last_store_ms", "messages", b"messages", "sent_per_s", b"sent_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicTraffic: _TypeAlias = TopicTraffic  # noqa: Y015
 
 @_typing.final
 class ListTopicsResponse(_message.Message):
@@ -720,12 +751,17 @@ class ListTopicsResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     more: _builtins.bool
     """there are names behind the last one"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]: ...
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicTraffic]:
+        """in the order of the topics, if it was requested"""
+
     def __init__(
         self,
         *,
@@ -733,10 +769,11 @@ class ListTopicsResponse(_message.Message):
         message: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicConfig] | None = ...,
         more: _builtins.bool = ...,
+        traffic: _abc.Iterable[Global___TopicTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "more", b"more", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "more", b"more", "topics", b"topics", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

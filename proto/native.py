@@ -26,10 +26,10 @@ SWITCH: Final = "COMETMQ_NATIVE"
 class NativeVersionError(ValueError):
     """The installed crate belongs to another version of the program."""
 
-    def __init__(self, found: str) -> None:
+    def __init__(self, version: str) -> None:
         super().__init__(
-            f"The installed cometmq-native is of version {found or 'unknown (before 0.1.0)'}, but "
-            f"this program needs {VERSION}: install that version, or set {SWITCH}=off."
+            f"The installed cometmq-native is of version {version or 'unknown (before 0.1.0)'}, "
+            f"but this program needs {VERSION}: install that version, or set {SWITCH}=off."
         )
 
 
@@ -40,9 +40,9 @@ class Native:
         """Raises ImportError, NativeVersionError."""
         import cometmq_native as crate
 
-        found = getattr(crate, "__version__", "")
-        if found != VERSION:
-            raise NativeVersionError(found)
+        version = getattr(crate, "__version__", "")
+        if version != VERSION:
+            raise NativeVersionError(version)
         codec = crate.codec
         # The door and the client of other nodes.
         self.server: type[crate.Server] = crate.Server

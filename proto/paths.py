@@ -29,15 +29,17 @@ _WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def _constants(*modules: object) -> dict[str, str]:
-    found: dict[str, str] = {}
+    constants: dict[str, str] = {}
     for module in modules:
         for service in module.DESCRIPTOR.services_by_name.values():  # type: ignore[attr-defined]
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"
                 name = _NAMES.get(path) or _WORD_START.sub("_", method.name).upper()
-                if found.setdefault(name, path) != path:
-                    raise ValueError(f"two methods would be paths.{name}: {found[name]} and {path}")
-    return found
+                if constants.setdefault(name, path) != path:
+                    raise ValueError(
+                        f"two methods would be paths.{name}: {constants[name]} and {path}"
+                    )
+    return constants
 
 
 @cache

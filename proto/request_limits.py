@@ -115,7 +115,7 @@ class RequestLimits:
 
 def _bounded_fields(message: Descriptor) -> dict[int, _Field]:
     """Return the length-delimited fields with a bound, or with one inside, by tag."""
-    found = {}
+    bounded = {}
     for field in message.fields:
         name = f"{message.name}.{field.name}"
         inner = _bounded_fields(field.message_type) if field.message_type is not None else {}
@@ -126,8 +126,8 @@ def _bounded_fields(message: Descriptor) -> dict[int, _Field]:
             if field.type not in _UNPACKED:
                 size = _VARINT_BYTES_MAX * count  # all elements are in one packed value
         if count or size or inner:
-            found[field.number << 3 | 2] = _Field(field.name, count, size, code, inner)
-    return found
+            bounded[field.number << 3 | 2] = _Field(field.name, count, size, code, inner)
+    return bounded
 
 
 _UNPACKED: Final = frozenset(

@@ -127,18 +127,18 @@ class _Reader:
         return self._number()
 
     def _object(self, level: int) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        members: dict[Any, Any] = {}
         self._skip("{")
         while self.text[self.at] != "}":
-            if found:
+            if members:
                 self._skip(",")
                 if self.text[self.at] == "}":
                     break
             key = self._key(level)
             self._skip(":")
-            found[key] = self.value(level + 1)
+            members[key] = self.value(level + 1)
         self._skip("}")
-        return found
+        return members
 
     def _key(self, level: int) -> str | int | QueueKey:
         first = self.text[self.at]
@@ -158,14 +158,14 @@ class _Reader:
         return queue_key(self._object(level + 1))
 
     def _array(self, level: int) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         self._skip("[")
         while self.text[self.at] != "]":
-            if found:
+            if items:
                 self._skip(",")
-            found.append(self.value(level + 1))
+            items.append(self.value(level + 1))
         self._skip("]")
-        return found
+        return items
 
     def _string(self) -> str:
         text: str
@@ -175,22 +175,22 @@ class _Reader:
                 text, self.at = _decoder.raw_decode(self.text, self.at)
                 self._skip("")
                 return text if text.isascii() else text.encode("utf-8", "replace").decode()
-        found = _QUOTED[quote].match(self.text, self.at)
-        if found is None:
+        match = _QUOTED[quote].match(self.text, self.at)
+        if match is None:
             raise BareJsonError(f"a text does not end: position {self.at}")
-        self._skip(found[0])
-        text = _decoder.decode(f'"{_ESCAPE.sub(_standard, found[1])}"')
+        self._skip(match[0])
+        text = _decoder.decode(f'"{_ESCAPE.sub(_standard, match[1])}"')
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def _number(self) -> int | float:
-        found = _NUMBER.match(self.text, self.at)
-        if found is None:
+        match = _NUMBER.match(self.text, self.at)
+        if match is None:
             raise BareJsonError(f"not JSON at position {self.at}")
-        is_long = self.text.startswith(_LONG, found.end()) and not (found[1] or found[2])
-        self._skip(found[0] + _LONG * is_long)
-        value = float(found[0]) if found[1] or found[2] else int(found[0])
+        is_long = self.text.startswith(_LONG, match.end()) and not (match[1] or match[2])
+        self._skip(match[0] + _LONG * is_long)
+        value = float(match[0]) if match[1] or match[2] else int(match[0])
         if value in (inf, -inf):
-            raise BareJsonError(f"a number is too large: {found[0][:20]}")
+            raise BareJsonError(f"a number is too large: {match[0][:20]}")
         return value
 
     def _skip(self, expected: str) -> None:
@@ -201,24 +201,24 @@ class _Reader:
         self.at = space.end()
 
 
-def _standard(found: re.Match[str]) -> str:
+def _standard(match: re.Match[str]) -> str:
     """Return an escape of fastjson as one of standard JSON."""
-    escaped = found[1]
+    escaped = match[1]
     if escaped is None:
         return '\\"'  # a quote within single quotes
     if escaped in _ESCAPED:
         return _ESCAPED[escaped]
     if len(escaped) > 1 or escaped.isdecimal():
         return f"\\u{escaped.removeprefix('x'):0>4}"
-    return found[0]
+    return match[0]
 
 
-def queue_key(found: Any) -> QueueKey:
+def queue_key(key: Any) -> QueueKey:
     """Return the queue that a JSON object names. Raises BareJsonError."""
-    if not isinstance(found, dict):
+    if not isinstance(key, dict):
         raise BareJsonError("a message queue is not an object")
-    broker, topic = as_text(found.get("brokerName")), as_text(found.get("topic"))
-    queue_id = as_int(found.get("queueId"))
+    broker, topic = as_text(key.get("brokerName")), as_text(key.get("topic"))
+    queue_id = as_int(key.get("queueId"))
     if broker is None or queue_id is None or topic is None:
         raise BareJsonError("an object is not a message queue: brokerName, queueId, topic")
     return QueueKey(broker, queue_id, topic)
@@ -226,8 +226,8 @@ def queue_key(found: Any) -> QueueKey:
 
 def as_int(value: Any) -> int | None:
     """Return a number as fastjson converts a value to a Java long; None if there is none."""
-    if isinstance(value, str) and (found := _NUMBER_TEXT.fullmatch(value.replace(",", ""))):
-        value = float(found[0]) if found[1] or found[2] else int(found[0])
+    if isinstance(value, str) and (match := _NUMBER_TEXT.fullmatch(value.replace(",", ""))):
+        value = float(match[0]) if match[1] or match[2] else int(match[0])
     if isinstance(value, int | float) and abs(value) < 1 << 63:
         return int(value)
     return None

@@ -125,26 +125,26 @@ def _decode_json(header: bytes) -> Command:
     surrogates = "\\ud" in text or "\\uD" in text
     try:
         # RecursionError: nesting beyond the limit of the interpreter.
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"the header is not JSON: {error}") from None
-    if type(found) is not dict:
+    if type(document) is not dict:
         raise FrameError("the header is not a JSON object")
-    remark, language = found.get("remark"), found.get("language")
+    remark, language = document.get("remark"), document.get("language")
     return Command(
-        _integer(found, "code"),
-        _json_fields(found.get("extFields"), surrogates),
+        _integer(document, "code"),
+        _json_fields(document.get("extFields"), surrogates),
         b"",
-        _integer(found, "flag"),
-        _integer(found, "opaque"),
+        _integer(document, "flag"),
+        _integer(document, "opaque"),
         _well_formed(remark) if isinstance(remark, str) else None,
         _well_formed(as_enum(language, _LANGUAGES)) or "OTHER",
-        _integer(found, "version"),
+        _integer(document, "version"),
     )
 
 
-def _integer(found: dict[str, Any], name: str) -> int:
-    value = as_int(found.get(name, 0))
+def _integer(document: dict[str, Any], name: str) -> int:
+    value = as_int(document.get(name, 0))
     if value is None or not _INT_MIN <= value <= _INT_MAX:
         raise FrameError(f"the header field {name} is not a 32-bit integer")
     return value

@@ -58,7 +58,7 @@ def boolean(name: str, default: Any = MISSING, letter: str = "") -> Any:
     return field(default=default, metadata={"name": name, "letter": letter, "parse": parse})
 
 
-def read(header: type[_Header], found: Mapping[str, str], *, letters: bool = False) -> _Header:
+def read(header: type[_Header], fields: Mapping[str, str], *, letters: bool = False) -> _Header:
     """Return the header that the fields of a request hold; `letters` takes the short names (V2).
 
     Raises HeaderError.
@@ -66,7 +66,7 @@ def read(header: type[_Header], found: Mapping[str, str], *, letters: bool = Fal
     values = {}
     layout: Any = header
     for attribute, name, parse, required in _plan(layout, letters):
-        value = found.get(name)
+        value = fields.get(name)
         if value is not None:
             values[attribute] = parse(value)
         elif required:

@@ -29,7 +29,7 @@ def loads(body: bytes, entries_max: int) -> dict[str, str]:
     """
     if len(body) > _BYTES_MAX:
         raise ValueError(f"more than {_BYTES_MAX} bytes of settings in one request")
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     entries = 0
     text = body.decode().replace("\r\n", "\n").replace("\\\n", "")
     for line in map(str.strip, text.split("\n")):
@@ -40,8 +40,8 @@ def loads(body: bytes, entries_max: int) -> dict[str, str]:
         if entries > entries_max:
             raise ValueError(f"more than {entries_max} settings in one request")
         if key.strip():
-            found[key.strip()] = _plain(value.strip())
-    return found
+            properties[key.strip()] = _plain(value.strip())
+    return properties
 
 
 def _plain(value: str) -> str:

@@ -39,9 +39,9 @@ class Gaps:
 
     def of(self, topic: str, queue_id: int) -> list[Gap]:
         """Return the listed gaps of one queue, in queue order."""
-        found = [gap for gap in self._listed.values() if gap.topic == topic]
-        found = [gap for gap in found if gap.queue_id == queue_id]
-        return sorted(found, key=lambda gap: gap.offset)
+        gaps = [gap for gap in self._listed.values() if gap.topic == topic]
+        gaps = [gap for gap in gaps if gap.queue_id == queue_id]
+        return sorted(gaps, key=lambda gap: gap.offset)
 
     def note(self, topic: str, queue_id: int, offset: int, physical_offset: int) -> bool:
         """Note a skipped message; return whether it is new."""

@@ -102,7 +102,7 @@ def load(root: Path) -> list[Holdings]:
                 for key in ("log_first", "parts"):
                     content[key] = tuple(content.get(key, ()))
                 found.append(Holdings(**content))
-    return sorted(found, key=lambda one: -one.revision)
+    return sorted(found, key=lambda note: -note.revision)
 
 
 def lowered(root: Path, log_end: int) -> bytes:
@@ -139,8 +139,8 @@ def _id_in(path: Path) -> str | None:
         text = unseal(path.read_bytes().decode())
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError, ConfigSyntaxError):
         return None
-    found = _STORE_ID.search(text)
-    return found[1] if found is not None else "" if text else None
+    match = _STORE_ID.search(text)
+    return match[1] if match is not None else "" if text else None
 
 
 def _segment_of(end: int, segment_bytes: int) -> int:
@@ -191,7 +191,7 @@ class HoldingsFile:
     def load(self) -> None:
         """Read the record. Raises AbsentPartError if its copies are of two stores, OSError."""
         found = load(self._root)
-        if len({one.id for one in found}) > 1:
+        if len({note.id for note in found}) > 1:
             self._refuse(
                 f"{self._paths[0].parent} and {self._paths[1].parent} are of different stores. "
                 "Put the folder of this store back."
@@ -310,19 +310,19 @@ class HoldingsFile:
     def _durable_parts(self, known: Collection[str], queues_durable: bool) -> tuple[str, ...]:
         """Return the parts that are there, each durable: a power loss does not take them. The
         queues count once they were flushed: before, the log has all of their records."""
-        found = [
+        parts = [
             name
             for name in present_parts(self._root, known)
             if queues_durable or name != QUEUE_FOLDER or name in known
         ]
-        new = [self._root / name for name in found if name not in known]
+        new = [self._root / name for name in parts if name not in known]
         for path in new:
             for one in (path, backup_of(path)):
                 if one.is_file():
                     _sync_file(one, self._disk)
         for folder in {path.parent for path in new}:
             self._disk.sync_directory(str(folder))
-        return tuple(found)
+        return tuple(parts)
 
     def _write(self, held: Holdings) -> None:
         held = replace(held, revision=held.revision + 1)

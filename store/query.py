@@ -99,11 +99,11 @@ def find_records(
 ) -> list[Record]:
     """Return the newest matching records, at most `count_max`, oldest first; `bounded` by
     STEPS_MAX, READS_MAX and READ_BYTES_MAX. Raises OSError."""
-    found: list[Record] = []
+    records: list[Record] = []
     seen: set[int] = set()
     read_bytes = 0
     if not query.key or query.count_max <= 0:
-        return found
+        return records
     entries = index.find(query.hash, query.begin_ms, query.end_ms)
     if bounded:
         entries = itertools.islice(entries, STEPS_MAX)
@@ -115,13 +115,13 @@ def find_records(
         if record is not None:
             read_bytes += record.size
             if query.matches(record):
-                found.append(record)
-        if len(found) >= query.count_max:
+                records.append(record)
+        if len(records) >= query.count_max:
             break
         if bounded and (len(seen) >= READS_MAX or read_bytes >= READ_BYTES_MAX):
             break
-    found.sort(key=lambda record: record.physical_offset)
-    return found
+    records.sort(key=lambda record: record.physical_offset)
+    return records
 
 
 def find_by_id(text: str, log: RecordSource) -> Record | None:
@@ -136,10 +136,10 @@ def find_by_id(text: str, log: RecordSource) -> Record | None:
 def record_in(data: memoryview, position: int, base: int) -> Record | None:
     """Return the whole record at `position` of a segment that starts at `base`, or None."""
     try:
-        found = inspect(data, position, base, check_crc=False)
-        if found.blank:
+        inspected = inspect(data, position, base, check_crc=False)
+        if inspected.blank:
             return None
-        return decode(bytes(data[position : position + found.size]))
+        return decode(bytes(data[position : position + inspected.size]))
     except RecordFormatError:
         return None
 
@@ -199,16 +199,16 @@ class MessageQueries:
         """Return the newest message of this topic with this UNIQ_KEY. Raises OSError,
         StoreError."""
         count_max = self._config.default_query_max_num
-        found = self.query(topic, unique_key, count_max=count_max, index_type="U")
-        return found[-1] if found else None
+        records = self.query(topic, unique_key, count_max=count_max, index_type="U")
+        return records[-1] if records else None
 
     def by_id(self, message_id: str, topic: str = "") -> Record | None:
         """Return the message with this offset id (32 or 56 hex digits); with `topic` also the one
         with this unique key."""
-        found = find_by_id(message_id, self)
-        if found is None and topic:
+        record = find_by_id(message_id, self)
+        if record is None and topic:
             return self.by_unique_key(topic, message_id)
-        return found
+        return record
 
     def record_or_none(self, offset: int) -> Record | None:
         """Return the visible record that begins at this offset, if there is one."""

@@ -156,11 +156,11 @@ class RecordCheck:
         self.mismatches["tags_code"] += 1
         unique, tag = (property_value(properties, name) for name in (b"UNIQ_KEY", b"TAGS"))
         place = physical_offset(record)
-        found = [
+        tagged = [
             self._is_indexed(f"{topic}{sign}{key.decode(errors='replace')}", place, stored_ms)
             for sign, key in (("#", unique), ("#T#", tag))
         ]
-        return found == [True, False]
+        return tagged == [True, False]
 
     def _is_indexed(self, key: str, place: int, stored_ms: int) -> bool | None:
         """Return whether the index has the record under a key; None if that would take too

@@ -198,8 +198,8 @@ class StoreWriter:
         """Return `next_offset` of those of the queues that exist."""
         self._appender.assign_from_log()
         queues = self._queues.queues
-        found = {queue_id: queues.get((topic, queue_id)) for queue_id in queue_ids}
-        return {queue_id: queue.next_offset for queue_id, queue in found.items() if queue}
+        queues_by_id = {queue_id: queues.get((topic, queue_id)) for queue_id in queue_ids}
+        return {queue_id: queue.next_offset for queue_id, queue in queues_by_id.items() if queue}
 
     def dispatch(self, up_to: int, max_records: int = 10_000) -> Dispatched:
         """Make records that end at or before `up_to` visible in their queues, in log order.
@@ -209,11 +209,11 @@ class StoreWriter:
         failure, returns the records of the steps before the failed one; the call that continues
         returns those of the failed step.
         """
-        found = Dispatched()
+        dispatched = Dispatched()
         if self._gate.broken:
-            return found
+            return dispatched
         try:
-            self._dispatcher.dispatch(up_to, max_records, found)
+            self._dispatcher.dispatch(up_to, max_records, dispatched)
         except (OSError, ValueError, CorruptLogError) as error:
             lack = shortage(error) if isinstance(error, OSError) else None
             if lack is not None:
@@ -226,5 +226,5 @@ class StoreWriter:
             if self._gate.paused:
                 self._gate.resume(_DISPATCH)
         if not self._gate.broken:
-            self._index.dispatched(len(found))
-        return found
+            self._index.dispatched(len(dispatched))
+        return dispatched

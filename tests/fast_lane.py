@@ -43,7 +43,8 @@ LEFT_OUT = {
     """,
     "cli": """
         acts_over_many admin_commands auth_commands backup backup_users bench broker_groups commands
-        connect consume contexts definitions fork_server ha installation local_cluster proxy
+        connect consume contexts definitions fork_server ha installation local_cluster mistakes
+        narrow_terminal proxy
         redrive refused_start released_store store_commands store_retention top up up_controller
         up_groups up_remoting
     """,
@@ -52,7 +53,7 @@ LEFT_OUT = {
         strange_broker_sends sync testing
     """,
     "console": """
-        access_pages acts beside_a_server browser contexts figures lag many_objects
+        access_pages acts beside_a_server browser contexts figures flows lag many_objects
         node_death operating_pages pages protobuf protocol replication_page uploads
     """,
     "docs": "documented_commands first_hour help install production_guide site skips",

@@ -32,10 +32,10 @@ class ClientAdmin:
     ) -> v1.ListClientsResponse:
         """A page of the clients by id, or one client with its settings."""
         if request.client_id:
-            found = self._status(request.client_id, detailed=True)
-            if found is None:
+            status = self._status(request.client_id, detailed=True)
+            if status is None:
                 raise unknown_client(request.client_id)
-            return v1.ListClientsResponse(code=v2.OK, message="OK", clients=[found])
+            return v1.ListClientsResponse(code=v2.OK, message="OK", clients=[status])
         ids = {client_id for source in self.sources for client_id in source.ids()}
         limit = min(request.limit, CLIENTS_MAX) if request.limit > 0 else CLIENTS_MAX
         page, more = page_of(ids, request.after, limit)

@@ -120,8 +120,8 @@ class LogReads:
                 answer.queues.append(self._bounds(request, topic, queue_id))
                 await slices.pause()
         for one in request.messages:
-            found = self._store.reader.record_range(one.topic, one.queue_id, one.offset)
-            place, size = found if found is not None else (-1, 0)
+            location = self._store.reader.record_range(one.topic, one.queue_id, one.offset)
+            place, size = location if location is not None else (-1, 0)
             answer.places.add(place=place, size=size)
             await slices.pause()
         return answer

@@ -164,9 +164,11 @@ class ReplicationAdmin:
 
     async def _reports(self) -> _Reports:
         request = v1.GetGroupRequest(group=self._group)
-        found = await self._ask_all(self._nameservers, paths.GET_GROUPS, request, v1.GroupsResponse)
+        answers = await self._ask_all(
+            self._nameservers, paths.GET_GROUPS, request, v1.GroupsResponse
+        )
         best: v1.GroupReport | None = None
-        for address, answer in found.items():
+        for address, answer in answers.items():
             if isinstance(answer, NodeCallError):
                 continue
             for report in answer.groups:
@@ -175,7 +177,7 @@ class ReplicationAdmin:
                     best = report
         silent = [
             address
-            for address, answer in found.items()
+            for address, answer in answers.items()
             if isinstance(answer, NodeCallError) and answer.silent
         ]
         return _Reports(best, silent)
@@ -200,9 +202,9 @@ class ReplicationAdmin:
             ]
         addresses = [one.addresses.ha for one in views if one.addresses.ha]
         request = v1.StatusRequest()
-        found = await self._ask_all(addresses, paths.REPLICA_STATUS, request, v1.ReplicaStatus)
+        statuses = await self._ask_all(addresses, paths.REPLICA_STATUS, request, v1.ReplicaStatus)
         for one in views:
-            answer = found.get(one.addresses.ha)
+            answer = statuses.get(one.addresses.ha)
             if isinstance(answer, v1.ReplicaStatus):
                 one.status.CopyFrom(answer)
             else:

@@ -207,6 +207,8 @@ class TopicAdmin:
                 answer.more = True
                 break
             answer.topics.append(topic_message(topic))
+            if request.with_traffic:
+                answer.traffic.append(await self._status.topic_traffic(topic))
         return answer
 
     async def describe(

@@ -37,14 +37,14 @@ class WaitingMessages:
         slices = Slices(self._clock)
         await self._timers.settle()
         await self._transactions.settle(slices)
-        found = 0
+        waiting = 0
         for topic in topics:
-            found += self._timers.waiting(topic)
+            waiting += self._timers.waiting(topic)
             await slices.pause()
         for half in self._transactions.table:
-            found += half.topic in topics and self._transactions.is_open(half)
+            waiting += half.topic in topics and self._transactions.is_open(half)
             await slices.pause()
         for number in self._levels.waiting(topics):
-            found += number
+            waiting += number
             await slices.pause()
-        return found
+        return waiting

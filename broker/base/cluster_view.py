@@ -115,8 +115,8 @@ class ClusterView:
 
     def replica(self, name: str, broker_id: int) -> MemberView | None:
         """Return a replica of a group (the name "": of this node's), or None."""
-        found = self.groups.get(name or self.own_group)
-        members = found.members if found is not None else ()
+        group = self.groups.get(name or self.own_group)
+        members = group.members if group is not None else ()
         return next((member for member in members if member.broker_id == broker_id), None)
 
     def others_with(self, topic: str) -> list[GroupView]:

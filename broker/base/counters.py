@@ -103,8 +103,8 @@ class Counters(Struct):
 
     def received_bytes(self, topic: str, group: str) -> int:
         """Return the bytes of all messages of a topic that were handed to a group."""
-        found = (self.received.get((topic, group, retry)) for retry in (False, True))
-        return sum(total.bytes for total in found if total is not None)
+        totals = (self.received.get((topic, group, retry)) for retry in (False, True))
+        return sum(total.bytes for total in totals if total is not None)
 
     def add_created(self, what: str, outcome: str, system: bool, took_ms: float) -> None:
         """A topic or a group was made, or could not be."""

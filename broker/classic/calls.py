@@ -87,8 +87,12 @@ class ClientCalls:
 
     def _record(self, message_id: str) -> tuple[bytes, str]:
         """Return the record that an offset id names, and its topic. Raises RemotingError."""
-        found = OffsetId.parse(message_id)
-        record = clients_record(self._store, found.physical_offset) if found is not None else None
+        offset_id = OffsetId.parse(message_id)
+        record = (
+            clients_record(self._store, offset_id.physical_offset)
+            if offset_id is not None
+            else None
+        )
         if record is None:
             raise RemotingError(
                 Reply.SYSTEM_ERROR, f"there is no message with the offset id {message_id[:100]!r}"

@@ -121,8 +121,8 @@ class ClassicOffsets:
         if not self._has(header):
             return _number("timestamp", -1)
         first = self._store.min_offset(*_queue(header))
-        found = self._store.get(header.topic, header.queue_id, first, 1, 1).records
-        time_ms = decode_delivery(found[0].data).store_timestamp_ms if found else -1
+        records = self._store.get(header.topic, header.queue_id, first, 1, 1).records
+        time_ms = decode_delivery(records[0].data).store_timestamp_ms if records else -1
         return _number("timestamp", time_ms)
 
     def _has(

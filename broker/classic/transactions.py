@@ -124,10 +124,10 @@ class ClassicTransactions:
 async def _wait(answer: Any) -> Command:
     assert isinstance(answer, ReplyFuture) or asyncio.iscoroutine(answer)
     try:
-        found: v2.EndTransactionResponse = await answer
+        response: v2.EndTransactionResponse = await answer
     except WireError as error:
         raise RemotingError(reply_code(error.code), error.message) from None
-    return _response(found)
+    return _response(response)
 
 
 def _response(answer: v2.EndTransactionResponse) -> Command:

@@ -78,9 +78,9 @@ class GrpcClients:
 
 def member_of(client: Client, now_ns: int) -> v1.GroupClient:
     """Return a client as a member of its group."""
-    found = v1.GroupClient()
-    _fill(found, client, now_ns)
-    return found
+    member = v1.GroupClient()
+    _fill(member, client, now_ns)
+    return member
 
 
 def _fill(member: v1.GroupClient, client: Client, now_ns: int) -> None:

@@ -205,17 +205,17 @@ class ClientRegistry:
 
     def producers(self, topic: str, now_ns: int) -> list[Client]:
         """Return live producers of the topic with an open stream, rotated by one at each call."""
-        found = [
+        producers = [
             client
             for client in self._producers.get(topic, {}).values()
             if now_ns - client.last_seen_ns <= self._expiry_ns
             and any(not stream.finished for stream in client.streams)
         ]
-        if len(found) > 1:
-            first = self._turns[topic] % len(found)
+        if len(producers) > 1:
+            first = self._turns[topic] % len(producers)
             self._turns[topic] += 1
-            found = found[first:] + found[:first]
-        return found
+            producers = producers[first:] + producers[:first]
+        return producers
 
     def expire(self, now_ns: int) -> list[str]:
         """Remove expired clients; return their ids."""

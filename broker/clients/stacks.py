@@ -59,13 +59,13 @@ class ClientStacks:
 
     def answered(self, client_id: str, command: v2.TelemetryCommand) -> None:
         """Take an answer of a client; one that nothing waits for is ignored."""
-        found = command.thread_stack_trace
+        trace = command.thread_stack_trace
         for nonce, (asked, answer) in self._waiting.items():
             # A refusal has no nonce: it is the answer to each request to this client.
-            if asked != client_id or found.nonce not in ("", nonce) or answer.done():
+            if asked != client_id or trace.nonce not in ("", nonce) or answer.done():
                 continue
-            if found.nonce and command.status.code in (v2.CODE_UNSPECIFIED, v2.OK):
-                answer.set_result(found.thread_stack_trace[:STACK_MAX])
+            if trace.nonce and command.status.code in (v2.CODE_UNSPECIFIED, v2.OK):
+                answer.set_result(trace.thread_stack_trace[:STACK_MAX])
             elif command.status.code not in (v2.CODE_UNSPECIFIED, v2.OK):
                 answer.set_exception(WireError(v2.UNSUPPORTED, _refused(client_id, command.status)))
 

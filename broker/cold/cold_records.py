@@ -90,12 +90,12 @@ class ColdRecords:
         if not self._enabled:
             return None
         store = self._store
-        found = store.reader.cold_units(
+        cold = store.reader.cold_units(
             topic, queue_id, offset, count, bytes_max, tag_codes=tag_codes
         )
-        if found is None:
+        if cold is None:
             return None
-        units, following = found
+        units, following = cold
         result = GetResult(
             GetStatus.NO_MATCHED_MESSAGE,
             following,

@@ -89,8 +89,8 @@ def _slowly(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) 
 
 def number(text: bytes) -> int:
     """Parse a non-negative number; -1 for anything else."""
-    found = whole_number(text)
-    return -1 if found is None else found
+    parsed = whole_number(text)
+    return -1 if parsed is None else parsed
 
 
 @lru_cache(maxsize=1024)

@@ -169,14 +169,14 @@ class TimerIntake:
         """Put arrived messages into the wheel until `stop_ns`; return True if there are more."""
         clock, core = self._clock, self._core
         while not (core.crowded or self.paused or core.is_ahead(clock.wall_ms())):
-            found = self._store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
-            if found.status in _NO_RECORDS:
+            batch = self._store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
+            if batch.status in _NO_RECORDS:
                 return False
-            for stored in found.records:
+            for stored in batch.records:
                 core.queue_offset = stored.queue_offset
                 self._put(stored)
                 core.queue_offset = stored.queue_offset + 1
-            core.queue_offset = max(core.queue_offset, found.next_offset)
+            core.queue_offset = max(core.queue_offset, batch.next_offset)
             if clock.steady_ns() >= stop_ns:
                 return True
         return False

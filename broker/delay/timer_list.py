@@ -177,7 +177,7 @@ class TimerList:
         topic = properties.get(REAL_TOPIC, "")
         mark = delivery.prepared_transaction_offset
         handle = RecallHandle(topic, self._broker, out_ms + 1, message_id, max(mark, 0))
-        found = v1.WaitingMessage(
+        listed = v1.WaitingMessage(
             topic=topic,
             message_id=message_id,
             due_ms=due_ms(delivery.properties, out_ms, precision_ms),
@@ -189,7 +189,7 @@ class TimerList:
             recall_handle=handle.encode() if topic and message_id else "",
             slot_ms=slot_ms,
         )
-        return found, mark
+        return listed, mark
 
 
 def _checked(bounds_ms: Sequence[int], begin_ms: int) -> list[int]:

@@ -81,6 +81,15 @@ class BrokerStatus:
             await slices.pause()
         return rows
 
+    async def topic_traffic(self, topic: Topic) -> v1.TopicTraffic:
+        """What a topic holds on this broker, and what it is sent."""
+        queues = await self.queue_status(topic)
+        return v1.TopicTraffic(
+            messages=sum(queue.max_offset - queue.min_offset for queue in queues),
+            last_store_ms=max((queue.last_store_ms for queue in queues), default=0),
+            sent_per_s=self._traffic.sent_per_s(topic.name),
+        )
+
     def _last_store_ms(self, topic: str, queue_id: int, end: int) -> int:
         if end <= self._store.min_offset(topic, queue_id):
             return 0

@@ -90,20 +90,20 @@ class StoreView:
 
     def _disks(self) -> list[v1.DiskStatus]:
         """Return the disks of the log, then that of the queues if it is another one."""
-        found: dict[Space, v1.DiskStatus] = {}
+        disks: dict[Space, v1.DiskStatus] = {}
         paths = [*self._store.log.directories, str(self._store.config.root)]
         for path in dict.fromkeys(paths):
             try:
                 space = self._store.disk.space(path)
             except OSError:
                 # Unmounted, or not created yet: its use is unknown.
-                found[Space(0, 0, len(found))] = v1.DiskStatus(path=path, use=UNKNOWN)
+                disks[Space(0, 0, len(disks))] = v1.DiskStatus(path=path, use=UNKNOWN)
                 continue
             status = v1.DiskStatus(
                 path=path, total=space.total, usable=space.usable, use=used_percent(*space)
             )
-            found.setdefault(space, status)
-        return list(found.values())
+            disks.setdefault(space, status)
+        return list(disks.values())
 
     def _scrub(self) -> v1.ScrubStatus:
         counts = self._replication.counters

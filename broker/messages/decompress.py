@@ -80,7 +80,7 @@ def _zstandard(body: bytes, limit: int) -> tuple[bytes | None, int]:
                 if room < 0:
                     return None, limit - room
         whole = codec.decompressobj()
-        found = whole.decompress(body)
-        return found if whole.eof else None, len(found)
+        inflated = whole.decompress(body)
+        return inflated if whole.eof else None, len(inflated)
     except zstandard.ZstdError:
         return None, limit - room

@@ -102,8 +102,8 @@ class ConsumerOffsets:
         A broker writes the file in its first seconds and at each stop. A store that has messages
         but no file has lost it.
         """
-        found = json_file.load(self._path, offsets_of)
-        if found is None:
+        document = json_file.load(self._path, offsets_of)
+        if document is None:
             if self._log is not None and self._log.log_end:
                 logger.warning(
                     "consumer_offsets.missing path=%s: the store has messages but no file of "
@@ -113,11 +113,11 @@ class ConsumerOffsets:
             return
         self._rest = {
             key: value
-            for key, value in found.items()
+            for key, value in document.items()
             if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND, _REWOUND_MS)
         }
-        self._version.update(found.get("dataVersion") or {})
-        for name, queues in offsets_of(found).items():
+        self._version.update(document.get("dataVersion") or {})
+        for name, queues in offsets_of(document).items():
             topic, separator, group = name.partition(_SEPARATOR)
             if separator and topic and group:
                 self._table[topic, group] = {
@@ -126,7 +126,7 @@ class ConsumerOffsets:
             else:
                 self._foreign[name] = queues
         for key in (_REWOUND_MS, _REWOUND):
-            for name, ends in tables(found.get(key)).items():
+            for name, ends in tables(document.get(key)).items():
                 topic, _, group = name.partition(_SEPARATOR)
                 for queue_id, end in ends.items():
                     position = self.position(topic, group, queue_id)

@@ -171,8 +171,8 @@ class BrokerQueries:
         likely = self._owners.of_topic(topic)
         groups = [likely] if likely is not None else []
         groups += [group for group in self._owners.groups() if group is not likely]
-        found = (self._owners.address_in(group, False) for group in groups)
-        return [address for address in found if address is not None]
+        addresses = (self._owners.address_in(group, False) for group in groups)
+        return [address for address in addresses if address is not None]
 
     async def _try(
         self, address: str, path: str, raw: bytes, answer_type: type[Any], ctx: RequestContext

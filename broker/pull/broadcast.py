@@ -75,7 +75,7 @@ class BroadcastOffsets:
         """Return topic, group, queue and the lowest offset of its clients; remove silent
         clients.
         """
-        found = []
+        offsets = []
         for (topic, group), clients in list(self._readers.items()):
             lowest: dict[int, int] = {}
             for client_id, reader in list(clients.items()):
@@ -90,5 +90,5 @@ class BroadcastOffsets:
                         lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
             if not clients:
                 del self._readers[topic, group]
-            found += [(topic, group, queue_id, offset) for queue_id, offset in lowest.items()]
-        return found
+            offsets += [(topic, group, queue_id, offset) for queue_id, offset in lowest.items()]
+        return offsets

@@ -165,8 +165,8 @@ class PullService:
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
         if pull.offset < 0:
             return self._start_offset(pull, group.name)
-        found: list[bytes] | asyncio.Future[list[bytes]] = self.read_or_wait(pull, poll_ms)
-        return found
+        answer: list[bytes] | asyncio.Future[list[bytes]] = self.read_or_wait(pull, poll_ms)
+        return answer
 
     def read_or_wait(self, pull: Pull, poll_ms: int) -> Any:
         """Return the answer of a pull, or a future of it if nothing matches yet. Raises WireError.

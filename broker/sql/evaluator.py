@@ -208,8 +208,8 @@ def _property_with(kind: Comparison, name: bytes, value: Value) -> Evaluate:
         text = properties.get(name)
         if not text:
             return None
-        found = number(text)
-        return None if found is None else holds(found, limit)
+        parsed = number(text)
+        return None if parsed is None else holds(parsed, limit)
 
     return as_number
 

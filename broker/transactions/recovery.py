@@ -97,14 +97,14 @@ class Recovery:
             await asyncio.sleep(_POLL_S)
         await self._read()
         try:
-            found = await self._find_committed()
+            committed = await self._find_committed()
         except (OSError, StoreError) as error:
             logger.error("transaction.commits_not_found error=%s: some may be seen twice", error)
-            found = 0
+            committed = 0
         for half in table:
             half.certain = True
         self.finished.set()
-        logger.info("transaction.recovered open=%d committed_before=%d", len(table), found)
+        logger.info("transaction.recovered open=%d committed_before=%d", len(table), committed)
         self._on_complete()
 
     async def _read(self) -> None:
@@ -128,10 +128,10 @@ class Recovery:
             topic = self._metadata.topic(half.topic)
             if not half.certain and topic is not None:
                 by_queue.setdefault((half.topic, queue_of(half, topic)), []).append(half)
-        found = 0
+        committed = 0
         for (topic_name, queue_id), halves in by_queue.items():
-            found += await self._search(topic_name, queue_id, halves)
-        return found
+            committed += await self._search(topic_name, queue_id, halves)
+        return committed
 
     async def _search(self, topic: str, queue_id: int, halves: list[HalfMessage]) -> int:
         by_offset = {offset: half for half in halves for offset in (half.physical, *half.earlier)}
@@ -143,7 +143,7 @@ class Recovery:
             store.reader.offset_by_position(topic, queue_id, min(by_offset)),
             store.reader.offset_by_time(topic, queue_id, self._begin_ms(halves, min(by_offset))),
         )
-        found = 0
+        committed = 0
         slice_end = clock.steady_ns() + _SLICE_NS
         while True:
             records, following = read_records(store, topic, queue_id, offset)
@@ -151,9 +151,9 @@ class Recovery:
                 half = _settled_by(record, by_offset, by_key)
                 if half is not None and half.outcome is Outcome.OPEN:
                     self._halves.end(half, Outcome.COMMITTED)
-                    found += 1
+                    committed += 1
             if following <= offset:
-                return found
+                return committed
             offset = following
             if clock.steady_ns() >= slice_end:
                 await asyncio.sleep(0)

@@ -86,6 +86,8 @@ def banner(
     rows += _of_groups("in sync", in_sync, states, plans)
     rows.append(("security", f"listens on {HOST} only; {_security(plans)}"))
     rows.append(("data", data))
+    consoles = [plan.flags["console_port"] for plan in plans if "console_port" in plan.flags]
+    rows += [("console", f"http://{HOST}:{port}/") for port in consoles]
     lines = [f"CometMQ {version} is ready after {seconds:.1f} s.", ""]
     lines += [f"  {name:<11} {text}" for name, text in rows]
     lines += ["", *_how_to_connect(endpoints(plans), door), ""]

@@ -17,7 +17,7 @@ import click
 from ...operations.broker_groups import BrokerGroups, Outcome, answers, group_names
 from ...operations.errors import CliError, Exit
 from ..links import connect
-from ..output import note, print_table, show_document, show_fields, timed
+from ..output import note, print_table, show_document, show_fields
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -207,7 +207,7 @@ def show_described(
         show_fields({**each, "attributes": texts}, output)
     for rows in tables.values():
         if rows:
-            print_table([timed(row) for row in rows])
+            print_table(rows)
 
 
 def _tell_errors(outcomes: Sequence[Outcome[Any]]) -> None:

@@ -52,7 +52,8 @@ def healthcheck(timeout: int, endpoint: str, output: str) -> int:
         if state == _SERVING:
             click.echo(f"{one} is serving.")
         else:
-            click.echo(f"cometmq: {one} is not healthy: {state}.", err=True)
+            way = f"`cometmq doctor connect {one}` checks the way to it."
+            click.echo(f"cometmq: {one} is not healthy: {state}. {way}", err=True)
     return Exit.UNHEALTHY if sick else Exit.DONE
 
 

@@ -65,6 +65,8 @@ class Options:
     log_format: str | None = None
     #: Serve classic clients.
     remoting: bool = False
+    #: Port of the web console, which the first broker runs; None: there is none.
+    console_port: int | None = None
 
 
 @dataclass(slots=True)
@@ -150,6 +152,15 @@ def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
         plans += _brokers(data, options, token, shape, _namesrv_addresses(plans))
     for plan in plans if options.log_format else ():
         plan.flags["log_format"] = str(options.log_format)
+    if options.console_port is not None:
+        first = next(plan for plan in plans if plan.group)
+        first.flags |= {
+            "console": "true",
+            "console_port": str(options.console_port),
+            "console_allow_changes": "true",
+            # For the story of a message.
+            "trace_topic_enable": "true",
+        }
     return plans
 
 

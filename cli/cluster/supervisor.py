@@ -408,7 +408,11 @@ class Supervisor:
         slot = self._slots.get(name)
         if slot is None:
             known = ", ".join(self._slots)
-            raise CliError(f"Unknown process '{name}'. The processes are {known}.", Exit.NOT_FOUND)
+            raise CliError(
+                f"Unknown process '{name}'. The processes are {known}; `cometmq up status` shows"
+                " their states.",
+                Exit.NOT_FOUND,
+            )
         if not self._ready:
             raise CliError("The cluster is still starting. Try again when it is ready.")
         if slot.waiter is not None:

@@ -7,6 +7,8 @@ event loop and the supervisor are imported.
 
 import contextlib
 import os
+import socket
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -15,14 +17,18 @@ import click
 
 from ...operations.errors import CliError, Exit
 from ...operations.private_file import PRIVATE_UMASK
+from ..names import processes
 from ..options import output_option
 from .child import LATER_MODULES, MODULES, Child
 from .forking import ForkServer
 from .layout import DataDirectory, socket_path, wait_until_free
 from .plan import Options, Plan, make_plans, plans_of_another_group
+from .ports import HOST
 from .process_image import can_fork_beside
 from .shape import GROUPS_MAX, NAMESERVERS, REPLICAS_MAX, existing_shape
 
+#: That of `cometmq console`.
+CONSOLE_PORT = 8082
 _RESTART_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 10.0
 
@@ -96,6 +102,12 @@ _ANSWER_TIMEOUT_S = 10.0
     " banner shows their nameserver. Kept in the files of DATA.",
 )
 @click.option(
+    "--console/--no-console",
+    default=None,
+    help="Serve the web console on port 8082, or on a free one, and record deliveries for its pages"
+    " [default: on a terminal without --auth, if port 8082 is free].",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     help="Format of the lines in DATA/<name>/log [default: text].",
@@ -121,6 +133,7 @@ def up(
     controller: bool,
     auth: bool,
     remoting: bool,
+    console: bool | None,
     log_format: str | None,
     no_restart: bool,
     ready_file: Path | None,
@@ -157,6 +170,7 @@ def up(
         int(nameservers) if nameservers else None,
         log_format,
         remoting,
+        _console_port(console, auth=auth),
     )
     before = existing_shape(directory.path)
     plans = make_plans(directory, options)
@@ -174,6 +188,25 @@ def up(
         replication=replication,
         started_s=started_s,
     )
+
+
+def _console_port(wanted: bool | None, *, auth: bool) -> int | None:
+    """Return the port of the console; None: there is none.
+
+    Without the option it is for a person at a terminal. With users it needs the keys of one, which
+    the environment has, so it is only for who asks for it.
+    """
+    if wanted is False or (wanted is None and (auth or not sys.stdout.isatty())):
+        return None
+    for port in (CONSOLE_PORT, 0) if wanted else (CONSOLE_PORT,):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    return None
 
 
 def _started(plans: list[Plan], fork_server: ForkServer | None) -> list[Child]:
@@ -197,7 +230,7 @@ _data_option = click.option(
 
 
 @up.command()
-@click.argument("name")
+@click.argument("name", shell_complete=processes)
 @_data_option
 @click.pass_obj
 def restart(up_data: Path, name: str, data: Path | None) -> None:

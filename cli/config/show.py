@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ...operations.errors import CliError, Exit
+from ...operations.nearest import meant
 from ..confirm import go_on, plan_options
 from ..links import connect
 from ..options import endpoint_option, output_option
@@ -24,6 +25,9 @@ config.add_command(list_settings)
 @click.argument("keys", nargs=-1)
 @click.option("--origin", is_flag=True, help="Show the origin of each value.")
 @click.option(
+    "--changed", is_flag=True, help="Only settings that are not the default, with their origins."
+)
+@click.option(
     "-c",
     "--config",
     "file",
@@ -38,6 +42,7 @@ def show(
     *,
     keys: tuple[str, ...],
     origin: bool,
+    changed: bool,
     file: Path | None,
     namesrv: bool,
     strict: bool,
@@ -48,18 +53,20 @@ def show(
 
     \b
     cometmq config show --origin
+    cometmq config show --changed
     """
     entries = _of_file(file, namesrv, strict) if file else _of_node(endpoint)
     known = {entry["key"] for entry in entries}
     for key in keys:
         if key not in known:
-            raise CliError(f"Unknown setting '{key}'.", Exit.NOT_FOUND)
+            near = meant(key, known) or " `cometmq config list` shows all settings."
+            raise CliError(f"Unknown setting '{key}'.{near}", Exit.NOT_FOUND)
     rows = [
-        {name: text for name, text in entry.items() if origin or name != "origin"}
+        {name: text for name, text in entry.items() if origin or changed or name != "origin"}
         for entry in sorted(entries, key=lambda entry: entry["key"])
-        if not keys or entry["key"] in keys
+        if (not keys or entry["key"] in keys) and (not changed or entry["origin"] != "default")
     ]
-    show_rows(rows, output, empty="There are no settings.")
+    show_rows(rows, output, empty="All settings have their defaults.")
 
 
 @config.command("set")

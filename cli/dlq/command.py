@@ -10,14 +10,13 @@ from ..cluster.broker_groups import broker_option
 from ..confirm import go_on, plan_options
 from ..links import connect
 from ..metadata import with_options
+from ..names import groups
 from ..options import endpoint_option, output_option
-from ..output import show_document, show_rows, timed
+from ..output import show_document, show_rows
 from ..times import TIME_FORMS, moment
 
 if TYPE_CHECKING:
     from ...client.message import Message
-
-_BODY_CHARS_MAX = 40
 
 _selection = with_options(
     click.option("--begin", type=moment, default="0", metavar="TIME", help=f"From: {TIME_FORMS}."),
@@ -33,7 +32,7 @@ def dlq() -> None:
 
 
 @dlq.command("ls")
-@click.argument("group", default="")
+@click.argument("group", default="", shell_complete=groups)
 @_selection
 @click.option(
     "--count",
@@ -118,14 +117,11 @@ def _document(letter: "Message") -> dict[str, Any]:
 
 def _row(document: dict[str, Any]) -> dict[str, Any]:
     names = ("message_id", "origin", "attempts", "tag", "keys", "stored_ms")
-    body = str(document.get("body", "(not text)"))
-    body = body if body.isprintable() else body.encode("unicode_escape").decode("ascii")
-    short = body if len(body) <= _BODY_CHARS_MAX else body[: _BODY_CHARS_MAX - 3] + "..."
-    return timed({name: document[name] for name in names}) | {"body": short}
+    return {name: document[name] for name in names} | {"body": document.get("body", "(not text)")}
 
 
 @dlq.command()
-@click.argument("group")
+@click.argument("group", shell_complete=groups)
 @_selection
 @click.option("--to", default="", metavar="TOPIC", help="Send to this topic, not to the origin.")
 @plan_options

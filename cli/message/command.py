@@ -1,14 +1,13 @@
 """`cometmq message`: send messages, follow a topic, find messages."""
 
-import sys
-
 import click
 
 from ...operations.errors import CliError, Exit
 from ..cluster.broker_groups import broker_option
 from ..links import connect
+from ..names import topics
 from ..options import endpoint_option, output_option
-from ..output import show_document, show_fields, show_rows, timed
+from ..output import note, show_document, show_fields, show_rows
 from ..times import TIME_FORMS, duration, moment
 from .start import Start, start_position
 
@@ -19,7 +18,7 @@ def message() -> None:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.argument("body", default="-")
 @click.option("--key", "keys", multiple=True, help="A key; repeatable.")
 @click.option("--tag", help="The tag.")
@@ -39,9 +38,8 @@ def message() -> None:
     help="Priority, larger is more urgent; required for a priority topic.",
 )
 @click.option("--lite-topic", help="The lite topic; required for a topic of type lite.")
-@click.option(
-    "--count", type=click.IntRange(1), default=1, show_default=True, help="Number of messages."
-)
+@click.option("--count", type=click.IntRange(1), help="Number of messages [default: 1].")
+@click.option("--lines", is_flag=True, help="Send each line of stdin as a message.")
 @endpoint_option
 @output_option
 def send(
@@ -55,21 +53,29 @@ def send(
     delay: int | None,
     priority: int | None,
     lite_topic: str | None,
-    count: int,
+    count: int | None,
+    lines: bool,
     endpoint: str,
     output: str,
 ) -> int:
     """Send BODY to TOPIC, once or --count times; without BODY, or with '-', from stdin.
 
+    With --count or --lines, `{{n}}` (1, 2, ...) and `{{time}}` in body, keys, tag, property or
+    group are replaced in each message; a body from stdin stays as it is.
+
     \b
     cometmq message send orders "hello" --tag new --key o-1
+    cometmq message send orders "order {{n}}" --key "o-{{n}}" --count 100
+    cat events.txt | cometmq message send orders --lines
     """
     from ...operations.sending import Draft, send_over
+    from .drafts import drafts_of
 
-    data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
+    if lines and (count is not None or body != "-"):
+        raise CliError("--lines reads the messages from stdin: omit BODY and --count.", Exit.USAGE)
     draft = Draft(
         topic,
-        data,
+        b"",
         keys,
         tag,
         _properties(pairs),
@@ -79,14 +85,17 @@ def send(
         lite_topic=lite_topic,
     )
     with connect(endpoint) as connection:
-        locate = output == "json" or count == 1
-        result = send_over(connection, draft, count, locate=locate)
+        drafts = drafts_of(draft, body, count, lines=lines)
+        one = not lines and count in (None, 1)
+        result = send_over(connection, drafts, locate=output == "json" or one)
     if output == "json":
         show_document(result.document())
-    elif count == 1 and result.receipts:
+    elif one and result.receipts:
         show_fields(result.document()["messages"][0], output)
+        if "recall_handle" in result.receipts[0]:
+            note(f"Until it is due: cometmq timer recall {topic} RECALL_HANDLE")
     else:
-        click.echo(result.sentence(count))
+        click.echo(result.sentence(result.total if lines else count or 1))
     for sentence, times in result.failures.items():
         click.echo(f"cometmq: {times} not acknowledged: {sentence}", err=True)
     return result.exit_code()
@@ -105,7 +114,7 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option(
     "--from",
     "start",
@@ -158,7 +167,12 @@ def tail(
 
 
 @message.command()
-@click.option("--topic", default="", help="The topic; optional if --id is an offset id.")
+@click.option(
+    "--topic",
+    shell_complete=topics,
+    default="",
+    help="The topic; optional if --id is an offset id.",
+)
 @click.option("--key", default="", help="One of the message's keys.")
 @click.option("--unique-key", default="", help="The unique key (message id set by the client).")
 @click.option("--tag", default="", help="The tag.")
@@ -220,7 +234,7 @@ def query(
 
 
 @message.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.argument("queue", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
 @click.option(
@@ -242,12 +256,14 @@ def get(*, topic: str, queue: int, offset: int, broker: str, endpoint: str, outp
     if output == "json":
         show_document(document)
     else:
-        show_fields(timed(document), output)
+        show_fields(document, output)
 
 
 @message.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", default="", help="The topic; optional if ID is an offset id.")
+@click.option(
+    "--topic", shell_complete=topics, default="", help="The topic; optional if ID is an offset id."
+)
 @click.option(
     "--group",
     "names",
@@ -283,6 +299,6 @@ def story(
     if output == "json":
         show_document({"message": document, "groups": rows})
         return
-    show_fields(timed(document), output)
+    show_fields(document, output)
     click.echo()
-    show_rows([timed(row) for row in rows], output, empty="No group has consumed the topic.")
+    show_rows(rows, output, empty="No group has consumed the topic.")

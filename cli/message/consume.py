@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...operations.errors import CliError, Exit
+from ..names import groups
 from ..options import endpoint_option, output_option
 from ..times import duration
 
@@ -28,7 +29,7 @@ def _format(text: str) -> Any:
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", shell_complete=groups)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("-f", "--format", "parts", type=_format, metavar="FORMAT", help=_FORMAT_HELP)
 @click.option(

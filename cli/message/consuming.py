@@ -53,7 +53,10 @@ def topics_of(endpoint: str, group: str) -> list[str]:
     queues = [queue for _, answer in answers(outcomes) for queue in answer.queues]
     topics = sorted({queue.topic for queue in queues if not queue.retry})
     if not topics:
-        raise CliError(f"Group {group} has consumed no topic yet: name one.", Exit.USAGE)
+        raise CliError(
+            f"Group {group} has consumed no topic yet: name one: cometmq consume {group} TOPIC",
+            Exit.USAGE,
+        )
     return topics
 
 

@@ -12,9 +12,7 @@ from ...operations.message_document import message_document
 from ...operations.pulling import pull, queue_of
 from ...proto import paths, v1, v2
 from ..cluster.broker_groups import broker_groups, note_failures
-from ..output import show_document, show_rows, timed
-
-_BODY_CHARS_MAX = 60
+from ..output import show_document, show_rows
 
 
 def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str) -> None:
@@ -40,10 +38,13 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
     if output == "json":
         show_document(documents)
     elif documents:
-        show_rows([timed(_row(document)) for document in documents], output, empty="")
+        show_rows([_row(document) for document in documents], output, empty="")
     note_failures(outcomes)
     if not documents:
-        raise CliError("No message found.", Exit.NOT_FOUND)
+        raise CliError(
+            "No message found. What is stored: cometmq message tail TOPIC --from beginning",
+            Exit.NOT_FOUND,
+        )
 
 
 def message_at(
@@ -52,13 +53,16 @@ def message_at(
     """Return the message at an offset of a queue. Raises CliError."""
     request = v1.DescribeTopicRequest(name=topic, broker=broker)
     answer = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    shown = f" `cometmq topic describe {topic}` shows queues and offsets."
     names = [each.broker for each in answer.queues if each.queue_id == queue_id]
     if not names:
-        raise CliError(f"Topic {topic} has no queue {queue_id}.", Exit.NOT_FOUND)
+        raise CliError(f"Topic {topic} has no queue {queue_id}.{shown}", Exit.NOT_FOUND)
     queue = queue_of(topic, names[0], queue_id)
     found = pull(connection, queue, offset, count=1, timeout_s=TIMEOUT_S).messages
     if not found or found[0].system_properties.queue_offset != offset:
-        raise CliError(f"Queue {queue_id} of {topic} has no message {offset}.", Exit.NOT_FOUND)
+        raise CliError(
+            f"Queue {queue_id} of {topic} has no message {offset}.{shown}", Exit.NOT_FOUND
+        )
     return found[0]
 
 
@@ -76,11 +80,7 @@ def _document(found: v1.FoundMessage) -> dict[str, Any]:
 
 
 def _row(document: dict[str, Any]) -> dict[str, Any]:
-    body = str(document.get("body", "(not text)"))
-    if not body.isprintable():
-        body = body.encode("unicode_escape").decode("ascii")
-    if len(body) > _BODY_CHARS_MAX:
-        body = body[: _BODY_CHARS_MAX - 3] + "..."
     names = ("topic", "queue", "offset", "message_id", "tag", "keys", "stored_ms", "offset_id")
     at = {"broker": document["broker"]} if "broker" in document else {}
+    body = document.get("body", "(not text)")
     return {name: document.get(name, "") for name in names} | at | {"body": body}

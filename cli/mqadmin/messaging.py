@@ -1,12 +1,14 @@
 """RocketMQ's `mqadmin` commands for topics, groups and offsets, with their names and options.
 
-They are hidden aliases of our own commands, for users and scripts that use `updateTopic`. `-n`,
-`-c` and `-b` (nameserver, cluster, broker) are accepted and ignored: any node named by `--endpoint`
-(or COMETMQ_ENDPOINT) answers for the cluster (docs/formats/broker-semantics.md, section 11.4).
+They are hidden aliases of our own commands, for users and scripts that use `updateTopic`. `-n`
+names the cluster by its nameserver, which is asked for a broker; `-c` and `-b` (cluster, broker)
+are accepted and ignored: any node answers for the cluster (docs/formats/broker-semantics.md,
+section 11.4).
 """
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -17,7 +19,7 @@ from .. import offset as offsets
 from .. import topic as topics
 from ..cluster.broker_groups import broker_option
 from ..confirm import plan_options
-from ..options import endpoint_option
+from ..options import ENDPOINT_KEY, endpoint_option
 from ..output import keep_form
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,7 +38,8 @@ def options_of(*without_effect: tuple[str, str], brokers: bool = True) -> Callab
 
     def add(command: F) -> F:
         for letter, name in without_effect:
-            command = ignored(letter, name)(command)
+            kept = _nameserver if (letter, name) == NAMESERVER else ignored(letter, name)
+            command = kept(command)
         # Without the short form `-o`: it has other meanings in mqadmin.
         forms = click.Choice(["table", "json", "yaml"])
         command = endpoint_option(
@@ -64,6 +67,33 @@ def split(attributes: str) -> list[str]:
 def call(command: click.Command, **values: Any) -> Any:
     """Run the aliased command; omitted options have their defaults."""
     return click.get_current_context().invoke(command, **values)
+
+
+def _nameserver(command: F) -> F:
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        if value:
+            ctx.meta[ENDPOINT_KEY] = partial(_broker_of, value)
+
+    option = click.option(
+        *NAMESERVER, callback=keep, expose_value=False, is_eager=True, help="Nameservers."
+    )
+    return option(command)
+
+
+def _broker_of(nameservers: str) -> str:
+    """Return client addresses of brokers that these nameservers know. Raises CliError."""
+    from ..ha.replicas import Nameservers
+
+    try:
+        found = [one.client for one in Nameservers(nameservers).replicas() if one.client]
+    except CliError as error:
+        raise CliError(
+            f"No answer from the nameserver of -n: {error} -n takes the gRPC port of `cometmq"
+            " namesrv`; or name a broker with --endpoint HOST:PORT."
+        ) from None
+    if not found:
+        raise CliError(f"The nameserver {nameservers} knows no broker.", Exit.NOT_FOUND)
+    return ";".join(found)
 
 
 def ignored(letter: str, name: str, *, is_flag: bool = False) -> Callable[[F], F]:

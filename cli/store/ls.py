@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..options import output_option
-from ..output import print_table, show_document, timed
+from ..output import print_table, show_document
 from .options import open_layout, store_argument
 
 _QUEUES_SHOWN = 200
@@ -38,13 +38,13 @@ def ls(
         show_document(document)
         return
     click.echo(f"{document['directory']}: {_state(document)}")
-    _show("segments", [timed(row) for row in document["segments"]])
+    _show("segments", document["segments"])
     queues = document["queues"]
     shown = queues if everything else queues[:_QUEUES_SHOWN]
     _show("queues", shown)
     if len(shown) < len(queues):
         click.echo(f"... and {len(queues) - len(shown)} more queues (--all)")
-    _show("index", [timed(row) for row in document["index"]])
+    _show("index", document["index"])
     for name in ("timers", "checkpoint"):
         if document[name]:
             _show(name, [document[name]])

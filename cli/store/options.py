@@ -14,6 +14,8 @@ from ...operations.errors import CliError, Exit
 from ...store.doctor.layout import Layout, NoStoreError, Sizes, discover
 from ..config.properties import PropertiesError, read
 
+_WHERE = "A store of `cometmq up` is DATA/NAME/store, such as data/master/store."
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Keys of broker.conf -> fields of `Sizes`.
@@ -67,7 +69,7 @@ def open_layout(
     try:
         layout = discover(directory.expanduser(), Sizes(**values))
     except NoStoreError as error:
-        raise CliError(str(error), Exit.NOT_FOUND) from None
+        raise CliError(f"{error} {_WHERE}", Exit.NOT_FOUND) from None
     except OSError as error:
         raise CliError(f"Cannot read {error.filename or directory}: {error.strerror}.") from error
     _check_log(layout)

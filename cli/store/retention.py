@@ -34,7 +34,6 @@ from ..config.loader import load
 from ..config.sources import broker_owners
 from ..options import output_option
 from ..output import print_table, show_document
-from ..times import time_text
 from .options import open_layout, store_argument
 
 _NS_PER_MS = 1_000_000
@@ -170,17 +169,7 @@ def _print(document: dict[str, Any]) -> None:
     if not document["segments"]:
         click.echo("No segments.")
     else:
-        print_table([_shown(row) for row in document["segments"]])
+        names = ("file", "end", "written_ms", "expires_ms", "verdict", "why")
+        print_table([{name: row[name] for name in names} for row in document["segments"]])
     if document["made_ahead"]:
         click.echo(f"preallocated, still empty: {', '.join(document['made_ahead'])}")
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "file": row["file"],
-        "end": row["end"],
-        "written": time_text(row["written_ms"], "minutes"),
-        "expires": time_text(row["expires_ms"], "minutes"),
-        "verdict": row["verdict"],
-        "why": row["why"],
-    }

@@ -55,7 +55,7 @@ def top(*, interval: int, once: bool, count: int, endpoint: str, output: str) ->
             if output == "json":
                 show_document(sample.document())
             else:
-                _print(sample, count)
+                click.echo(_page(sample, count))
             return
         _follow(lambda before: look(groups, time.monotonic(), before), interval, count, output)
 
@@ -64,11 +64,10 @@ def _follow(look: Any, interval_ms: int, count: int, output: str) -> None:
     """Look until Ctrl-C. A cluster that does not answer is shown as such, and asked again."""
     from rich.console import Console
     from rich.live import Live
-
-    from ..output import print_page
+    from rich.text import Text
 
     before: Any = None
-    shown: Any
+    shown = ""
     live = sys.stdout.isatty() and output == "table"
     console = Console(highlight=False)
     with Live(console=console, screen=live, auto_refresh=False) as screen:
@@ -84,9 +83,9 @@ def _follow(look: Any, interval_ms: int, count: int, output: str) -> None:
                 if output == "json":
                     show_streamed({"time_ms": present_ms(), **before.document()})
             if live:
-                screen.update(shown, refresh=True)
+                screen.update(Text(shown), refresh=True)
             elif output == "table":
-                print_page(shown)
+                click.echo(shown)
             time.sleep(interval_ms / 1_000)
 
 
@@ -94,19 +93,11 @@ def _now() -> str:
     return time_text(present_ms(), "seconds")
 
 
-def _page(sample: "Sample", count: int) -> Any:
+def _page(sample: "Sample", count: int) -> str:
     """Return the tables of a sample, with the time above them."""
-    from rich.console import Group
-
-    parts: list[Any] = [_now()]
+    parts = [_now()]
     for name, title in _TITLES.items():
         rows = getattr(sample, name)[:count] if name == "consumers" else getattr(sample, name)
         if rows:
             parts += ["", title, table_of(rows)]
-    return Group(*parts)
-
-
-def _print(sample: "Sample", count: int) -> None:
-    from ..output import print_page
-
-    print_page(_page(sample, count))
+    return "\n".join(parts)

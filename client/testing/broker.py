@@ -159,9 +159,9 @@ class TestBroker:
                 self.kill()
                 raise BrokerFailed(f"the broker did not start:\n{self.log()}")
             pause.wait(_READY_POLL_S)
-        found = json.loads(ready.read_text())
-        self._endpoints = str(found["endpoints"])
-        (process,) = found["processes"]
+        addresses = json.loads(ready.read_text())
+        self._endpoints = str(addresses["endpoints"])
+        (process,) = addresses["processes"]
         self._ports = {_PORT_VARIABLES[name]: str(port) for name, port in process["ports"].items()}
         self._channel = grpc.insecure_channel(
             self._endpoints, options=(("grpc.enable_retries", 0),)

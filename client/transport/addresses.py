@@ -35,10 +35,10 @@ class Target:
 
     def proto(self) -> v2.Endpoints:
         """Return the addresses as a protobuf message."""
-        found = v2.Endpoints(scheme=_kind(self.addresses[0][0]))
+        endpoints = v2.Endpoints(scheme=_kind(self.addresses[0][0]))
         for host, port in self.addresses:
-            found.addresses.add(host=host, port=port)
-        return found
+            endpoints.addresses.add(host=host, port=port)
+        return endpoints
 
     def __str__(self) -> str:
         return ";".join(f"{host}:{port}" for host, port in self.addresses)
@@ -46,7 +46,7 @@ class Target:
 
 def parse_endpoints(text: str) -> Target:
     """Parse a user's endpoints. Raises ValueError with a sentence."""
-    found = []
+    addresses = []
     for part in re.split(r"[;,]", text):
         item = re.sub(r"^https?://", "", part.strip()).rstrip("/")
         if not item:
@@ -56,10 +56,10 @@ def parse_endpoints(text: str) -> Target:
             host, port = item, str(_DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"invalid endpoint '{item}': write HOST:PORT")
-        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
-    if not found:
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
         raise ValueError("no endpoint: write HOST:PORT, several separated by semicolons")
-    return Target(tuple(found))
+    return Target(tuple(addresses))
 
 
 def target_of(endpoints: v2.Endpoints) -> Target | None:

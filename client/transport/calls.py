@@ -105,24 +105,24 @@ class GrpcioCalls:
         start = self._calls.get(key)
         if start is None:
             start = self._calls[key] = self._channel.unary_stream(path)
-        found: list[bytes] = []
+        responses: list[bytes] = []
         call = None
         cancelled_before = cancel_requests()
         try:
             call = start(request, timeout=timeout_s, metadata=metadata)
             while (raw := await call.read()) is not grpc.aio.EOF:
-                found.append(raw)
+                responses.append(raw)
         except BaseException as error:
             if cancel_requests() > cancelled_before:
                 raise asyncio.CancelledError from None
             failure = _failed(error)
             if failure is None:
                 raise
-            return found, failure
+            return responses, failure
         finally:
             if call is not None:
                 call.cancel()
-        return found, None
+        return responses, None
 
     async def close(self) -> None:
         """Do nothing: the channel's owner closes it."""

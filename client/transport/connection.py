@@ -114,18 +114,18 @@ class Connection:
         Raises CallFailed if it fails before the first, or if `read` raises DecodeError.
         """
         metadata = (*self._caller.metadata(), *metadata)
-        found, failure = await self._calls.stream(
+        responses, failure = await self._calls.stream(
             path, request.SerializeToString(), timeout_s, metadata
         )
         if failure is not None:
-            if not found:
+            if not responses:
                 raise failure
             # The messages before the failure were delivered to this client: return them.
             logger.info(
                 "client.stream_broken target=%s error=%s: %s", self.target, failure.code, failure
             )
         try:
-            return read(found)
+            return read(responses)
         except DecodeError:
             raise _invalid_response() from None
 

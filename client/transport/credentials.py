@@ -11,8 +11,10 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Protocol version of this client; servers compare it as text.
-_VERSION = "5.1.2"
+from ... import __version__
+
+#: Protocol version of this client, which servers compare as text, and its name in their lists.
+_VERSION = f"5.1.2 (cometmq {__version__})"
 
 Metadata = tuple[tuple[str, str], ...]
 

@@ -5,6 +5,7 @@ where every consumer group gets it; the dead letter stays until retention delete
 earlier redrive has sent, of the console or of `cometmq dlq redrive`, is shown and omitted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,21 +13,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from ...operations import words
 from ...operations.broker_groups import answers
 from ...operations.errors import CliError
+from ...operations.message_states import PAST, StoredMessage, newest, states
 from ...operations.redrive import Copy, copy, earlier, send
-from ...proto import v2
-from .. import browse, words
+from ...proto import paths, v1, v2
+from .. import browse
 from ..browse import Queue
 from ..cluster import Cluster, problems
 from ..inputs import bad, whole
-from ..search import Located, MessageSearch
+from ..search import EXPORTED_MAX, Located, MessageSearch
 from ..views import Form, Plan, Views, link, quoted
 from .groups import all_groups, group_rows
 from .messages import copy_of, message_row
 from .topics import consumers_of, kind_of
 
 PREFIX = "%DLQ%"
+#: Reasons and topics that a page counts, those of most dead letters first.
+_CAUSES_MAX = 12
+#: What a group did with a copy, by the state of `operations/message_states.py`.
+_FATES = {
+    PAST: "consumed by {group}",
+    "consumed after a retry": "consumed by {group} after a retry",
+    "retrying": "in retry",
+    "dead letter": "failed again",
+    "waiting": "still waiting",
+    "in flight or waiting": "still waiting",
+}
 #: Messages of one redrive: each is read and sent while the page waits.
 REDRIVEN_MAX = 100
 # Properties in which applications write why they gave up; brokers write no reason.
@@ -105,13 +119,22 @@ class DeadLetterPages:
         found = self._search.find({**asked, "at": query.get("at", "")})
         path = f"/dead-letters/{quoted(group)}"
         kinds: dict[str, str] = {}
+        # The first page tells what there is; a page further on, only what it has.
+        looked = [] if query.get("at") else self._search.find(asked, EXPORTED_MAX).messages
+        causes = Counter((row["reason"], row["origin"]) for row in map(letter_row, looked))
         return self._views.page(
             request,
             "dead_letters_of.html",
             title=f"Dead letters of {group}",
             group=group,
             wanted=wanted,
-            rows=[letter_row(one) | self._sent_again(one, kinds) for one in found.messages],
+            rows=[
+                letter_row(one) | self._fate(group, self._sent_again(one, kinds))
+                for one in found.messages
+            ],
+            total=self._total(group),
+            causes=causes.most_common(_CAUSES_MAX),
+            looked=len(looked),
             notes=found.notes,
             following=link(path, contains=wanted, **found.following) if found.following else "",
             first=link(path, contains=wanted) if query.get("at") else "",
@@ -119,6 +142,24 @@ class DeadLetterPages:
                 form: link("/messages/export", **asked, format=form) for form in ("json", "csv")
             },
         )
+
+    def _total(self, group: str) -> int:
+        """Return the number of dead letters of a group in all broker groups."""
+        outcomes = self._cluster.each(
+            paths.DESCRIBE_GROUP, v1.DescribeGroupRequest(name=group), v1.DescribeGroupResponse
+        )
+        return sum(one.answer.progress.dead_letters for one in outcomes if one.answer is not None)
+
+    def _fate(self, group: str, state: dict[str, str]) -> dict[str, str]:
+        """Return the state with what the group did with the copy, as `fate`."""
+        fate = ""
+        if state["copy"]:
+            groups = self._cluster.groups()
+            for broker in self._cluster.names():
+                copy = newest(groups, broker, state["target"], state["copy"])
+                for row in states(groups, StoredMessage(broker, copy), [group]) if copy else ():
+                    fate = _FATES.get(row["state"], row["state"]).format(group=group)
+        return {**state, "fate": fate}
 
     def _read(self, group: str, texts: Sequence[str]) -> list[Located]:
         places = places_of(group, texts)

@@ -14,17 +14,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...operations import offset_moves as moves
+from ...operations import words
 from ...operations.broker_groups import Outcome, answers, distinct
+from ...operations.errors import CliError, Exit
 from ...operations.group_settings import group_settings
 from ...proto import paths, v1
-from .. import words
+from .. import browse
 from ..cluster import Cluster, check, problems
+from ..consumers import Facts, why
 from ..inputs import bad, moment_ms, whole
 from ..paging import PAGE_ROWS, page_of
 from ..views import Form, Plan, Views, moved, quoted
 from .named import Section, searched
 
 _ATTEMPTS_MAX = 1_000
+_GIVEN_MAX = 255
 _SORTS = ("name", "lag", "dead letters")
 logger = logging.getLogger(__name__)
 _SECTION = Section(
@@ -48,28 +52,15 @@ _EDGES = {
 }
 #: Messages in flight that the page of a group lists, of each broker group.
 _DELIVERIES = 100
+#: Queues whose oldest message is read for its age: each costs a call.
+_OLDEST_OF = 8
 
 
 @dataclass(slots=True)
-class GroupRow:
+class GroupRow(Facts):
     """One consumer group: the sums of all broker groups."""
 
-    name: str
-    orderly: bool
-    paused: bool
-    lag: int = 0
-    in_flight: int = 0
-    retries: int = 0
-    dead_letters: int = 0
-    clients: int = 0
-
-    def add(self, progress: v1.GroupProgress) -> None:
-        """Add the progress in one broker group; a client is connected to several of them."""
-        self.lag += progress.lag
-        self.in_flight += progress.in_flight
-        self.retries += progress.retries
-        self.dead_letters += progress.dead_letters
-        self.clients = max(self.clients, progress.clients)
+    orderly: bool = False
 
 
 def group_rows(
@@ -79,7 +70,7 @@ def group_rows(
     rows: dict[str, GroupRow] = {}
     for page in (page for _, pages in found for page in pages):
         for config, progress in zip(page.groups, page.progress, strict=True):
-            row = rows.setdefault(config.name, GroupRow(config.name, config.orderly, False))
+            row = rows.setdefault(config.name, GroupRow(config.name, orderly=config.orderly))
             row.paused = row.paused or not config.consume_enable
             row.add(progress)
     by_name = sorted(rows.values(), key=lambda row: row.name)
@@ -156,13 +147,14 @@ class GroupPages:
             ((broker, one) for broker, answer in answers(outcomes) for one in answer.deliveries),
             key=lambda pair: pair[1].delivered_ms,
         )
-        row = GroupRow(name, found[0].group.orderly, not found[0].group.consume_enable)
+        row = GroupRow(name, not found[0].group.consume_enable, orderly=found[0].group.orderly)
         for answer in found:
             row.add(answer.progress)
         queues = sorted(
             (queue for answer in found for queue in answer.queues),
             key=lambda one: (-one.lag, one.topic, one.broker, one.queue_id),
         )
+        now_ms = self._wall_ms()
         holding = Counter(one.client_id for _, one in held if one.client_id)
         clients = clients_of(found)
         clients.sort(key=lambda one: -holding[one.client_id])
@@ -179,13 +171,27 @@ class GroupPages:
             clients=clients,
             clients_max=PAGE_ROWS,
             held=held,
+            why=why(row, [one for _, one in held], now_ms, self._oldest_ms(queues)),
             holding=holding,
             held_max=_DELIVERIES,
-            now_ms=self._wall_ms(),
+            now_ms=now_ms,
             shown_topic=query.get("topic", ""),
             problems=problems(outcomes),
             notice=_notice(request),
         )
+
+    def _oldest_ms(self, queues: Sequence[v1.GroupQueueStatus]) -> int:
+        """Return when the oldest message that waits was stored, of the queues with most lag."""
+        found = []
+        for one in [queue for queue in queues if queue.lag][:_OLDEST_OF]:
+            place = browse.Queue(one.topic, one.broker, one.queue_id)
+            offset = max(one.consumer_offset, one.min_offset, 0)
+            try:
+                batch = browse.pull(self._cluster.connection, place, offset, one.max_offset, 1)
+            except CliError:  # the right to read the topic may lack
+                continue
+            found += [browse.stored_ms(message) for message in batch.messages]
+        return min(found, default=0)
 
     def _describe(self, name: str, deliveries: int = 0) -> list[Outcome[v1.DescribeGroupResponse]]:
         request = v1.DescribeGroupRequest(name=name, deliveries=deliveries)
@@ -244,7 +250,35 @@ class GroupPages:
         return moved(f"/groups/{quoted(name)}", done="resumed" if enable else "paused")
 
     def plan_reset(self, request: Request) -> Response:
-        """Show each queue's offset before and after a reset."""
+        """Show the form of a reset, and with a position each queue's offset before and after."""
+        if "to" not in request.query_params:
+            return self._reset_form(request)
+        try:
+            return self._reset_plan(request)
+        except CliError as refused:
+            if refused.code is not Exit.USAGE:
+                raise
+            return self._reset_form(request, str(refused))
+
+    def _reset_form(self, request: Request, error: str = "") -> Response:
+        """Show the form with the fields that were given; `error` is what is wrong with them."""
+        name, query = request.path_params["name"], request.query_params
+        found = [answer for _, answer in answers(self._describe(name))]
+        queues = [queue for answer in found for queue in answer.queues]
+        fields = ("topic", "time", "offset", "shift", "queue", "skip_retries")
+        given = {key: query.get(key, "")[:_GIVEN_MAX] for key in fields}
+        return self._views.page(
+            request,
+            "group_reset.html",
+            status=400 if error else 200,
+            title=f"Reset offsets of {name}",
+            name=name,
+            topics=distinct(queue.topic for queue in queues if not queue.retry),
+            given={**given, "to": query.get("to", "time")},
+            error=error,
+        )
+
+    def _reset_plan(self, request: Request) -> Response:
         query = request.query_params
         name, fields = request.path_params["name"], _reset_fields(query, self._wall_ms())
         looked: list[Outcome[v1.ResetOffsetsResponse]] = []

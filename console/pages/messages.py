@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from ...client.message import read_message
+from ...operations import words
 from ...operations.errors import CliError, Exit
 from ...operations.message_states import StoredMessage
 from ...operations.sending import Draft, send_over
 from ...proto import paths, v1, v2
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
-from .. import bodies, browse, words
+from .. import bodies, browse
 from ..body_types import KEPT_S, TOO_LARGE, UPLOAD_BYTES_MAX, BodyTypes, Offered
 from ..browse import Queue
 from ..cluster import Cluster
@@ -33,6 +34,8 @@ _PROTOBUF = "protobuf"
 _COOKIE = "cometmq-console-types"
 # Has the form in which this browser showed the last body, and its last protobuf type.
 _FORM_COOKIE = "cometmq-console-body"
+#: Topics that the form offers.
+_OFFERED_MAX = 500
 _KEPT = ("topic", "by", "value", "begin", "end", "contains", "broker", "queue")
 
 
@@ -50,6 +53,7 @@ def message_row(located: Located) -> dict[str, Any]:
         "preview": bodies.preview(message),
         "size": len(message.body),
         "href": message_link("/message", queue, properties.queue_offset),
+        "copy_href": message_link("/message/copy", queue, properties.queue_offset),
     }
 
 
@@ -151,6 +155,7 @@ class MessagePages:
             title="Messages",
             query={**kept, "by": query.get("by", "time"), "offset": query.get("offset", "")},
             ways=WAYS,
+            topics=self._topics(),
             asked=asked,
             error=error,
             rows=[message_row(one) for one in found.messages],
@@ -164,6 +169,13 @@ class MessagePages:
             rows_max=ROWS,
             exported_max=EXPORTED_MAX,
         )
+
+    def _topics(self) -> list[str]:
+        """Return the names that the form offers; [] without the right to list them."""
+        request = v1.ListTopicsRequest(limit=_OFFERED_MAX)
+        outcomes = self._cluster.each(paths.LIST_TOPICS, request, v1.ListTopicsResponse)
+        found = (one.answer.topics for one in outcomes if one.answer is not None)
+        return sorted({config.name for topics in found for config in topics})
 
     def export(self, request: Request) -> Response:
         """Return the messages of a search as a file, with their bodies."""
@@ -348,7 +360,7 @@ class MessagePages:
         body = bodies.plain(message)
         if "body" not in form or draft.body == lines(body.decode("utf-8", "replace")).encode():
             draft = replace(draft, body=body)  # not edited: also its line ends are unchanged
-        result = send_over(self._cluster.connection, draft, 1, locate=True)
+        result = send_over(self._cluster.connection, [draft], locate=True)
         if result.failures:
             raise CliError(next(iter(result.failures)))
         return self._views.page(

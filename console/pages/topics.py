@@ -16,12 +16,15 @@ from ...operations.sending import Draft, send_over
 from ...operations.topic_values import PERMISSIONS, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission_name
 from ...proto import paths, v1
 from ..cluster import Cluster, check, problems
+from ..consumers import Facts
 from ..inputs import bad, choice, whole
 from ..paging import Slice
 from ..views import Form, Plan, Views, moved, quoted
 from .named import Section, searched
 
 _QUEUES_MAX = 1_024
+#: Consumer groups of which a topic's page has the progress: each costs a call.
+_CONSUMERS_MAX = 50
 #: Types whose messages `send_over` can make: a transaction needs a producer that answers checks.
 _SENT_TYPES = tuple(name for name in TOPIC_TYPES if name != "transaction")
 _SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC")
@@ -141,6 +144,7 @@ class TopicPages:
         config = found[0][1].topic
         queues = [queue for _, answer in found for queue in answer.queues]
         kind = TOPIC_TYPE_NAMES.get(config.message_type, "normal")
+        groups = consumers_of(self._cluster, name)
         return self._views.page(
             request,
             "topic.html",
@@ -154,7 +158,9 @@ class TopicPages:
             queues=queues,
             messages=sum(queue.max_offset - queue.min_offset for queue in queues),
             last_store_ms=max((queue.last_store_ms for queue in queues), default=0),
-            groups=consumers_of(self._cluster, name),
+            consumers=[self._consumer(group, name) for group in groups[:_CONSUMERS_MAX]],
+            further=len(groups) - _CONSUMERS_MAX,
+            producers=self._producers(name),
             is_system=name.startswith(_SYSTEM_PREFIXES),
             can_send=kind in _SENT_TYPES or kind == "transaction",
             problems=problems(described),
@@ -162,6 +168,22 @@ class TopicPages:
             notice=_SECTION.notice(request),
             sent=sent,
         )
+
+    def _consumer(self, group: str, topic: str) -> Facts:
+        """Return the progress of a consumer group on a topic."""
+        row = Facts(group)
+        request = v1.DescribeGroupRequest(name=group, topic=topic)
+        for one in self._cluster.each(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse):
+            if one.answer is not None:
+                row.add(one.answer.progress)
+        return row
+
+    def _producers(self, topic: str) -> list[str]:
+        """Return the ids of connected producers that name a topic."""
+        request = v1.ListClientsRequest()
+        outcomes = self._cluster.each(paths.LIST_CLIENTS, request, v1.ListClientsResponse)
+        found = (one for each in outcomes if each.answer for one in each.answer.clients)
+        return sorted({one.client.client_id for one in found if topic in one.topics})
 
     def _describe(self, name: str) -> list[Outcome[v1.DescribeTopicResponse]]:
         request = v1.DescribeTopicRequest(name=name)
@@ -229,7 +251,7 @@ class TopicPages:
     def send(self, request: Request, form: Form) -> Response:
         """Send one message and show where it is stored."""
         draft = draft_of(request.path_params["name"], form)
-        result = send_over(self._cluster.connection, draft, 1, locate=True)
+        result = send_over(self._cluster.connection, [draft], locate=True)
         if result.failures:
             raise CliError(next(iter(result.failures)))
         return self.topic(request, sent=result.receipts[0])

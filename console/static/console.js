@@ -144,8 +144,50 @@
     if (button) button.textContent = isDark() ? "Light colours" : "Dark colours";
   }
 
+  // Times are in the zone of the browser, with UTC and the age beside them.
+  const two = (value, size = 2) => String(value).padStart(size, "0");
+  const spanOf = (ms) => {
+    for (const [unit, size] of [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]]) {
+      if (ms >= size) return `${Math.floor(ms / size)} ${unit}`;
+    }
+    return "0 s";
+  };
+  function localTimes(part) {
+    for (const one of part.querySelectorAll("time[data-ms]")) {
+      const at = new Date(+one.dataset.ms);
+      if (!one.title) one.title = `${one.textContent} UTC`;
+      const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${two(at.getMilliseconds(), 3)}`;
+      one.textContent = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+      const age = Date.now() - at;
+      one.title = `${one.title.split(",")[0]}, ${age >= 0 ? `${spanOf(age)} ago` : `in ${spanOf(-age)}`}`;
+    }
+    for (const one of part.querySelectorAll("th, dt, .more, [data-zone]")) {
+      if (one.children.length === 0) one.textContent = one.textContent.replace("(UTC)", "(local)");
+    }
+  }
+  document.addEventListener("htmx:afterSwap", () => localTimes(document));
+  document.addEventListener("htmx:sseMessage", () => localTimes(document));
+  // A picker is in local time; the console gets UTC.
+  document.addEventListener("formdata", ({ target, formData }) => {
+    for (const one of target.querySelectorAll("input[data-local]")) {
+      if (one.value) formData.set(one.name, new Date(one.value).toISOString());
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+    event.preventDefault();
+    document.getElementById("find")?.focus();
+  });
+
   document.addEventListener("DOMContentLoaded", () => {
     label();
+    localTimes(document);
+    // The field that is filled is the one that is meant.
+    document.addEventListener("input", ({ target }) => {
+      const way = target.closest(".field-of")?.previousElementSibling?.querySelector("input[type=radio]");
+      if (way) way.checked = true;
+    });
     drawFixed();
     // A long change goes on by itself, one part after another.
     document.querySelector("form[data-continue]")?.requestSubmit();

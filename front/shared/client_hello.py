@@ -55,11 +55,11 @@ def _protocols(record: bytes) -> list[bytes]:
 
 
 def _names(listed: bytes) -> list[bytes]:
-    found = []
+    names = []
     while listed:
         name, listed = _vector(listed, 1)
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def _vector(data: bytes, width: int) -> tuple[bytes, bytes]:

@@ -97,12 +97,12 @@ class EpochHistory:
     def next_start(self, offset: int) -> int | None:
         """Return the first boundary above `offset`, which a chunk from `offset` must not cross, or
         None."""
-        found = None
+        earliest = None
         for entry in reversed(self.entries):
             if entry.start <= offset:
                 break
-            found = entry.start
-        return found
+            earliest = entry.start
+        return earliest
 
     def end_of(self, epoch: int, log_end: int) -> int:
         """Return the end of the bytes of `epoch`, an epoch of the history, in a log that ends at

@@ -51,16 +51,16 @@ class Proposals(Struct):
 
     def seat_holders(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
         """Return the holders of the other effective seats, and whether every seat has one."""
-        found: list[Member] = []
+        holders: list[Member] = []
         is_whole = bool(self.version)
         for ref in self.effective - {self.me}:
             member = members.get(ref.broker_id)
             uuid = self.uuids.get(ref.broker_id, "")
             if member is None or not (member.ref == ref or member.fills(ref, uuid)):
                 is_whole = False
-            elif member not in found:
-                found.append(member)
-        return found, is_whole
+            elif member not in holders:
+                holders.append(member)
+        return holders, is_whole
 
     def state_seen(self, state: GroupState) -> bool:
         """Adopt a newer state; returns False for an older one or one of another epoch."""

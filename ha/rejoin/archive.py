@@ -70,12 +70,12 @@ def folder_of(directory: Path) -> Path:
 
 def load_tails(directory: Path) -> list[DivergedTail]:
     """Return every archived tail, the oldest cut first. Raises DamagedStateError."""
-    found = []
+    tails = []
     for path in sorted(folder_of(directory).glob("*.json")):
         content = documents.read(path)
         if content is not None:
-            found.append(_tail_of(path, content))
-    return sorted(found, key=lambda tail: (tail.cut_at_ms, tail.epoch, tail.start))
+            tails.append(_tail_of(path, content))
+    return sorted(tails, key=lambda tail: (tail.cut_at_ms, tail.epoch, tail.start))
 
 
 def _tail_of(path: Path, content: dict[str, Any]) -> DivergedTail:

@@ -113,13 +113,13 @@ class _Cut:
             self._cut_epochs(plan.to)
             return [f"the log already ends at or before {plan.to}"]
         cut_point = self._cut_point()
-        found = survey_tail(log, cut_point.at, self._positions.get("local_ok", 0))
-        tail = self._archive(cut_point, found)
+        survey = survey_tail(log, cut_point.at, self._positions.get("local_ok", 0))
+        tail = self._archive(cut_point, survey)
         steps = [_summary(tail)] if tail is not None else ["nothing to archive"]
         self._prepare_recovery(cut_point)
         if tail is not None:
             # While the tail is still in the log: a second run finds less of it.
-            steps += self._lower_progress(found, tail)
+            steps += self._lower_progress(survey, tail)
         digests.forget(self._directory, cut_point.at, self._disk)
         self._forget_ends()
         removed = log.cut(cut_point.at)
@@ -183,42 +183,42 @@ class _Cut:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _archive(self, cut_point: _CutPoint, found: TailSurvey) -> DivergedTail | None:
+    def _archive(self, cut_point: _CutPoint, survey: TailSurvey) -> DivergedTail | None:
         """Step 1. An interrupted run may have zeroed a part already: then its archive counts."""
         plan = self._plan
         existing = archive.load_tails(self._directory)
         for tail in existing:
             if tail.plan_id == plan.plan_id:
                 return tail
-        if found.used_end <= cut_point.at:
+        if survey.used_end <= cut_point.at:
             return None
-        epoch = self._epoch_of(found.end)
-        file_id = f"{epoch}-{cut_point.at}-{found.end}"
+        epoch = self._epoch_of(survey.end)
+        file_id = f"{epoch}-{cut_point.at}-{survey.end}"
         taken = {tail.file_id for tail in existing}
         number = 2
         while file_id in taken:  # the same bytes of another history
-            file_id = f"{epoch}-{cut_point.at}-{found.end}.{number}"
+            file_id = f"{epoch}-{cut_point.at}-{survey.end}.{number}"
             number += 1
         size, crc = archive.copy_tail(
-            self._directory, file_id, self._log, (cut_point.at, found.used_end), self._disk
+            self._directory, file_id, self._log, (cut_point.at, survey.used_end), self._disk
         )
         confirm = self._positions.get("confirm", 0)
         tail = DivergedTail(
             file_id=file_id,
             epoch=epoch,
             start=cut_point.at,
-            end=found.end,
+            end=survey.end,
             size=size,
             crc32=crc,
-            messages=found.messages,
-            records=found.records,
-            answered_ok=found.answered_ok,
-            sample_ids=tuple(found.sample_ids),
+            messages=survey.messages,
+            records=survey.records,
+            answered_ok=survey.answered_ok,
+            sample_ids=tuple(survey.sample_ids),
             local_ok=self._positions.get("local_ok", 0),
             confirm=confirm,
             below_confirm=cut_point.at < confirm,
-            first_stored_ms=found.first_stored_ms,
-            last_stored_ms=found.last_stored_ms,
+            first_stored_ms=survey.first_stored_ms,
+            last_stored_ms=survey.last_stored_ms,
             decided_epoch=plan.epoch,
             leader=plan.leader,
             reason=plan.reason,
@@ -288,13 +288,13 @@ class _Cut:
         history.truncate(at)
         epochs_file.save(self._directory, history, self._disk)
 
-    def _lower_progress(self, found: TailSurvey, tail: DivergedTail) -> list[str]:
+    def _lower_progress(self, survey: TailSurvey, tail: DivergedTail) -> list[str]:
         """Step 3."""
         root = self._config.root
-        self._lower_timers(found, tail)
+        self._lower_timers(survey, tail)
         if self._plan.leader:
             return move_progress_aside(self._directory, root, tail.file_id, self._disk)
-        return lower_offsets(self._directory, root, found.queues, self._disk)
+        return lower_offsets(self._directory, root, survey.queues, self._disk)
 
     def _lower_positions(self, at: int) -> None:
         lowered = {
@@ -309,16 +309,16 @@ class _Cut:
             finally:
                 slots.close()
 
-    def _lower_timers(self, found: TailSurvey, tail: DivergedTail) -> None:
+    def _lower_timers(self, survey: TailSurvey, tail: DivergedTail) -> None:
         """Lower the timer progress, so that the leader's state delivers the tail's timers again."""
         file = TimerCheckpointFile(str(self._config.root / "config" / "timercheck"), self._disk)
         try:
             check = file.load()
             if check is None:
                 return
-            due_ms = min(found.delivered_from_ms or tail.first_stored_ms, tail.first_stored_ms)
+            due_ms = min(survey.delivered_from_ms or tail.first_stored_ms, tail.first_stored_ms)
             check.last_read_ms = min(check.last_read_ms, max(due_ms - _TIMER_MARGIN_MS, 0))
-            enqueued = found.queues.get((TIMER_TOPIC, TIMER_QUEUE), check.last_timer_queue_offset)
+            enqueued = survey.queues.get((TIMER_TOPIC, TIMER_QUEUE), check.last_timer_queue_offset)
             check.last_timer_queue_offset = min(check.last_timer_queue_offset, enqueued)
             check.master_timer_queue_offset = min(check.master_timer_queue_offset, enqueued)
             file.save(check)

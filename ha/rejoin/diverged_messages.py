@@ -65,11 +65,11 @@ def records(path: Path, start: int) -> Iterator[Record]:
     # The bytes span several segments: every blank ends a walk, and the next record starts another.
     position = 0
     while 0 <= position < len(data):
-        found = walk(data, start, position, len(data), "skip", check_crc=True)
-        for columns in found:
+        walked = walk(data, start, position, len(data), "skip", check_crc=True)
+        for columns in walked:
             for at, size in zip(columns.position.tolist(), columns.size.tolist(), strict=True):
                 yield decode(data[at : at + size])
-        position = _next_record(data, start, found.end)
+        position = _next_record(data, start, walked.end)
 
 
 def _next_record(data: Any, start: int, position: int) -> int:
@@ -112,14 +112,14 @@ class _Settled(Struct):
 
 
 def _settled(path: Path, start: int) -> _Settled:
-    found = _Settled(set(), set())
+    settled = _Settled(set(), set())
     for record in records(path, start):
         if record.topic == _OP_TOPIC:
             numbers = (whole_number(part.strip()) for part in record.body.split(b","))
-            found.offsets.update(number for number in numbers if number is not None)
+            settled.offsets.update(number for number in numbers if number is not None)
         elif record.topic != _HALF_TOPIC and b"TRAN_MSG" in record.properties:
-            found.ids.add(record.properties_dict.get(UNIQUE_KEY, ""))
-    return found
+            settled.ids.add(record.properties_dict.get(UNIQUE_KEY, ""))
+    return settled
 
 
 def _message(record: Record, properties: Mapping[str, str]) -> v2.Message | None:

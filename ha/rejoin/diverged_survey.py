@@ -45,58 +45,58 @@ class TailSurvey:
 
 def survey_tail(log: CommitLog, start: int, local_ok: int) -> TailSurvey:
     """Walk the log from `start`, a record boundary, to its end. Changes nothing."""
-    found = TailSurvey(start, local_ok, end=start, used_end=used_end(log, start))
+    survey = TailSurvey(start, local_ok, end=start, used_end=used_end(log, start))
     topics = TopicTable()
-    for segment in log.segments_between(start, found.used_end):
-        _survey_segment(segment, found, topics)
-    found.used_end = max(found.used_end, found.end)  # a record may end in zeros
-    return found
+    for segment in log.segments_between(start, survey.used_end):
+        _survey_segment(segment, survey, topics)
+    survey.used_end = max(survey.used_end, survey.end)  # a record may end in zeros
+    return survey
 
 
-def _survey_segment(segment: Segment, found: TailSurvey, topics: TopicTable) -> None:
-    first = max(found.start - segment.start, 0)
-    stop = min(found.used_end - segment.start, segment.size)
+def _survey_segment(segment: Segment, survey: TailSurvey, topics: TopicTable) -> None:
+    first = max(survey.start - segment.start, 0)
+    stop = min(survey.used_end - segment.start, segment.size)
     with segment.hold() as data:
         # Damage is skipped: records after it are cut as well, so they count.
         records = walk(data, segment.start, first, stop, "skip", check_crc=True, topics=topics)
         try:
             for columns in records:
                 if records.raw is not None:
-                    _count(found, columns, topics, records.raw)
+                    _count(survey, columns, topics, records.raw)
         finally:
             records.close()
 
 
-def _count(found: TailSurvey, columns: Columns, topics: TopicTable, raw: RawBytes) -> None:
-    if not found.records:
-        found.first_stored_ms = int(columns.store_timestamp[0])
-    found.records += len(columns)
-    found.last_stored_ms = int(columns.store_timestamp[-1])
+def _count(survey: TailSurvey, columns: Columns, topics: TopicTable, raw: RawBytes) -> None:
+    if not survey.records:
+        survey.first_stored_ms = int(columns.store_timestamp[0])
+    survey.records += len(columns)
+    survey.last_stored_ms = int(columns.store_timestamp[-1])
     ends = columns.physical_offset + columns.size
-    found.end = int(ends[-1])
+    survey.end = int(ends[-1])
     theirs = np.array([is_message(topic) for topic in topics.names], np.bool_)[columns.topic_id]
-    theirs &= ~_note_deliveries(found, columns, topics, raw)
-    answered = theirs & (ends <= found.local_ok)
-    found.messages += int(theirs.sum())
-    found.answered_ok += int(answered.sum())
-    for at in np.flatnonzero(answered)[: SAMPLE_MAX - len(found.sample_ids)].tolist():
+    theirs &= ~_note_deliveries(survey, columns, topics, raw)
+    answered = theirs & (ends <= survey.local_ok)
+    survey.messages += int(theirs.sum())
+    survey.answered_ok += int(answered.sum())
+    for at in np.flatnonzero(answered)[: SAMPLE_MAX - len(survey.sample_ids)].tolist():
         data = raw.bytes_at(int(columns.properties_start[at]), int(columns.properties_length[at]))
         key = property_value(data, UNIQUE_KEY.encode()).decode("utf-8", "replace")
-        found.sample_ids.append(key or f"offset {int(columns.physical_offset[at])}")
-    _note_queues(found, columns, topics)
+        survey.sample_ids.append(key or f"offset {int(columns.physical_offset[at])}")
+    _note_queues(survey, columns, topics)
 
 
-def _note_queues(found: TailSurvey, columns: Columns, topics: TopicTable) -> None:
+def _note_queues(survey: TailSurvey, columns: Columns, topics: TopicTable) -> None:
     kind = columns.sys_flag & _TRANSACTION_MASK
     placed = np.flatnonzero(~np.isin(kind, _UNITLESS))
     for topic_id, queue_id, which in groups(columns.topic_id[placed], columns.queue_id[placed]):
         key = (topics.names[topic_id], queue_id)
         lowest = int(columns.queue_offset[placed][which].min())
-        found.queues[key] = min(found.queues.get(key, lowest), lowest)
+        survey.queues[key] = min(survey.queues.get(key, lowest), lowest)
 
 
 def _note_deliveries(
-    found: TailSurvey, columns: Columns, topics: TopicTable, raw: RawBytes
+    survey: TailSurvey, columns: Columns, topics: TopicTable, raw: RawBytes
 ) -> Flags:
     """Return the flags of timer copies: the leader delivers those timers again, from the earliest
     on."""
@@ -109,5 +109,5 @@ def _note_deliveries(
         data = raw.bytes_at(int(starts[at]), int(lengths[at]))
         due_ms = whole_number(property_value(data, OUT_MS.encode()))
         if due_ms is not None:
-            found.delivered_from_ms = min(found.delivered_from_ms or due_ms, due_ms)
+            survey.delivered_from_ms = min(survey.delivered_from_ms or due_ms, due_ms)
     return made

@@ -546,7 +546,7 @@ class RoleDriver:
             return
         uuid, addresses = replica.meta.replica_uuid, self._addresses
         if addresses == NO_ADDRESSES:  # it still starts; its broker id may be new
-            stored = (one.addresses for one in known.members if one.replica_uuid == uuid)
+            stored = (member.addresses for member in known.members if member.replica_uuid == uuid)
             addresses = next(stored, NO_ADDRESSES)
         own = Member(replica.ref.broker_id, uuid, addresses)
         state = live_state(

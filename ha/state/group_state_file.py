@@ -33,15 +33,15 @@ class GroupStateFile:
 
     def _load(self) -> GroupState | None:
         try:
-            found = self._slots.load()
+            payload = self._slots.load()
         except DamagedStateError as error:
             logger.warning(
                 "ha.state.damaged error=%s; the controller or the leader sends it again", error
             )
             return None
-        if found is None:
+        if payload is None:
             return None
-        return state_from(v1.GroupState.FromString(base64.b64decode(found["state"])))
+        return state_from(v1.GroupState.FromString(base64.b64decode(payload["state"])))
 
     def save(self, state: GroupState) -> None:
         """Write the state. Raises OSError, with the previous one in place."""

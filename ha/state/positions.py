@@ -36,9 +36,9 @@ class Positions:
         self.confirm = self.local_ok = 0
         self._answered = _map(directory / ANSWERED_NAME)
         self._load()
-        found, complement = _ANSWERED.unpack_from(self._answered)
-        if found ^ complement == _ALL_BITS:
-            self.save(self.confirm, found)
+        answered, complement = _ANSWERED.unpack_from(self._answered)
+        if answered ^ complement == _ALL_BITS:
+            self.save(self.confirm, answered)
 
     def _load(self) -> None:
         try:

@@ -78,11 +78,11 @@ class Replica:
             logger.error("ha.epochs.damaged error=%s", error)
             self.counts["epochs_damaged"] += 1
             history = None
-            found = self._scan()
+            scanned = self._scan()
         else:
-            found = self._scan() if history is None and log.log_end > log.log_start else None
+            scanned = self._scan() if history is None and log.log_end > log.log_start else None
         if history is None:
-            history = found or EpochHistory()
+            history = scanned or EpochHistory()
             if not history.entries and log.log_end > log.log_start:
                 # One leader wrote all of it: there was no other before epochs existed.
                 history.assign(FIRST_EPOCH, 0)

@@ -117,10 +117,10 @@ class ClassicAdmin:
     def namespace(self, command: Command, _: Connection) -> Command:
         """Answer GET_KVLIST_BY_NAMESPACE."""
         name = read(KvNamespace, command.fields).namespace
-        found = self._kv.namespace(name)
-        if not found:
+        values = self._kv.namespace(name)
+        if not values:
             return reply(Reply.QUERY_NOT_FOUND, f"No config item, Namespace: {name}")
-        return reply(Reply.SUCCESS, body=dumps({"table": found}))
+        return reply(Reply.SUCCESS, body=dumps({"table": values}))
 
     def delete_topic(self, command: Command, _: Connection) -> Command:
         """Answer DELETE_TOPIC_IN_NAMESRV: the topic has left the routes with the broker's topic."""

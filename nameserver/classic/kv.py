@@ -39,14 +39,14 @@ class KvConfig:
         """Read the file, if there is one. Raises OSError, ValueError."""
         if self._path is None or not self._path.exists():
             return
-        found = json.loads(self._path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or not all(
-            isinstance(each, dict) for each in found.values()
+        document = json.loads(self._path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not all(
+            isinstance(each, dict) for each in document.values()
         ):
             raise ValueError(f"{self._path} is not a table of namespaces")
         self._table = {
             str(namespace): {str(key): str(value) for key, value in entries.items()}
-            for namespace, entries in found.items()
+            for namespace, entries in document.items()
         }
 
     def get(self, namespace: str, key: str) -> str | None:

@@ -138,12 +138,12 @@ def _addresses(group: Group) -> dict[int, str]:
     """Return the live replicas' addresses for classic clients by broker id; 0 is the leader."""
     leader = group.leader()
     ids = route_ids(group.members, leader.replica.broker_id if leader is not None else None)
-    found = {
+    addresses = {
         ids[broker_id]: member.addresses.remoting_advertised or member.addresses.remoting
         for broker_id, member in group.members.items()
         if member.alive and member.addresses.remoting
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(addresses.items()))
 
 
 def _broker(group: Group) -> dict[str, Any]:

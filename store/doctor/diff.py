@@ -40,9 +40,9 @@ class Divergence:
 
 def diff(first: Layout, second: Layout) -> Iterator[Divergence]:
     """Yield the first difference of the logs, then of each queue. Raises OSError."""
-    found = diff_logs(first, second)
-    if found is not None:
-        yield found
+    difference = diff_logs(first, second)
+    if difference is not None:
+        yield difference
     yield from diff_queues(first, second)
 
 
@@ -137,11 +137,11 @@ def diff_queues(first: Layout, second: Layout) -> Iterator[Divergence]:
             pair = ours.get(key), theirs.get(key)
             ranges = [_range(q, start, opened) if q is not None else (0, 0) for q in pair]
             if pair[0] is not None and pair[1] is not None:
-                found = _diff_queue(name, (pair[0], pair[1]), ranges, opened)
+                difference = _diff_queue(name, (pair[0], pair[1]), ranges, opened)
             else:
-                found = _one_has_it(name, ranges)
-            if found is not None:
-                yield found
+                difference = _one_has_it(name, ranges)
+            if difference is not None:
+                yield difference
     finally:
         opened.close()
 

@@ -80,8 +80,8 @@ def _selected(
         keep &= columns.queue_id == selection.queue_id
     numbers = columns.queue_offset if by_number else columns.physical_offset
     keep &= (numbers >= selection.begin) & (numbers < selection.end)
-    found: list[int] = np.flatnonzero(keep).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(keep).tolist()
+    return rows
 
 
 def units(layout: Layout, selection: Selection) -> Iterator[Row]:
@@ -149,17 +149,17 @@ def _unit_rows(
 
 def index_entries(layout: Layout) -> Iterator[Row]:
     """Yield every entry of every index file, oldest file first."""
-    for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
-        if one is None:
+    for path, file_layout in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
+        if file_layout is None:
             continue
-        view = IndexView(path, one)
+        view = IndexView(path, file_layout)
         begin_ms = view.header.begin_timestamp_ms
         for number in range(1, view.count):
             hash_, offset, seconds, previous = view.entries[number].tolist()
             yield {
                 "file": layout.name(path),
                 "entry": number,
-                "slot": hash_ % one.slots,
+                "slot": hash_ % file_layout.slots,
                 "key_hash": hash_,
                 "physical_offset": offset,
                 "seconds": seconds,
@@ -170,14 +170,14 @@ def index_entries(layout: Layout) -> Iterator[Row]:
 
 def timers(layout: Layout, selection: Selection) -> Iterator[Row]:
     """Yield every unit of the timer log."""
-    found = TimerCheck(layout, Findings()).found
-    for at in range(len(found.units)):
-        unit = found.units[at]
+    units = TimerCheck(layout, Findings()).found
+    for at in range(len(units.units)):
+        unit = units.units[at]
         offset, magic = int(unit["offset"]), int(unit["magic"])
         if not selection.begin <= offset < selection.end:
             continue
         yield {
-            "position": int(found.position[at]),
+            "position": int(units.position[at]),
             "slot_ms": int(unit["write_ms"]) + int(unit["delay_ms"]),
             "write_ms": int(unit["write_ms"]),
             "delay_ms": int(unit["delay_ms"]),

@@ -90,9 +90,11 @@ def layouts_of(paths: Sequence[Path], sizes: Sizes) -> list[IndexLayout | None]:
     # All files of a folder have one size; any of that size determines the layout.
     usual = max(lengths, key=lambda length: (lengths.count(length), length))
     whole = [path for path, length in zip(paths, lengths, strict=True) if length == usual]
-    found = [_guess(path, guess_layout) for path in whole]
-    found = [one for one in found if one] or [_guess(path, _most_fitting) for path in whole]
-    known = [one for one in found if one]
+    layouts = [_guess(path, guess_layout) for path in whole]
+    layouts = [guess for guess in layouts if guess] or [
+        _guess(path, _most_fitting) for path in whole
+    ]
+    known = [guess for guess in layouts if guess]
     return [max(known, key=known.count) if known else None] * len(paths)
 
 
@@ -182,5 +184,5 @@ def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 def common_layout(layout: Layout) -> IndexLayout | None:
     """Return the layout that all index files share; None if each must be guessed separately."""
-    found = set(layouts_of(layout.index, layout.sizes)) - {None}
-    return found.pop() if len(found) == 1 else None
+    layouts = set(layouts_of(layout.index, layout.sizes)) - {None}
+    return layouts.pop() if len(layouts) == 1 else None

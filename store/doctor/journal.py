@@ -122,17 +122,17 @@ def sync_tree(path: Path, disk: Disk) -> None:
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a journal, without an incomplete last one."""
-    found = []
+    events = []
     try:
         text = (folder / _NAME).read_text("utf-8", "replace")
     except FileNotFoundError:
         return []
     for line in text.splitlines():
         try:
-            found.append(json.loads(line))
+            events.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return events
 
 
 def interrupted(root: Path) -> Iterator[Path]:

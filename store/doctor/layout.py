@@ -181,16 +181,16 @@ def _read_text(path: Path) -> str:
 
 
 def _data_files(folders: Iterable[Path], strays: list[Path]) -> list[DataFile]:
-    found = []
+    files = []
     for folder in folders:
         for path in _listed(folder):
             if path.is_dir():
                 continue
             if path.name.isascii() and path.name.isdecimal():
-                found.append(DataFile(path, int(path.name), path.stat().st_size))
+                files.append(DataFile(path, int(path.name), path.stat().st_size))
             else:
                 strays.append(path)
-    return sorted(found, key=lambda file: file.start)
+    return sorted(files, key=lambda file: file.start)
 
 
 def _file_queue(folders: Iterable[Path], size: int, strays: list[Path]) -> FileQueue:
@@ -228,7 +228,7 @@ def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolde
         "batchconsumequeue": sizes.batch_file,
     }
     for kind, unit in QUEUE_KINDS.items():
-        found: list[tuple[str, int, list[DataFile]]] = []
+        queues: list[tuple[str, int, list[DataFile]]] = []
         for topic in _listed(root / kind):
             if not topic.is_dir():
                 strays.append(topic)
@@ -236,11 +236,11 @@ def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolde
             for folder in _listed(topic):
                 if folder.is_dir() and folder.name.isascii() and folder.name.isdecimal():
                     files = _data_files([folder], strays)
-                    found.append((topic.name, int(folder.name), files))
+                    queues.append((topic.name, int(folder.name), files))
                 else:
                     strays.append(folder)
-        size = known[kind] or _usual_size((files for _, _, files in found), unit)
-        for name, queue_id, files in sorted(found, key=lambda one: one[:2]):
+        size = known[kind] or _usual_size((files for _, _, files in queues), unit)
+        for name, queue_id, files in sorted(queues, key=lambda entry: entry[:2]):
             yield QueueFolder(kind, name, queue_id, FileQueue(tuple(files), size))
 
 

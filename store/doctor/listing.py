@@ -122,14 +122,14 @@ def _queue(layout: Layout, queue: QueueFolder, opened: OpenFiles) -> dict[str, A
 def index_files(layout: Layout) -> list[dict[str, Any]]:
     """Return the range of each index file, from its header."""
     rows = []
-    for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
+    for path, file_layout in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
         row: dict[str, Any] = {"file": layout.name(path), "bytes": path.stat().st_size}
-        if one is not None:
-            view = IndexView(path, one)
+        if file_layout is not None:
+            view = IndexView(path, file_layout)
             row |= {
-                "slots": one.slots,
+                "slots": file_layout.slots,
                 "entries": view.count - 1,
-                "room": one.entries - view.count,
+                "room": file_layout.entries - view.count,
                 "begin_offset": view.header.begin_offset,
                 "end_offset": view.header.end_offset,
                 "begin_ms": view.header.begin_timestamp_ms,

@@ -86,8 +86,8 @@ class LogWalk:
 
     def _segment(self, file: DataFile) -> Iterator[Batch]:
         view = open_bytes(file.path)[: self._layout.log.size]
-        found = SegmentEnd(file)
-        self.ends.append(found)
+        end = SegmentEnd(file)
+        self.ends.append(end)
         if not len(view):
             return
         limit = len(view) if self._end < 0 else min(self._end - file.start, len(view))
@@ -109,11 +109,11 @@ class LogWalk:
                 if not len(columns):
                     continue
             yield Batch(file, raw, columns, self.topics)
-        found.position = walking.end
-        found.records = walking.records
-        found.stop = walking.stop or StopReason.END
-        found.reason = walking.reason
-        found.lost = walking.lost
+        end.position = walking.end
+        end.records = walking.records
+        end.stop = walking.stop or StopReason.END
+        end.reason = walking.reason
+        end.lost = walking.lost
 
 
 def first_record(file: DataFile) -> Columns | None:

@@ -52,20 +52,20 @@ class Findings:
         severity: str = PROBLEM,
         record: int = -1,
     ) -> None:
-        found = self.problems if severity == PROBLEM else self.notes
-        if len(found) >= FINDINGS_MAX:
+        listed = self.problems if severity == PROBLEM else self.notes
+        if len(listed) >= FINDINGS_MAX:
             self.left_out += 1
             return
-        found.append(Finding(file, begin, end, what, kind, severity, record))
+        listed.append(Finding(file, begin, end, what, kind, severity, record))
 
     def demote(self, applies: Callable[[Finding], bool]) -> None:
         """Turn the problems for which `applies` is true into notes."""
         stay: list[Finding] = []
-        for one in self.problems:
-            if applies(one):
-                self.notes.append(replace(one, severity=NOTE))
+        for finding in self.problems:
+            if applies(finding):
+                self.notes.append(replace(finding, severity=NOTE))
             else:
-                stay.append(one)
+                stay.append(finding)
         self.problems = stay
 
 

@@ -33,14 +33,14 @@ class OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def descriptor(self, path: Path) -> int:
-        found = self._open.get(path)
-        if found is not None:
+        opened = self._open.get(path)
+        if opened is not None:
             self._open.move_to_end(path)
-            return found
+            return opened
         if len(self._open) >= _OPEN_MAX:
             os.close(self._open.popitem(last=False)[1])
-        found = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return found
+        opened = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return opened
 
     def close(self) -> None:
         while self._open:

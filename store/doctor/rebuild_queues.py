@@ -123,9 +123,9 @@ def _write_batch(
     columns = batch.columns
     queued = ~np.isin(columns.sys_flag & TRANSACTION_MASK, UNQUEUED)
     columns = columns.take(queued)
-    found = codes.of(batch.raw, columns, batch.topics)
+    codes_of_batch = codes.of(batch.raw, columns, batch.topics)
     if any(is_lmq(name) for name, _ in writers):
-        _write_lmqs(batch, columns, found, writers)
+        _write_lmqs(batch, columns, codes_of_batch, writers)
     for topic_id, queue_id, rows in by_queue(columns):
         writer = writers.get((batch.topics.names[topic_id], queue_id))
         if writer is None:
@@ -133,7 +133,7 @@ def _write_batch(
         units = np.empty(len(rows), QUEUE_UNIT)
         units["offset"] = columns.physical_offset[rows]
         units["size"] = columns.size[rows]
-        units["code"] = found[rows]
+        units["code"] = codes_of_batch[rows]
         numbers: Integers = columns.queue_offset[rows]
         for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers) != 1) + 1):
             writer.write(int(numbers[part[0]]), units[part])

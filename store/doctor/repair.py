@@ -45,7 +45,7 @@ class Repair:
             directory=str(self._layout.root),
             time_ms=now_ms,
             steps=[step.document() for step in plan.steps],
-            refused=[one.document() for one in plan.refused],
+            refused=[finding.document() for finding in plan.refused],
         )
         queues = [step for step in plan.steps if step.action is Action.REBUILD_QUEUE]
         for step in plan.steps:
@@ -145,9 +145,9 @@ class Repair:
         precision_ms = self._layout.sizes.timer_precision_ms
         expected = expected_slots(check.found, precision_ms)
         wrong = [
-            one.begin // SLOT_BYTES
-            for one in self._report.findings.problems
-            if one.kind == "timer_slot"
+            finding.begin // SLOT_BYTES
+            for finding in self._report.findings.problems
+            if finding.kind == "timer_slot"
         ]
         new = self._journal.new(target)
         if target.exists():

@@ -66,7 +66,7 @@ class Plan:
     def document(self) -> dict[str, Any]:
         return {
             "steps": [step.document() for step in self.steps],
-            "refused": [one.document() for one in self.refused],
+            "refused": [finding.document() for finding in self.refused],
         }
 
 
@@ -105,15 +105,15 @@ def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Pl
     queues: dict[str, list[Finding]] = {}
     index: list[Finding] = []
     plan.doubted = doubted_records(layout, findings.problems)
-    for one in findings.problems:
-        if one.kind in _TAGS_KINDS and one.record in plan.doubted:
-            plan.refused.append(one)
-        elif one.kind in _QUEUE_KINDS:
-            queues.setdefault(_queue_of(one.file), []).append(one)
-        elif one.kind in _INDEX_KINDS:
-            index.append(one)
-        elif one.kind not in ("record_tags", "torn_tail"):
-            _plan_other(layout, plan, one)
+    for finding in findings.problems:
+        if finding.kind in _TAGS_KINDS and finding.record in plan.doubted:
+            plan.refused.append(finding)
+        elif finding.kind in _QUEUE_KINDS:
+            queues.setdefault(_queue_of(finding.file), []).append(finding)
+        elif finding.kind in _INDEX_KINDS:
+            index.append(finding)
+        elif finding.kind not in ("record_tags", "torn_tail"):
+            _plan_other(layout, plan, finding)
     for target, found in sorted(queues.items()):
         if target.startswith("batchconsumequeue/"):
             plan.refused += found  # no step writes these
@@ -129,7 +129,7 @@ def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Pl
 def _log_is_short(layout: Layout, problems: list[Finding], torn: bool) -> bool:
     """Return whether the log's end is missing, and not only derived data wrong. The queues of a
     cleanly stopped store are complete, so they show whether the checkpoint is right."""
-    kinds = {one.kind for one in problems}
+    kinds = {finding.kind for finding in problems}
     if "holdings_ahead" in kinds:
         return True
     if not layout.clean:
@@ -137,26 +137,26 @@ def _log_is_short(layout: Layout, problems: list[Finding], torn: bool) -> bool:
     return "queue_ahead" in kinds and (torn or "checkpoint_ahead" in kinds)
 
 
-def _plan_other(layout: Layout, plan: Plan, one: Finding) -> None:
-    if one.kind in _CHECKPOINT_KINDS:
+def _plan_other(layout: Layout, plan: Plan, finding: Finding) -> None:
+    if finding.kind in _CHECKPOINT_KINDS:
         if not any(step.action is Action.RESET_CHECKPOINT for step in plan.steps):
-            plan.steps.append(Step(Action.RESET_CHECKPOINT, one.file, one.what))
-    elif one.kind == "holdings_ahead":
-        plan.steps.append(Step(Action.LOWER_HOLDINGS, one.file, one.what))
-    elif one.kind in _WHEEL_KINDS:
+            plan.steps.append(Step(Action.RESET_CHECKPOINT, finding.file, finding.what))
+    elif finding.kind == "holdings_ahead":
+        plan.steps.append(Step(Action.LOWER_HOLDINGS, finding.file, finding.what))
+    elif finding.kind in _WHEEL_KINDS:
         if not any(step.action is Action.REBUILD_SLOTS for step in plan.steps):
-            plan.steps.append(Step(Action.REBUILD_SLOTS, one.file, one.what))
-    elif one.kind == "json" and not one.file.endswith(".bak"):
-        path = layout.root / one.file
+            plan.steps.append(Step(Action.REBUILD_SLOTS, finding.file, finding.what))
+    elif finding.kind == "json" and not finding.file.endswith(".bak"):
+        path = layout.root / finding.file
         if is_readable(backup_of(path)):
-            plan.steps.append(Step(Action.RESTORE_BACKUP, one.file, one.what))
+            plan.steps.append(Step(Action.RESTORE_BACKUP, finding.file, finding.what))
         elif readable_part(path):
-            why = f"{one.what} Its backup is not readable either."
-            plan.steps.append(Step(Action.KEEP_READABLE, one.file, why))
+            why = f"{finding.what} Its backup is not readable either."
+            plan.steps.append(Step(Action.KEEP_READABLE, finding.file, why))
         else:
-            plan.refused.append(one)
+            plan.refused.append(finding)
     else:
-        plan.refused.append(one)
+        plan.refused.append(finding)
 
 
 def _queue_of(file: str) -> str:
@@ -165,9 +165,9 @@ def _queue_of(file: str) -> str:
     return f"{kind.removesuffix('_ext')}/{topic}/{queue_id}"
 
 
-def _first(found: list[Finding]) -> str:
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return found[0].what + more
+def _first(findings: list[Finding]) -> str:
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return findings[0].what + more
 
 
 def doubted_records(layout: Layout, problems: Iterable[Finding]) -> frozenset[int]:
@@ -177,8 +177,10 @@ def doubted_records(layout: Layout, problems: Iterable[Finding]) -> frozenset[in
     matches, or if the index has it under its tag. Otherwise the unit may be right. Raises
     OSError.
     """
-    doubted = {one.record for one in problems if one.kind == "record_keys"}
-    asked = {one.record for one in problems if one.kind in ("record_tags", "queue_tags")}
+    doubted = {finding.record for finding in problems if finding.kind == "record_keys"}
+    asked = {
+        finding.record for finding in problems if finding.kind in ("record_tags", "queue_tags")
+    }
     doubted |= {offset for offset in asked if not _is_right(layout, offset)}
     return frozenset(doubted)
 

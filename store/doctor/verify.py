@@ -40,8 +40,8 @@ class Report:
     def document(self) -> dict[str, Any]:
         findings = self.findings
         document: dict[str, Any] = {
-            "problems": [one.document() for one in findings.problems],
-            "notes": [one.document() for one in findings.notes],
+            "problems": [finding.document() for finding in findings.problems],
+            "notes": [finding.document() for finding in findings.notes],
             "messages": self.messages,
             "bytes": self.bytes,
         }
@@ -92,7 +92,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> Report:
     check_offsets(layout, queues.ends(), findings)
     if layout.in_use:
         # Files that were read at different moments do not agree to the last record.
-        findings.demote(lambda one: one.kind.startswith(_MOVING_KINDS))
+        findings.demote(lambda finding: finding.kind.startswith(_MOVING_KINDS))
     return Report(findings, verdict, walk.ends, messages, verdict.end - layout.log.start)
 
 
@@ -115,14 +115,16 @@ def _demote_cut_range(layout: Layout, verdict: LogVerdict, findings: Findings) -
         return
     cut = [verdict.end] if verdict.torn_end > verdict.end else []
     starts = {layout.name(file.path): file.start for file in layout.log.files}
-    for one in findings.notes:
-        if one.kind == "record":
-            cut.append(starts[one.file] + one.begin)
+    for finding in findings.notes:
+        if finding.kind == "record":
+            cut.append(starts[finding.file] + finding.begin)
     if cut:
         first = min(cut)
         kinds = ("body_crc", "record_crc", "properties", "record_time", "record", "blank")
         findings.demote(
-            lambda one: one.kind in kinds and starts.get(one.file, -1) + one.begin >= first
+            lambda finding: (
+                finding.kind in kinds and starts.get(finding.file, -1) + finding.begin >= first
+            )
         )
 
 

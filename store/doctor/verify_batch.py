@@ -53,7 +53,8 @@ class BatchCheck:
         self._findings = findings
         self._killed = not layout.clean or layout.in_use
         self._queues = {
-            (one.topic, one.queue_id): _load(one) for one in layout.of_kind("batchconsumequeue")
+            (folder.topic, folder.queue_id): _load(folder)
+            for folder in layout.of_kind("batchconsumequeue")
         }
         self._codes = TagsCodes()
 

@@ -50,10 +50,10 @@ class CheckpointCheck:
             self._add(USED_BYTES, len(data), "The unused rest of the checkpoint is not zero.")
         if len(data) < _BYTES_MIN:
             return None
-        found, state = Checkpoint.examine(data)
+        checkpoint, state = Checkpoint.examine(data)
         if state in (SealState.DAMAGED, SealState.LOST):
             self._add(0, USED_BYTES, f"The checkpoint is damaged: {state.value}.")
-        return found
+        return checkpoint
 
     def _add(self, begin: int, end: int, what: str, severity: str = PROBLEM) -> None:
         self._findings.add("checkpoint", begin, end, what, "checkpoint", severity=severity)

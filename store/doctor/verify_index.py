@@ -46,15 +46,17 @@ class IndexCheck:
         self._behind = -1  # offset of the first record behind the index
         self._extra: list[tuple[IndexFileState, int, int]] = []  # file, entry, offset
         self._accused: set[int] = set()
-        for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
+        for path, file_layout in zip(
+            layout.index, layouts_of(layout.index, layout.sizes), strict=True
+        ):
             name = layout.name(path)
-            if one is None:
+            if file_layout is None:
                 self._report_unknown(name, path)
                 continue
-            view = IndexView(path, one)
-            if view.length != one.file_bytes:
-                what = f"The index file has {view.length} bytes, not {one.file_bytes}."
-                begin, end = sorted((view.length, one.file_bytes))
+            view = IndexView(path, file_layout)
+            if view.length != file_layout.file_bytes:
+                what = f"The index file has {view.length} bytes, not {file_layout.file_bytes}."
+                begin, end = sorted((view.length, file_layout.file_bytes))
                 empty = not view.length and self._killed
                 findings.add(
                     name, begin, end, what, "index_file", severity=NOTE if empty else PROBLEM

@@ -137,10 +137,10 @@ class QueueCheck:
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
         key = (topic, queue_id)
-        found = self._queues.get(key)
-        if found is None:
-            found = self._queues[key] = _Queue(topic, queue_id, self._folders.get(key))
-        return found
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(topic, queue_id, self._folders.get(key))
+        return queue
 
     def _compare(self, queue: _Queue, columns: Columns, codes: Integers) -> None:
         """Compare records of one queue with its units."""
@@ -213,9 +213,9 @@ class QueueCheck:
         """Match the mismatches of both sides, and report them."""
         unmatched = self._unmatched_units(verdict)
         at_offset: dict[int, list[_UnmatchedUnit]] = {}
-        for one in unmatched:
-            at_offset.setdefault(one.offset, []).append(one)
-        known = {(one.folder, one.number) for one in unmatched}
+        for unit in unmatched:
+            at_offset.setdefault(unit.offset, []).append(unit)
+        known = {(unit.folder, unit.number) for unit in unmatched}
         claimed: set[tuple[str, int, int]] = set()
         explained: set[tuple[QueueFolder, int]] = set()
         wrong: dict[QueueFolder, list[int]] = {}
@@ -237,7 +237,7 @@ class QueueCheck:
             for first, end in runs(numbers):
                 what = f"Wrong content of {span('unit', first, end)}: the log has other records."
                 self._report_units(queue_folder, first, end, what, "queue_unit")
-        left = [one for one in unmatched if (one.folder, one.number) not in explained]
+        left = [unit for unit in unmatched if (unit.folder, unit.number) not in explained]
         self._report_unmatched(left, verdict)
         self._report_lost(verdict)
         for queue in self._queues.values():
@@ -245,11 +245,11 @@ class QueueCheck:
 
     def _unmatched_units(self, verdict: LogVerdict) -> list[_UnmatchedUnit]:
         """Return unconfirmed units of all queues, as many as can be reported."""
-        found: list[_UnmatchedUnit] = []
+        unmatched: list[_UnmatchedUnit] = []
         for key, folder in self._folders.items():
             left = self._left_over(folder, self._queue(*key), verdict)
-            found += itertools.islice(left, FINDINGS_MAX - len(found))
-        return found
+            unmatched += itertools.islice(left, FINDINGS_MAX - len(unmatched))
+        return unmatched
 
     def _left_over(
         self, folder: QueueFolder, queue: _Queue, verdict: LogVerdict
@@ -299,9 +299,9 @@ class QueueCheck:
         """Report units without a record; the next start drops those behind the log's end."""
         killed = not self._layout.clean or self._layout.in_use
         groups: dict[tuple[QueueFolder, bool], list[int]] = {}
-        for one in unmatched:
-            behind = one.offset >= verdict.end
-            groups.setdefault((one.folder, behind), []).append(one.number)
+        for unit in unmatched:
+            behind = unit.offset >= verdict.end
+            groups.setdefault((unit.folder, behind), []).append(unit.number)
         for (folder, behind), numbers in groups.items():
             for first, end in runs(numbers):
                 what = f"No record for {span('unit', first, end)}"
@@ -372,9 +372,9 @@ class QueueCheck:
 
     def ends(self) -> dict[tuple[str, int], int]:
         """Return `end` of all queues."""
-        found = {key: self.end(*key) for key in self._queues}
+        ends = {key: self.end(*key) for key in self._queues}
         self._opened.close()
-        return found
+        return ends
 
     def _written_end(self, folder: QueueFolder) -> int:
         """Return the number behind the last non-zero unit."""

@@ -99,9 +99,9 @@ class TimerCheck:
             end = file.start + len(units) * UNIT_BYTES
         units = np.concatenate(parts) if parts else np.empty(0, UNIT)
         position = np.concatenate(places) if places else np.empty(0, np.int64)
-        found = TimerUnits(position, units, self._fields_good(position, units), end)
-        self._check_chains(found)
-        return found
+        timer_units = TimerUnits(position, units, self._fields_good(position, units), end)
+        self._check_chains(timer_units)
+        return timer_units
 
     def _units_of(self, file: DataFile, is_last: bool) -> npt.NDArray[Any]:
         """Return the units of one file; a file that others follow is full."""
@@ -141,36 +141,36 @@ class TimerCheck:
                 name = self._layout.name(file.path)
                 self._findings.add(name, begin, begin + UNIT_BYTES, what, kind, severity=severity)
 
-    def _check_chains(self, found: TimerUnits) -> None:
+    def _check_chains(self, timer_units: TimerUnits) -> None:
         """Check that each unit names the previous one of the same time."""
-        rows = np.flatnonzero(found.good)
-        times = found.slot_ms[rows] // self._layout.sizes.timer_precision_ms
+        rows = np.flatnonzero(timer_units.good)
+        times = timer_units.slot_ms[rows] // self._layout.sizes.timer_precision_ms
         order = np.argsort(times, kind="stable")
         same = np.zeros(len(order), np.bool_)
         same[1:] = times[order][1:] == times[order][:-1]
         expected = np.full(len(order), -1, np.int64)
-        expected[1:][same[1:]] = found.position[rows][order[:-1]][same[1:]]
-        said = found.units["previous"][rows][order].astype(np.int64)
+        expected[1:][same[1:]] = timer_units.position[rows][order[:-1]][same[1:]]
+        said = timer_units.units["previous"][rows][order].astype(np.int64)
         # A first unit may name one that retention deleted.
         known = (expected >= 0) | (said >= self._layout.timer_log.start) | (said < 0)
-        self._check_order(found)
-        bad = set(found.position[~found.good].tolist())
+        self._check_order(timer_units)
+        bad = set(timer_units.position[~timer_units.good].tolist())
         for row in np.flatnonzero((said != expected) & known).tolist():
             if int(said[row]) in bad:
                 continue
-            position = int(found.position[rows[order[row]]])
+            position = int(timer_units.position[rows[order[row]]])
             what = f"The unit at {position} names {said[row]} as the one before it in its slot, "
             self._report(position, what + f"not {expected[row]}.", "timer_chain")
 
-    def _check_order(self, found: TimerUnits) -> None:
+    def _check_order(self, timer_units: TimerUnits) -> None:
         """Check that units are in the order of their messages; a restart may begin again further
         back, but two neighbours alone never swap."""
-        offsets = found.units["offset"].astype(np.int64)
+        offsets = timer_units.units["offset"].astype(np.int64)
         if len(offsets) < 4:
             return
         a, b, c, d = offsets[:-3], offsets[1:-2], offsets[2:-1], offsets[3:]
         for at in np.flatnonzero((b > c) & (a < c) & (b < d)).tolist():
-            first, second = (int(found.position[at + step]) for step in (1, 2))
+            first, second = (int(timer_units.position[at + step]) for step in (1, 2))
             what = f"The units at {first} and {second} are swapped."
             for position in (first, second):
                 self._report(position, what, "timer_order")
@@ -271,13 +271,15 @@ class TimerCheck:
         self._findings.add(name, begin, begin + SLOT_BYTES, what, "timer_slot", severity=severity)
 
 
-def expected_slots(found: TimerUnits, precision_ms: int) -> dict[int, tuple[int, int, int, int]]:
+def expected_slots(
+    timer_units: TimerUnits, precision_ms: int
+) -> dict[int, tuple[int, int, int, int]]:
     """Return slot number -> time, first, last, number of units, computed from the timer log."""
-    rows = np.flatnonzero(found.good)
-    times = found.slot_ms[rows] // precision_ms
+    rows = np.flatnonzero(timer_units.good)
+    times = timer_units.slot_ms[rows] // precision_ms
     slots: dict[int, tuple[int, int, int, int]] = {}
-    positions = found.position[rows].tolist()
-    magics = found.units["magic"][rows].tolist()
+    positions = timer_units.position[rows].tolist()
+    magics = timer_units.units["magic"][rows].tolist()
     for time, position, magic in zip(times.tolist(), positions, magics, strict=True):
         at = time % SLOTS
         change = -1 if magic & _DELETE else 1
@@ -289,7 +291,9 @@ def expected_slots(found: TimerUnits, precision_ms: int) -> dict[int, tuple[int,
     return slots
 
 
-def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings: Findings) -> None:
+def check_timercheck(
+    layout: Layout, timer_units: TimerUnits, queue_end: int, findings: Findings
+) -> None:
     """Check `config/timercheck` against log, queue and clock (docs/formats/store-format.md,
     11.4)."""
     path = layout.root / "config" / "timercheck"
@@ -312,7 +316,12 @@ def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings
     limit_ms = 1 << 43
     checks = [
         (0, 8, 0 <= check.last_read_ms < limit_ms, f"read time is {check.last_read_ms}"),
-        (8, 16, 0 <= check.last_timer_log_flush_pos <= found.end, _flushed(check, found.end)),
+        (
+            8,
+            16,
+            0 <= check.last_timer_log_flush_pos <= timer_units.end,
+            _flushed(check, timer_units.end),
+        ),
         (16, 24, 0 <= check.last_timer_queue_offset <= queue_end, _queue(check, queue_end)),
         (24, 32, 0 <= check.master_timer_queue_offset < limit_ms, "master queue offset is odd"),
         (32, 40, 0 <= check.state_version < limit_ms, f"state version is {check.state_version}"),

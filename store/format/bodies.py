@@ -35,12 +35,12 @@ def decompress(body: bytes, sys_flag: int, limit: int = BODY_BYTES_MAX) -> bytes
 def _zlib(body: bytes, limit: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(body, limit)
+        inflated = stream.decompress(body, limit)
     except zlib.error as error:
         raise ValueError(f"The zlib stream is damaged: {error}.") from error
     if not stream.eof:
         raise ValueError(f"The zlib stream is cut off, or holds more than {limit} bytes.")
-    return found
+    return inflated
 
 
 def _lz4(body: bytes, limit: int) -> bytes:
@@ -48,12 +48,12 @@ def _lz4(body: bytes, limit: int) -> bytes:
 
     stream = lz4.frame.LZ4FrameDecompressor()
     try:
-        found: bytes = stream.decompress(body, max_length=limit)
+        inflated: bytes = stream.decompress(body, max_length=limit)
     except RuntimeError as error:
         raise ValueError(f"The LZ4 frame is damaged: {error}.") from error
     if not stream.eof:
         raise ValueError(f"The LZ4 frame is cut off, or holds more than {limit} bytes.")
-    return found
+    return inflated
 
 
 def _zstd(body: bytes, limit: int) -> bytes:

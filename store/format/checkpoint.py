@@ -92,11 +92,11 @@ class Checkpoint(Struct):
         if not fields:
             return cls(), state
         *values, flushed, copy, queued = _FIELDS.unpack(fields)
-        found = cls(*values)
+        checkpoint = cls(*values)
         if copy == values[0]:
-            found.flushed_end = max(flushed, 0) - 1
-            found.queued_offset = max(queued, 0) - 1
-        return found, state
+            checkpoint.flushed_end = max(flushed, 0) - 1
+            checkpoint.queued_offset = max(queued, 0) - 1
+        return checkpoint, state
 
 
 def _follows(fields: bytes, copy: bytes) -> bool:
@@ -141,10 +141,10 @@ class CheckpointFile:
                 "the next start then reads more of the log."
             )
         self._on_disk = data[:USED_BYTES]
-        found, state = Checkpoint.examine(data)
+        checkpoint, state = Checkpoint.examine(data)
         if state in (SealState.DAMAGED, SealState.LOST):
             logger.warning("checkpoint.damaged path=%s: %s.", self._path, state.value)
-        return found
+        return checkpoint
 
     def allocate(self) -> None:
         """Allocate the whole file, so that `save` cannot fail on a full disk. Raises OSError."""

@@ -173,9 +173,11 @@ class Disk:
     def space(self, path: str) -> Space:
         """Return the use of the file system of `path`. Raises OSError."""
         self._enter("statvfs")
-        found = os.statvfs(path)
-        unit = found.f_frsize
-        return Space(found.f_blocks * unit, found.f_bfree * unit, found.f_bavail * unit)
+        statistics = os.statvfs(path)
+        unit = statistics.f_frsize
+        return Space(
+            statistics.f_blocks * unit, statistics.f_bfree * unit, statistics.f_bavail * unit
+        )
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
         self.counts["pwrite"] += 1
@@ -230,8 +232,8 @@ def full_disk(path: str, needs: str) -> str:
     """Return the sentence for a start that has no disk space for `path`: how much is free, what is
     needed (`needs`) and what to do."""
     directory = existing(path)
-    found = os.statvfs(directory)
-    free, total = (n * found.f_frsize for n in (found.f_bavail, found.f_blocks))
+    statistics = os.statvfs(directory)
+    free, total = (n * statistics.f_frsize for n in (statistics.f_bavail, statistics.f_blocks))
     return (
         f"The disk of {directory} has {free} of {total} bytes free, and {needs}. "
         "Free space on it (other files than the store's), or put the directory on a larger disk."

@@ -260,13 +260,13 @@ class IndexFile:
 
     def entries_at_end(self, offset: int) -> int:
         """Return how many of the last entries belong to the record at this offset."""
-        found = 0
+        count = 0
         last = self.header.count - 1
         for number in range(last, max(last - ENTRIES_A_RECORD_MAX, 0), -1):
             if ENTRY.unpack_from(self.data, self.layout.entry_at(number))[1] != offset:
                 break
-            found += 1
-        return found
+            count += 1
+        return count
 
     def close(self) -> None:
         self.data.close()

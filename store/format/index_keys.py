@@ -167,14 +167,14 @@ class KeyText:
         words = np.ndarray((len(self._units) - _WORD + 1,), "<u8", self._bytes, strides=(1,))
         first = words[starts]
         short = first & np.uint64(_SHORT_MASK)
-        found = [
+        entries = [
             self._values(starts, ends, first == _UNIQ_KEY, _WORD + 1),
             self._tokens(*self._values(starts, ends, short == _KEYS, 5)),
             self._values(starts, ends, short == _TAGS, 5),
         ]
-        records = np.concatenate([records for records, _, _ in found])
-        kinds = np.repeat((UNIQUE, KEY, TAG), [len(records) for records, _, _ in found])
-        # By record, then kind; positions in `found` keep the order of tokens and make every key
+        records = np.concatenate([records for records, _, _ in entries])
+        kinds = np.repeat((UNIQUE, KEY, TAG), [len(records) for records, _, _ in entries])
+        # By record, then kind; positions in `entries` keep the order of tokens and make every key
         # unique.
         order = (records * 4 + kinds) << 32 | np.arange(len(records))
         order.sort()
@@ -183,8 +183,8 @@ class KeyText:
         hashes = self._hashes(
             records,
             kinds,
-            np.concatenate([starts for _, starts, _ in found])[order],
-            np.concatenate([ends for _, _, ends in found])[order],
+            np.concatenate([starts for _, starts, _ in entries])[order],
+            np.concatenate([ends for _, _, ends in entries])[order],
         )
         where = self._keep[records]
         return Entries(

@@ -203,8 +203,8 @@ def ordered(bean: dict[Any, Any]) -> dict[Any, Any]:
 
 def _quoted(text: str) -> str:
     if text.isascii() or _SURROGATE.search(text) is None:
-        found: str = encode_basestring(text)
-        return found
+        quoted: str = encode_basestring(text)
+        return quoted
     # A lone surrogate has no UTF-8: it stays an escape, as in the source.
     return encode_basestring_ascii(text)
 
@@ -275,13 +275,13 @@ def seal(text: str) -> str:
 def unseal(text: str) -> str:
     """Return the text without its checksum, if it has one. Raises ConfigSyntaxError when it does
     not match."""
-    found = _SEAL.match(text)
-    if found is None:
+    seal = _SEAL.match(text)
+    if seal is None:
         if f'"{CHECKSUM}"' in text:
             raise ConfigSyntaxError(f"the field {CHECKSUM} is damaged", 0)
         return text
-    rest = "{" + text[found.end() :]
-    if f"{zlib.crc32(rest.encode()):08x}" != found[2]:
+    rest = "{" + text[seal.end() :]
+    if f"{zlib.crc32(rest.encode()):08x}" != seal[2]:
         reason = f"the content does not match {CHECKSUM}: damaged, or edited without removing it"
         raise ConfigSyntaxError(reason, 0)
     return rest
@@ -300,13 +300,13 @@ def load(
     renamed to `.broken`, so that the next `persist` does not make it the backup. Raises
     ConfigFileError, with nothing changed, when the backup exists and is unreadable too.
     """
-    found = _read(path, decode)
-    if found is not None:
-        return found
+    document = _read(path, decode)
+    if document is not None:
+        return document
     backup = backup_of(path)
     if backup.exists():
-        found = _read(backup, decode)
-        if found is None:
+        document = _read(backup, decode)
+        if document is None:
             raise ConfigFileError(
                 f"{path} and its backup are both unreadable: restore one of them, or delete the "
                 "backup to start without it."
@@ -314,7 +314,7 @@ def load(
         logger.warning("config_file.backup_used path=%s", path)
     if path.exists():
         os.replace(path, path.with_name(path.name + ".broken"))
-    return found
+    return document
 
 
 def _read(path: Path, decode: Callable[[dict[Any, Any]], object] | None) -> dict[Any, Any] | None:
@@ -322,15 +322,15 @@ def _read(path: Path, decode: Callable[[dict[Any, Any]], object] | None) -> dict
         text = path.read_bytes().decode()  # without translation of line ends
         if not text.strip():
             raise ConfigSyntaxError("the file is empty", 0)
-        found = loads(unseal(text))
+        document = loads(unseal(text))
         if decode is not None:
-            decode(found)
+            decode(document)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("config_file.unreadable path=%s error=%s", path, error)
         return None
-    return found
+    return document
 
 
 def persist(path: Path, text: str, disk: Disk | None = None) -> None:

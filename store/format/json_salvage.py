@@ -31,11 +31,11 @@ def readable_part(path: Path) -> str:
     ends = _value_ends(text[: min(damage, default=len(text))])
     for end, closers in ends[: -_TRIES_MAX - 1 : -1]:
         try:
-            found = loads(text[:end] + closers)
+            document = loads(text[:end] + closers)
         except ConfigSyntaxError:
             continue
-        found.pop(CHECKSUM, None)
-        return dumps(found) if found else ""
+        document.pop(CHECKSUM, None)
+        return dumps(document) if document else ""
     return ""
 
 

@@ -65,18 +65,18 @@ def property_value(data: bytes, name: bytes) -> bytes:
     mark = name + b"\x01"
     end = len(data)
     while True:
-        found = data.rfind(b"\x02" + mark, 0, end)
-        start = found + 1 if found >= 0 else 0
-        if found < 0 and not data.startswith(mark):
+        mark_at = data.rfind(b"\x02" + mark, 0, end)
+        start = mark_at + 1 if mark_at >= 0 else 0
+        if mark_at < 0 and not data.startswith(mark):
             return b""
         start += len(mark)
         stop = data.find(b"\x02", start)
         value = data[start:] if stop < 0 else data[start:stop]
         if value and len(mark) + len(value) >= _PART_CHARS_MIN:
             return value
-        if found < 0:
+        if mark_at < 0:
             return b""
-        end = found + 1
+        end = mark_at + 1
 
 
 def whole_number(text: str | bytes) -> int | None:

@@ -382,14 +382,14 @@ def checked_delivery(data: bytes) -> Delivery:
     Raises RecordFormatError when lengths or checksums do not fit.
     """
     try:
-        found = decode_delivery(data)
+        delivery = decode_delivery(data)
     except (struct.error, IndexError) as error:
         raise RecordFormatError("The lengths do not fit the record.") from error
-    length = len(found.properties)
+    length = len(delivery.properties)
     if int.from_bytes(data[-length - 2 : len(data) - length], "big") != length:
         raise RecordFormatError("The lengths do not add up to the size of the record.")
-    if found.body and crc32(found.body) & CRC_MASK != found.body_crc:
+    if delivery.body and crc32(delivery.body) & CRC_MASK != delivery.body_crc:
         raise RecordFormatError("The checksum of the body does not match.")
     if data[-CRC_TAIL_BYTES:].startswith(CRC_NAME) and not property_crc_ok(data):
         raise RecordFormatError("The checksum of the record does not match.")
-    return found
+    return delivery

@@ -149,34 +149,34 @@ class RecoveryReport(Struct, frozen=True):
     def lines(self) -> list[str]:
         """Return the report as sentences, one per line; two without changes."""
         stop = "was stopped properly" if self.clean else "was not stopped properly"
-        found = [
+        lines = [
             f"The store {stop}. Kept: the log from {self.log_start} to {self.log_end} "
             f"({_count(self.segments, 'segment')}), {_count(self.queues, 'queue')}.",
             f"Checked: {_count(self.records_scanned, 'record')} from offset {self.scanned_from}.",
         ]
         if self.torn_bytes:
-            found.append(
+            lines.append(
                 f"Cut at {self.log_end}: {_count(self.torn_bytes, 'byte')} that are no whole record"
                 + (f" ({self.reason.rstrip('.')})." if self.reason else ".")
             )
         if self.lost_bytes:
-            found.append(
+            lines.append(
                 f"Cut at {self.log_end}: {_count(self.lost_bytes, 'byte')} with "
                 f"{_count(self.lost_records, 'whole record')}, because pages before them did not "
                 "reach the disk (nothing of it had been flushed). "
                 f"A copy is in {self.lost_kept_at}."
             )
         if self.segments_removed or self.files_unfinished:
-            found.append(
+            lines.append(
                 f"Removed: {_count(self.segments_removed, 'segment')} behind the end, "
                 f"{_count(self.files_unfinished, 'unfinished file')}."
             )
         if self.units_from >= 0:
-            found.append(
+            lines.append(
                 f"Rebuilt: {_count(self.units_rebuilt, 'queue unit')} from offset "
                 f"{self.units_from} on. Readers see the log up to {self.dispatched_offset}."
             )
-        return found
+        return lines
 
 
 def _count(number: int, noun: str) -> str:

@@ -101,8 +101,8 @@ def next_columns(
 def _record_starts(data: Any, position: int, limit: int, records_max: int) -> Integers:
     """Return candidate record starts, following the size fields."""
     unpack = _SIZE.unpack_from
-    found: list[int] = []
-    add = found.append
+    starts: list[int] = []
+    add = starts.append
     last = limit - RECORD_BYTES_MIN
     for _ in range(records_max):
         if position > last:
@@ -112,7 +112,7 @@ def _record_starts(data: Any, position: int, limit: int, records_max: int) -> In
             break
         add(position)
         position += size
-    return np.array(found, np.int64)
+    return np.array(starts, np.int64)
 
 
 def _usual(raw: RawBytes, base: int, positions: Integers, limit: int) -> IndexColumns | None:
@@ -151,12 +151,12 @@ def _usual(raw: RawBytes, base: int, positions: Integers, limit: int) -> IndexCo
 def _behind(data: Any, base: int, position: int, limit: int) -> int:
     """Return the next position; no readable record begins at `position` and ends before `limit`."""
     try:
-        found = inspect(data, position, base, check_crc=False)
-        if found.blank:
+        inspected = inspect(data, position, base, check_crc=False)
+        if inspected.blank:
             return len(data)
-        if position + found.size > limit:
+        if position + inspected.size > limit:
             return position
-        end = position + found.size  # its topic is not UTF-8
+        end = position + inspected.size  # its topic is not UTF-8
     except RecordFormatError:
         following = sync(data, base, position + 1, limit)
         end = limit if following < 0 else following

@@ -383,9 +383,9 @@ class CommitLog:
         position = offset - segment.start
         limit = min(segment.size, self.readable_end - segment.start)
         with segment.hold() as data:
-            found = find_record(data, position, limit, segment.start, check_crc=False)
-        if found >= 0:
-            return segment.start + found
+            start = find_record(data, position, limit, segment.start, check_crc=False)
+        if start >= 0:
+            return segment.start + start
         return min(segment.start + segment.size, self.readable_end)
 
     def crc(self, begin: int, end: int) -> int:
@@ -541,17 +541,17 @@ class CommitLog:
                 if known and limit < position + size <= segment.size:
                     break  # incomplete: the rest follows
                 try:
-                    found = inspect(data, position, segment.start, check_crc=False)
-                    if not found.blank and position + found.size > end_max:
+                    inspected = inspect(data, position, segment.start, check_crc=False)
+                    if not inspected.blank and position + inspected.size > end_max:
                         raise RecordFormatError("no blank fits behind the record.")
                 except RecordFormatError as error:
                     self._drop_part(segment, position)
                     raise CorruptLogError(
                         segment.path, segment.start + position, str(error)
                     ) from None
-                position += found.size
-                if not found.blank:
-                    self.last_store_timestamp_ms = found.store_timestamp_ms
+                position += inspected.size
+                if not inspected.blank:
+                    self.last_store_timestamp_ms = inspected.store_timestamp_ms
             self._set_end(segment.start + position)
 
     def drop_part(self) -> None:

@@ -396,11 +396,11 @@ class ConsumeQueue:
     def _first_from(self, first: int, log_start: int) -> int:
         """Return the first unit from `first` on whose record lies at `log_start` or above. A unit
         in front of the result that points too low (damaged) does not hide those before it."""
-        found = self._bisect(first, self._position_of, log_start, False)
-        while found - 1 > first and self._position_of(found - 2) >= log_start:
-            before = range(first, found - 1)
-            found = first + bisect_left(before, log_start, key=self._position_of)
-        return found
+        first_kept = self._bisect(first, self._position_of, log_start, False)
+        while first_kept - 1 > first and self._position_of(first_kept - 2) >= log_start:
+            before = range(first, first_kept - 1)
+            first_kept = first + bisect_left(before, log_start, key=self._position_of)
+        return first_kept
 
     @property
     def has_unused_file(self) -> bool:

@@ -25,7 +25,7 @@ class LmqNumbers:
 
     def of(self, message: Message) -> tuple[Message, PutStatus, list[ConsumeQueue]]:
         """Return the message with its light queue offsets, the status, and its light queues."""
-        properties, found = message.properties, list[ConsumeQueue]()
+        properties, queues = message.properties, list[ConsumeQueue]()
         if self._queues_max:
             table = self._queues
             try:
@@ -33,15 +33,15 @@ class LmqNumbers:
                 fresh = sum((name, 0) not in table.queues for name in names)
                 if fresh and table.lmq_count + fresh > self._queues_max:
                     return message, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, []
-                found = [table.queue(name, 0) for name in names]
+                queues = [table.queue(name, 0) for name in names]
             except ValueError:
                 return message, PutStatus.MESSAGE_ILLEGAL, []
-        if found:
-            properties = numbered(properties, [queue.next_offset for queue in found])
+        if queues:
+            properties = numbered(properties, [queue.next_offset for queue in queues])
         sys_flag = message.sys_flag & ~MULTI_DISPATCH
         message = replace(message, properties=properties, sys_flag=sys_flag)
         # Such a record is limited as a whole, not by its body alone (docs/formats/store-format.md,
         # 2.5).
-        if found and record_size(message) > self._record_bytes_max:
+        if queues and record_size(message) > self._record_bytes_max:
             return message, PutStatus.MESSAGE_ILLEGAL, []
-        return message, PutStatus.PUT_OK, found
+        return message, PutStatus.PUT_OK, queues

@@ -146,18 +146,18 @@ class QueueTable:
         visible and return them. If some of them do not follow the last one of their queue, or the
         queue is not an ordinary one, they need `write`: returns None, with no unit written. Raises
         as `write` does. Not for queues with extension units."""
-        found: dict[ConsumeQueue, NewUnits] = {}
+        new_units: dict[ConsumeQueue, NewUnits] = {}
         for topic, queue_id, number, data in units:
             if topic in self.batch_topics or is_lmq(topic):
                 return None
             queue = self.queue(topic, queue_id)
             if number != queue.max_offset:
                 return None
-            found[queue] = number, data
-        for queue, (number, data) in found.items():
+            new_units[queue] = number, data
+        for queue, (number, data) in new_units.items():
             queue.next_offset = max(queue.next_offset, number + len(data) // UNIT.size)
-        self.write_units(found)
-        return found
+        self.write_units(new_units)
+        return new_units
 
     def write(self, arrivals: Sequence[Arrival]) -> None:
         """Make arrivals visible; units that a queue already holds are skipped. Raises OSError or,
@@ -389,7 +389,7 @@ class QueueTable:
                     self._waiting_units -= queue.max_offset - max(
                         queue.tail_first, queue.written_end
                     )
-                self._trim = [one for one in self._trim if one is not queue]
+                self._trim = [kept for kept in self._trim if kept is not queue]
             for path in queue.clear():
                 self.files.forget(path)
         self.exts.truncate(queue)

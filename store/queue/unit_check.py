@@ -109,7 +109,7 @@ class UnitCheck:
             self._restore(queue, units.take(~same), held[~same])
 
     def _restore(self, queue: ConsumeQueue, units: Units, held: Any) -> None:
-        found: dict[int, tuple[int, int, int]] = {}
+        restored: dict[int, tuple[int, int, int]] = {}
         light = is_lmq(queue.topic)
         for (number, unit), now in zip(column_units(units), held.tolist(), strict=True):
             if now[:2] == unit[:2]:
@@ -121,5 +121,5 @@ class UnitCheck:
             record = self._log.read(unit[0], unit[1])
             code = now[2] if now[:2] == unit[:2] else unit[2]
             if not self._is_damaged(queue, record, unit[0], code):
-                found[number] = unit
-        self._repair.write_units(queue, found)
+                restored[number] = unit
+        self._repair.write_units(queue, restored)

@@ -47,7 +47,7 @@ def _with_earlier_records(
     before `stop` in a segment."""
     from ..scan.walk import walk  # numpy: loaded only if there is something to read
 
-    found = set()
+    earlier = set()
     records = walk(data, base, 0, stop, "skip")
     try:
         for columns in records:
@@ -55,7 +55,7 @@ def _with_earlier_records(
                 topic_id = records.topics.number_of(queue.topic)
                 own = (columns.topic_id == topic_id) & (columns.queue_id == queue.queue_id)
                 if (own & (columns.queue_offset < queue.min_offset)).any():
-                    found.add(queue)
+                    earlier.add(queue)
     finally:
         records.close()
-    return found
+    return earlier

@@ -107,8 +107,8 @@ def check_records(raw: RawBytes, columns: Columns) -> Flags:
     data = raw.data
     ends = (columns.position + columns.size).tolist()
     starts = columns.position.tolist()
-    found = [property_crc_ok(data[a:b]) for a, b in zip(starts, ends, strict=True)]
-    return np.array(found, np.bool_)
+    sound = [property_crc_ok(data[a:b]) for a, b in zip(starts, ends, strict=True)]
+    return np.array(sound, np.bool_)
 
 
 def check_sealed(raw: RawBytes, columns: Columns) -> Flags:
@@ -161,10 +161,10 @@ def check_bodies(raw: RawBytes, columns: Columns) -> Flags:
     """Return whether the checksum of each body matches; an empty body has none."""
     data = raw.data
     ends = (columns.body_start + columns.body_length).tolist()
-    found = [
+    sound = [
         crc32(data[start:end]) for start, end in zip(columns.body_start.tolist(), ends, strict=True)
     ]
-    same: Flags = (np.array(found, np.int64) & CRC_MASK) == columns.body_crc
+    same: Flags = (np.array(sound, np.int64) & CRC_MASK) == columns.body_crc
     same |= columns.body_length == 0
     return same
 

@@ -150,12 +150,12 @@ def groups(topic_ids: Integers, queue_ids: Integers) -> Iterator[tuple[int, int,
     if not len(topic_ids):
         return
     keys = topic_ids << 32 | queue_ids & 0xFFFFFFFF
-    found, group = np.unique(keys, return_inverse=True)
-    small = group.astype(np.uint16) if len(found) <= 1 << 16 else group
+    distinct, group = np.unique(keys, return_inverse=True)
+    small = group.astype(np.uint16) if len(distinct) <= 1 << 16 else group
     order = np.argsort(small, kind="stable")
-    ends = np.cumsum(np.bincount(group, minlength=len(found))).tolist()
+    ends = np.cumsum(np.bincount(group, minlength=len(distinct))).tolist()
     begin = 0
-    for key, end in zip(found.tolist(), ends, strict=True):
+    for key, end in zip(distinct.tolist(), ends, strict=True):
         queue_id = key & 0xFFFFFFFF
         yield key >> 32, queue_id - (queue_id >> 31 << 32), order[begin:end]
         begin = end

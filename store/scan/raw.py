@@ -54,12 +54,12 @@ class RawBytes:
     def words(self, positions: Integers, lengths: Integers) -> npt.NDArray[np.uint64]:
         """Return up to 8 bytes from each position on as a little-endian word, zero-padded."""
         places = np.minimum(positions, self.size - WORD_BYTES)
-        found = self._at(places, WORD_BYTES, "<u8").astype(np.uint64)
-        found >>= ((positions - places) * 8).astype(np.uint64)
+        values = self._at(places, WORD_BYTES, "<u8").astype(np.uint64)
+        values >>= ((positions - places) * 8).astype(np.uint64)
         unused = ((WORD_BYTES - np.minimum(lengths, WORD_BYTES)) * 8).astype(np.uint64)
         whole: npt.NDArray[np.uint64] = ~np.uint64(0) >> unused
-        found &= whole
-        return found
+        values &= whole
+        return values
 
     def bytes_at(self, start: int, length: int) -> bytes:
         return bytes(self.data[start : start + length])
@@ -81,11 +81,11 @@ class BytesTable:
 
     def number(self, value: bytes) -> int:
         """Return the number of one string."""
-        found = self._known.get(value)
-        if found is None:
-            found = self._known[value] = len(self.values)
+        known = self._known.get(value)
+        if known is None:
+            known = self._known[value] = len(self.values)
             self.values.append(value)
-        return found
+        return known
 
     def numbers(self, raw: RawBytes, starts: Integers, lengths: Integers) -> Integers:
         """Return the number of each of these slices."""
@@ -100,14 +100,14 @@ class BytesTable:
             hashes = (hashes ^ column) * _MIX
             hashes ^= hashes >> _FOLD
         self._learn(raw, starts, lengths, words, hashes)
-        found = self._numbers[np.searchsorted(self._hashes, hashes)]
-        same = self._lengths[found] == lengths
+        known = self._numbers[np.searchsorted(self._hashes, hashes)]
+        same = self._lengths[known] == lengths
         for at, column in enumerate(words):
-            same &= self._words[found, at] == column
+            same &= self._words[known, at] == column
         if not same.all():  # two strings with one hash: never observed, but handled
             other = np.flatnonzero(~same)
-            found[other] = self._one_by_one(raw, starts[other], lengths[other])
-        return found
+            known[other] = self._one_by_one(raw, starts[other], lengths[other])
+        return known
 
     @staticmethod
     def _words_of(
@@ -165,5 +165,5 @@ class BytesTable:
 
     def _one_by_one(self, raw: RawBytes, starts: Integers, lengths: Integers) -> Integers:
         pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
-        found = [self.number(raw.bytes_at(start, length)) for start, length in pairs]
-        return np.array(found, np.int64)
+        numbers = [self.number(raw.bytes_at(start, length)) for start, length in pairs]
+        return np.array(numbers, np.int64)

@@ -274,11 +274,13 @@ class Walk:
         """Return where the walk can continue: a whole record with a readable topic, or the
         blank."""
         data = raw.data
-        while (found := find_record(data, begin, self._limit, self._base, check_crc=False)) >= 0:
-            one = np.array([found], np.int64)
-            if columns_at(raw, self._base, one, self.topics)[1]:
-                return found
-            begin = found + 1
+        while (
+            record_at := find_record(data, begin, self._limit, self._base, check_crc=False)
+        ) >= 0:
+            start = np.array([record_at], np.int64)
+            if columns_at(raw, self._base, start, self.topics)[1]:
+                return record_at
+            begin = record_at + 1
         return _find_blank(data, begin, self._limit)
 
     def _lose(self, begin: int, end: int, reason: str) -> None:
@@ -321,14 +323,14 @@ def _steps(raw: RawBytes, position: int, stop: int, count: int) -> Integers:
     """Follow the size fields record by record."""
     data, size = raw.data, raw.size
     unpack = BLANK.unpack_from
-    found: list[int] = []
-    while position < stop and len(found) < count and position + RECORD_BYTES_MIN <= size:
+    steps: list[int] = []
+    while position < stop and len(steps) < count and position + RECORD_BYTES_MIN <= size:
         length, magic = unpack(data, position)
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= length <= size - position:
             break
-        found.append(position)
+        steps.append(position)
         position += length
-    return np.array(found, np.int64)
+    return np.array(steps, np.int64)
 
 
 def _sync_points(raw: RawBytes, begins: Integers, reach: int, base: int) -> Integers:
@@ -349,8 +351,8 @@ def _sync_points(raw: RawBytes, begins: Integers, reach: int, base: int) -> Inte
     rows, at = rows[good], at[good]
     own = raw.signed64(at + AT[PHYSICAL_OFFSET]) == at + base
     rows, at = rows[own], at[own]
-    found: Integers = at[np.unique(rows, return_index=True)[1]]
-    return found
+    points: Integers = at[np.unique(rows, return_index=True)[1]]
+    return points
 
 
 def _hop(raw: RawBytes, starts: Integers, limits: Integers) -> tuple[Integers, Integers]:

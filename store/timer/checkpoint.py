@@ -79,9 +79,9 @@ class TimerCheckpoint(Struct):
     def examine(cls, data: bytes) -> tuple["TimerCheckpoint", SealState]:
         """Return the values, from the seal if the fields are damaged, and what the seal shows."""
         fields, state = unseal(data, _FIELDS.size, _follows)
-        found = cls(*_FIELDS.unpack(fields)) if fields else cls()
-        found.done = _done(data)
-        return found, state
+        checkpoint = cls(*_FIELDS.unpack(fields)) if fields else cls()
+        checkpoint.done = _done(data)
+        return checkpoint, state
 
 
 def _done(data: bytes) -> tuple[tuple[int, int], ...]:
@@ -126,10 +126,10 @@ class TimerCheckpointFile:
                 f"{self._path} has {len(data)} bytes, a timer checkpoint has {FILE_BYTES}. "
                 "Restore it, or delete it: timers of the last seven days are then delivered again."
             )
-        found, state = TimerCheckpoint.examine(data)
+        checkpoint, state = TimerCheckpoint.examine(data)
         if state in (SealState.DAMAGED, SealState.LOST):
             logger.warning("timer.checkpoint_damaged path=%s: %s.", self._path, state.value)
-        return found
+        return checkpoint
 
     def save(self, check: TimerCheckpoint) -> None:
         """Make the values durable. Raises OSError."""

@@ -127,10 +127,10 @@ class TimerLog:
         Returns the path of an unfinished last file, or "". Changes nothing. Raises
         UnsupportedLayoutError.
         """
-        found = list_files(self.directory, self.file_bytes, "mappedFileSizeTimerLog")
-        self.starts = list(found.starts)
+        files = list_files(self.directory, self.file_bytes, "mappedFileSizeTimerLog")
+        self.starts = list(files.starts)
         self.end = self.starts[-1] + self.file_bytes if self.starts else 0
-        return found.unfinished
+        return files.unfinished
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class TimerLog:
         whole log that skips damaged units."""
         import numpy as np
 
-        found: list[tuple[int, TimerUnit]] = []
+        units: list[tuple[int, TimerUnit]] = []
         for start in self.starts:
             stop = min(start + self._units_in(start) * UNIT_BYTES, self.end)
             for position in range(start, stop, _WALK_BYTES):
@@ -168,8 +168,8 @@ class TimerLog:
                 wanted = (times == time) & are_plausible(rows, position)
                 for at in np.flatnonzero(wanted).tolist():
                     unit = TimerUnit._make(rows[at].item()[1:])
-                    found.append((position + at * UNIT_BYTES, unit))
-        return found
+                    units.append((position + at * UNIT_BYTES, unit))
+        return units
 
     def chain(self, last: int) -> Iterator[tuple[int, TimerUnit]]:
         """Yield the units of one slot, newest first, down to the oldest that exists.

@@ -74,8 +74,8 @@ class TimerUnit(NamedTuple):
     def checksum(self) -> int:
         """The checksum of the fields, never 0."""
         words = _WORDS.unpack_from(self.encode())
-        found = sum(map(operator.mul, words, _FACTORS)) & _MASK or 1
-        return found - (1 << 64) if found >> 63 else found
+        total = sum(map(operator.mul, words, _FACTORS)) & _MASK or 1
+        return total - (1 << 64) if total >> 63 else total
 
     def sealed(self) -> "TimerUnit":
         """Return the unit with its checksum."""

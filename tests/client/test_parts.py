@@ -131,6 +131,7 @@ def test_a_delay_is_converted_to_a_delivery_time(after: float | timedelta) -> No
         ({"keys": ["a b"]}, "no white space"),
         ({"keys": ["k"] * 65}, "at most 64"),
         ({"group": "g", "deliver_in": 1}, "cannot be combined"),
+        ({"group": "g", "lite_topic": "a"}, "cannot be combined"),
         ({"group": "g" * 64}, "limit is 63"),
         ({"priority": -1}, "use 0 to"),
         ({"priority": 1 << 31}, "use 0 to"),

@@ -12,7 +12,7 @@ import pytest
 
 import cometmq
 from cometmq.console.pages.store import REASONS
-from cometmq.console.words import counted, short, size
+from cometmq.operations.words import counted, short, size
 from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served, told
 from cometmq.tests.harness.cluster import Cluster, wait_until

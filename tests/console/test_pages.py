@@ -247,8 +247,14 @@ def _with(console: Served, text: str) -> str:
         "topic=t&to=shift&shift=0",
     ],
 )
-def test_a_bad_reset_is_refused(console: Served, query: str) -> None:
-    assert console.ask("GET", f"/groups/g/reset?{query}").status == 400
+def test_a_bad_reset_is_refused_and_keeps_the_form(
+    console: Served, shared_cluster: Cluster, query: str
+) -> None:
+    shared_cluster.create_group("reset-badly")
+    found = console.ask("GET", f"/groups/reset-badly/reset?{query}")
+    assert found.status == 400
+    assert 'role="alert"' in found.text
+    assert "<h1>Reset offsets</h1>" in found.text
 
 
 def test_a_message_is_found_in_every_way_shown_exported_and_copied(
@@ -379,7 +385,8 @@ def test_dead_letters_are_shown_planned_and_sent_again(
     )
     page = console.get("/dead-letters/givers-up")
     assert "mortal cause-1" in told(page)
-    assert "1 message," in told(console.get("/dead-letters/givers-up?contains=cause-2"))
+    chosen_page = told(console.get("/dead-letters/givers-up?contains=cause-2"))
+    assert "1 of 3 dead letters, the oldest first." in chosen_page
     places = re.findall(r'name="m" value="([^"]+)"', page)
     assert len(places) == 3
     plan = told(console.get(f"/dead-letters/givers-up/redrive?m={places[0]}&m={places[2]}"))

@@ -10,12 +10,12 @@ import pytest
 
 import cometmq
 from cometmq.cli.root import cli
-from cometmq.console import words
 from cometmq.console.inputs import whole
 from cometmq.console.pages.topics import draft_of, topic_rows
 from cometmq.console.paging import PAGE_ROWS, page_of
 from cometmq.console.security import host_name, is_own_page, is_token
 from cometmq.console.views import Form, link, quoted
+from cometmq.operations import words
 from cometmq.operations.errors import CliError
 from cometmq.proto import v1
 

@@ -17,6 +17,24 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = (_ROOT / "docs" / "install.md").read_text()
 
 
+#: Imports every command of the package, and what the console serves.
+_WALK = """
+import click
+from cometmq.cli.root import cli
+import cometmq.console.server, cometmq.console.views
+
+def walk(command):
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            walk(command.get_command(ctx, name))
+
+walk(cli)
+cometmq.console.views.templates("", allow_changes=True).get_template("overview.html")
+print("done")
+"""
+
+
 def block(section: str) -> str:
     """Return the commands of a section."""
     return _PAGE.split(f"\n## {section}\n", 1)[1].split("```\n", 2)[1]
@@ -62,3 +80,12 @@ def test_the_lines_of_an_install_work_in_a_clone(section: str, tmp_path: Path) -
         cwd=tmp_path,
     )
     assert "flushDiskType" in printed.stdout, printed.stderr
+    # Outside of the repository: the package has the module of every command, and the console.
+    walked = subprocess.run(
+        [home / "bin" / "python", "-P", "-c", _WALK],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (walked.returncode, walked.stdout) == (0, "done\n"), walked.stderr

@@ -79,14 +79,14 @@ class ToolAccess:
     async def get_user(self, command: Command) -> Command:
         """Answer AUTH_GET_USER: no body if the user does not exist."""
         name = read(UserName, command.fields).name
-        found = [user for user in self._all() if user.name == name]
-        return reply(Reply.SUCCESS, body=dumps(_user(found[0])) if found else b"")
+        users = [user for user in self._all() if user.name == name]
+        return reply(Reply.SUCCESS, body=dumps(_user(users[0])) if users else b"")
 
     async def list_users(self, command: Command) -> Command:
         """Answer AUTH_LIST_USER."""
         part = read(UserFilter, command.fields).part
-        found = [_user(user) for user in self._all() if part in user.name]
-        return reply(Reply.SUCCESS, body=dumps(found))
+        users = [_user(user) for user in self._all() if part in user.name]
+        return reply(Reply.SUCCESS, body=dumps(users))
 
     async def put_acl(self, command: Command) -> Command:
         """Answer AUTH_CREATE_ACL and AUTH_UPDATE_ACL."""
@@ -117,19 +117,19 @@ class ToolAccess:
     async def get_acl(self, command: Command) -> Command:
         """Answer AUTH_GET_ACL: no body if the subject has no policies."""
         name = _subject(read(AclSubject, command.fields).subject)
-        found = [user for user in self._all() if user.name == name and user.policies]
-        return reply(Reply.SUCCESS, body=dumps(_acl(found[0], "")) if found else b"")
+        users = [user for user in self._all() if user.name == name and user.policies]
+        return reply(Reply.SUCCESS, body=dumps(_acl(users[0], "")) if users else b"")
 
     async def list_acls(self, command: Command) -> Command:
         """Answer AUTH_LIST_ACL."""
         header = read(AclFilter, command.fields)
-        found = [
+        users = [
             _acl(user, header.resource)
             for user in self._all()
             if header.subject in f"User:{user.name}"
             and any(header.resource in policy.resource for policy in user.policies)
         ]
-        return reply(Reply.SUCCESS, body=dumps(found))
+        return reply(Reply.SUCCESS, body=dumps(users))
 
     def _all(self) -> list[v1.UserConfig]:
         return list(self._users.list_all(v1.ListUsersRequest(), RequestContext()).users)
@@ -174,9 +174,9 @@ def _entries(policy: Any) -> list[Any]:
 
 def _resources(entry: Any) -> list[str]:
     """Return the resources of an entry: one, or a list."""
-    found = entry.get("resource") if isinstance(entry, dict) else None
-    if isinstance(found, list):
-        return [str(each) for each in found]
+    resource = entry.get("resource") if isinstance(entry, dict) else None
+    if isinstance(resource, list):
+        return [str(each) for each in resource]
     return [name_of(entry, "resource")]
 
 

@@ -126,18 +126,18 @@ class ToolGroups:
     async def groups_of_topic(self, command: Command) -> Command:
         """Answer QUERY_TOPIC_CONSUME_BY_WHO: groups with offsets, and connected subscribers."""
         topic = read(TopicName, command.fields).topic
-        found = {group for name, group in self._offsets.pairs() if name == topic}
+        groups = {group for name, group in self._offsets.pairs() if name == topic}
         for group in self._members.groups():
             if self._members.subscription(group, topic) is not None:
-                found.add(group)
-        return document({"groupList": sorted(found)})
+                groups.add(group)
+        return document({"groupList": sorted(groups)})
 
     async def topics_of_group(self, command: Command) -> Command:
         """Answer QUERY_TOPICS_BY_CONSUMER."""
         group = read(GroupOfTopic, command.fields).group
-        found = {topic for topic, name in self._offsets.pairs() if name == group}
-        found |= {each.topic for each in self._members.subscriptions(group)}
-        return document({"topicList": sorted(found)})
+        topics = {topic for topic, name in self._offsets.pairs() if name == group}
+        topics |= {each.topic for each in self._members.subscriptions(group)}
+        return document({"topicList": sorted(topics)})
 
 
 def _request(bean: Any) -> v1.CreateGroupRequest:

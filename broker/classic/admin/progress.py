@@ -120,8 +120,8 @@ class ToolProgress:
         """Return the store time of a message; -1 if there is none."""
         if not self._store.min_offset(topic, queue_id) <= offset:
             return -1
-        found = self._store.get(topic, queue_id, offset, 1, 1).records
-        return decode_delivery(found[0].data).store_timestamp_ms if found else -1
+        records = self._store.get(topic, queue_id, offset, 1, 1).records
+        return decode_delivery(records[0].data).store_timestamp_ms if records else -1
 
     async def broker_statistics(self, command: Command) -> Command:
         """Answer GET_BROKER_CONSUME_STATS: all groups, or those that consume in order."""
@@ -130,7 +130,7 @@ class ToolProgress:
         topics_of: dict[str, list[str]] = {}
         for topic, name in self._offsets.pairs():
             topics_of.setdefault(name, []).append(topic)
-        found, rows, behind = [], 0, 0
+        listed, rows, behind = [], 0, 0
         for name, group in list(self._metadata.groups.items()):
             if orderly and not group.orderly:
                 continue
@@ -143,11 +143,11 @@ class ToolProgress:
             for row in (row for table in tables for row in table):
                 behind += max(row["brokerOffset"] - row["consumerOffset"], 0)
                 row["pullOffset"] = 0  # as RocketMQ's in this answer
-            found.append({name: each})
+            listed.append({name: each})
         return document(
             {
                 "brokerAddr": self._advertised(),
-                "consumeStatsList": found,
+                "consumeStatsList": listed,
                 "totalDiff": behind,
                 "totalInflightDiff": 0,
             }

@@ -147,15 +147,15 @@ class ToolStatus:
     async def rates(self, command: Command) -> Command:
         """Answer VIEW_BROKER_STATS_DATA."""
         header = read(ViewStats, command.fields)
-        found = await self._found_rates(header.name, header.key)
-        if found is None:
+        measured = await self._found_rates(header.name, header.key)
+        if measured is None:
             remark = f"The stats <{header.name}> <{header.key}> not exist"
             raise RemotingError(Reply.SYSTEM_ERROR, remark)
         return document(
             {
-                "statsDay": found.day.document(),
-                "statsHour": found.hour.document(),
-                "statsMinute": found.minute.document(),
+                "statsDay": measured.day.document(),
+                "statsHour": measured.hour.document(),
+                "statsMinute": measured.minute.document(),
             }
         )
 
@@ -195,10 +195,10 @@ class ToolStatus:
         return document({"maxQueueIndex": end, "minQueueIndex": first, "queueData": units})
 
     def _unit(self, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-        found = self._store.reader.record_range(topic, queue_id, offset)
-        if found is None:
+        location = self._store.reader.record_range(topic, queue_id, offset)
+        if location is None:
             return {"eval": False, "physicOffset": -1, "physicSize": 0, "tagsCode": 0}
-        position, size = found
+        position, size = location
         record = decode(self._store.record_at(position), check_crc=False)
         code = tags_code(topic, record.properties, record.store_timestamp_ms)
         return {"eval": False, "physicOffset": position, "physicSize": size, "tagsCode": code}

@@ -97,11 +97,11 @@ async def do_each(
 
 def page_of(names: Iterable[str], first: int, count: int | None) -> list[str]:
     """Return a page of names, of at most PAGE_MAX; without `count` all of them."""
-    found = list(names)
+    listed = list(names)
     if count is None:
-        return found
+        return listed
     first = max(first, 0)
-    return found[first : first + min(max(count, 0), PAGE_MAX)]
+    return listed[first : first + min(max(count, 0), PAGE_MAX)]
 
 
 async def beans_of(
@@ -111,9 +111,9 @@ async def beans_of(
     slices = Slices(clock)
     parts = []
     for name in names:
-        found = bean(name)
-        if found is not None:
-            parts.append(json.dumps(name).encode() + b":" + dumps(found))
+        made = bean(name)
+        if made is not None:
+            parts.append(json.dumps(name).encode() + b":" + dumps(made))
         await slices.pause()
     return b",".join(parts)
 

@@ -70,24 +70,24 @@ def json_object(body: bytes) -> dict[Any, Any]:
     try:
         text = body.decode("utf-8", "replace")
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError:
             if len(body) > _BARE_BYTES_MAX:
                 raise
-            found = loads(body)
+            document = loads(body)
         else:
             if "\\u" in text:  # half of a surrogate pair: it cannot be encoded
-                json.dumps(found, ensure_ascii=False).encode()
+                json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # RecursionError: too many levels
         raise malformed(str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise malformed("it is not a JSON object")
-    return found
+    return document
 
 
-def items_of(found: Any, name: str, limit: int = ITEMS_MAX) -> list[Any]:
+def items_of(document: Any, name: str, limit: int = ITEMS_MAX) -> list[Any]:
     """Return a list of an object; empty if it is absent."""
-    items = found.get(name) if isinstance(found, dict) else None
+    items = document.get(name) if isinstance(document, dict) else None
     if items is None:
         return []
     if not isinstance(items, list) or len(items) > limit:
@@ -95,17 +95,17 @@ def items_of(found: Any, name: str, limit: int = ITEMS_MAX) -> list[Any]:
     return items
 
 
-def name_of(found: Any, name: str) -> str:
+def name_of(document: Any, name: str) -> str:
     """Return a text of an object that is a name."""
-    text = as_text(found.get(name)) if isinstance(found, dict) else None
+    text = as_text(document.get(name)) if isinstance(document, dict) else None
     if text is None or not 0 < len(text) <= NAME_CHARS_MAX:
         raise malformed(f"{name} is not a text of 1 to {NAME_CHARS_MAX} characters")
     return text
 
 
-def value_of(found: Any, name: str, kind: type, default: Any) -> Any:
+def value_of(document: Any, name: str, kind: type, default: Any) -> Any:
     """Return a value of an object; the default if it is absent or null."""
-    value = found.get(name) if isinstance(found, dict) else None
+    value = document.get(name) if isinstance(document, dict) else None
     if value is None:
         return default
     if type(value) is kind and kind is not int:  # an integer may be too large
@@ -159,22 +159,22 @@ class Heartbeat:
 
 def heartbeat(command: Command) -> Heartbeat:
     """Read a heartbeat. The other groups of the client do not depend on one that is malformed."""
-    found = json_object(command.body)
+    document = json_object(command.body)
     about = About(command.language[:_LABEL_MAX], command.version)
-    beat = Heartbeat(name_of(found, "clientID"), about, [], [], [])
-    light = value_of(found, "withoutSub", bool, False)
-    for each in _groups_of(found, "producerDataSet", beat.problems):
+    beat = Heartbeat(name_of(document, "clientID"), about, [], [], [])
+    light = value_of(document, "withoutSub", bool, False)
+    for each in _groups_of(document, "producerDataSet", beat.problems):
         with _collecting(beat.problems):
             beat.producer_groups.append(name_of(each, "groupName"))
-    for each in _groups_of(found, "consumerDataSet", beat.problems):
+    for each in _groups_of(document, "consumerDataSet", beat.problems):
         with _collecting(beat.problems):
             beat.consumers.append(_consumer_data(each, about, light=light))
     return beat
 
 
-def _groups_of(found: Any, name: str, problems: list[RemotingError]) -> list[Any]:
+def _groups_of(document: Any, name: str, problems: list[RemotingError]) -> list[Any]:
     """Return the groups of a heartbeat up to the limit, beyond which there is a problem."""
-    items = items_of(found, name, sys.maxsize)
+    items = items_of(document, name, sys.maxsize)
     if len(items) > _GROUPS_MAX:
         problems.append(
             RemotingError(
@@ -194,17 +194,17 @@ def _collecting(problems: list[RemotingError]) -> Iterator[None]:
         problems.append(error)
 
 
-def _consumer_data(found: Any, about: About, *, light: bool) -> ConsumerData:
-    group = name_of(found, "groupName")
+def _consumer_data(document: Any, about: About, *, light: bool) -> ConsumerData:
+    group = name_of(document, "groupName")
     labels = (
-        as_enum(found.get(name), names)[:_LABEL_MAX]
+        as_enum(document.get(name), names)[:_LABEL_MAX]
         for name, names in (
             ("consumeType", _CONSUME_TYPES),
             ("messageModel", _MODELS),
             ("consumeFromWhere", _FROM_WHERE),
         )
     )
-    subscriptions = None if light else _subscriptions(found)
+    subscriptions = None if light else _subscriptions(document)
     return ConsumerData(group, subscriptions, About(about.language, about.version, *labels))
 
 
@@ -219,9 +219,9 @@ class CheckedSubscription:
 
 def checked_subscription(command: Command) -> CheckedSubscription:
     """Read a subscription that is to be checked."""
-    found = json_object(command.body)
-    group = name_of(found, "group") if value_of(found, "group", str, "") else ""
-    return CheckedSubscription(group, _subscription(found.get("subscriptionData")))
+    document = json_object(command.body)
+    group = name_of(document, "group") if value_of(document, "group", str, "") else ""
+    return CheckedSubscription(group, _subscription(document.get("subscriptionData")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +235,12 @@ class QueueList:
 
 def queue_list(command: Command) -> QueueList:
     """Read a list of queues."""
-    found = json_object(command.body)
+    document = json_object(command.body)
     try:
-        queues = [queue_key(item) for item in items_of(found, "mqSet")]
+        queues = [queue_key(item) for item in items_of(document, "mqSet")]
     except BareJsonError as error:
         raise malformed(str(error)) from None
-    return QueueList(name_of(found, "consumerGroup"), name_of(found, "clientId"), queues)
+    return QueueList(name_of(document, "consumerGroup"), name_of(document, "clientId"), queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +255,12 @@ class AskedAssignment:
 
 def asked_assignment(command: Command) -> AskedAssignment:
     """Read a request for an assignment."""
-    found = json_object(command.body)
+    document = json_object(command.body)
     return AskedAssignment(
-        name_of(found, "consumerGroup"),
-        name_of(found, "clientId"),
-        name_of(found, "topic"),
-        as_enum(found.get("messageModel"), _MODELS) == "BROADCASTING",
+        name_of(document, "consumerGroup"),
+        name_of(document, "clientId"),
+        name_of(document, "topic"),
+        as_enum(document.get("messageModel"), _MODELS) == "BROADCASTING",
     )
 
 
@@ -274,9 +274,9 @@ class BatchAck:
 
 def batch_ack(command: Command) -> BatchAck:
     """Read acknowledgements, at most `_ACKS_MAX` in all."""
-    found = json_object(command.body)
-    broker = name_of(found, "brokerName")
-    entries = [_ack_entry(item) for item in items_of(found, "acks")]
+    document = json_object(command.body)
+    broker = name_of(document, "brokerName")
+    entries = [_ack_entry(item) for item in items_of(document, "acks")]
     total = sum(bits.bit_count() for _, _, bits in entries)  # before a handle is made
     if total > _ACKS_MAX:
         raise RemotingError(Reply.INVALID_PARAMETER, f"over {_ACKS_MAX} messages in one request")
@@ -306,8 +306,8 @@ def _ack_entry(item: Any) -> tuple[dict[Any, Any], list[int], int]:
         raise malformed("the bits of an entry are not base64") from None
 
 
-def _long(found: dict[Any, Any], name: str) -> int:
-    value = as_int(found.get(name))
+def _long(document: dict[Any, Any], name: str) -> int:
+    value = as_int(document.get(name))
     if value is None:
         raise malformed(f"{name} is not a 64-bit integer")
     return value

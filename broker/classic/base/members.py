@@ -116,15 +116,15 @@ class Members(Generic[Channel]):
 
         None for `subscriptions` keeps those of the group. Raises TooManyMembersError.
         """
-        found = self._groups.get(group)
-        member = found.members.get(client_id) if found is not None else None
+        entry = self._groups.get(group)
+        member = entry.members.get(client_id) if entry is not None else None
         if member is None and self._count >= self._limit:
             raise TooManyMembersError(f"{self._limit} members of groups (maxClients)")
         if subscriptions is not None:
             subscriptions = list(subscriptions)
-            self._reserve(found, sum(each.chars for each in subscriptions))
-        if found is None:
-            found = self._groups[group] = _Group()
+            self._reserve(entry, sum(each.chars for each in subscriptions))
+        if entry is None:
+            entry = self._groups[group] = _Group()
         changed = member is None or member.channel != channel
         if member is None:
             self._count += 1
@@ -132,27 +132,27 @@ class Members(Generic[Channel]):
             self._unlink(member.channel, group, client_id)
         if about is None:
             about = member.about if member is not None else About()
-        found.members[client_id] = _Member(channel, now_ns, about, user)
+        entry.members[client_id] = _Member(channel, now_ns, about, user)
         self._of_channel.setdefault(channel, set()).add((group, client_id))
         self._of_client.setdefault(client_id, {})[group] = None
         if subscriptions is not None:
-            changed |= _subscribe(found, subscriptions)
-            self._chars -= found.chars
-            found.chars = sum(each.chars for each in found.subscriptions.values())
-            self._chars += found.chars
+            changed |= _subscribe(entry, subscriptions)
+            self._chars -= entry.chars
+            entry.chars = sum(each.chars for each in entry.subscriptions.values())
+            self._chars += entry.chars
         return changed
 
-    def _reserve(self, found: _Group[Channel] | None, chars: int) -> None:
+    def _reserve(self, entry: _Group[Channel] | None, chars: int) -> None:
         """Raise TooManyMembersError if a group must not have subscriptions of this size."""
-        others = self._chars - (found.chars if found is not None else 0)
+        others = self._chars - (entry.chars if entry is not None else 0)
         if chars and others + chars > SUBSCRIPTION_CHARS_MAX:
             raise TooManyMembersError("the subscriptions of all groups are too large")
 
     def leave(self, group: str, client_id: str) -> bool:
         """Remove a member; return whether it was one."""
-        found = self._groups.get(group)
-        member = found.members.pop(client_id, None) if found is not None else None
-        if found is None or member is None:
+        entry = self._groups.get(group)
+        member = entry.members.pop(client_id, None) if entry is not None else None
+        if entry is None or member is None:
             return False
         self._count -= 1
         self._unlink(member.channel, group, client_id)
@@ -160,9 +160,9 @@ class Members(Generic[Channel]):
         del own[group]
         if not own:
             del self._of_client[client_id]
-        if not found.members:
+        if not entry.members:
             del self._groups[group]
-            self._chars -= found.chars
+            self._chars -= entry.chars
             self._turns.pop(group, None)
         return True
 
@@ -183,25 +183,25 @@ class Members(Generic[Channel]):
 
     def has(self, group: str, client_id: str) -> bool:
         """Return whether the client is a member of the group."""
-        found = self._groups.get(group)
-        return found is not None and client_id in found.members
+        entry = self._groups.get(group)
+        return entry is not None and client_id in entry.members
 
     def client_ids(self, group: str) -> list[str]:
         """Return the ids of the members."""
-        found = self._groups.get(group)
-        return list(found.members) if found is not None else []
+        entry = self._groups.get(group)
+        return list(entry.members) if entry is not None else []
 
     def channels(self, group: str) -> list[Channel]:
         """Return the connections of the members, each once."""
-        found = self._groups.get(group)
-        if found is None:
+        entry = self._groups.get(group)
+        if entry is None:
             return []
-        return list({member.channel: None for member in found.members.values()})
+        return list({member.channel: None for member in entry.members.values()})
 
     def channel(self, group: str, client_id: str) -> Channel | None:
         """Return the connection of a member."""
-        found = self._groups.get(group)
-        member = found.members.get(client_id) if found is not None else None
+        entry = self._groups.get(group)
+        member = entry.members.get(client_id) if entry is not None else None
         return member.channel if member is not None else None
 
     def row_of(self, client_id: str) -> MemberRow[Channel] | None:
@@ -212,8 +212,8 @@ class Members(Generic[Channel]):
 
     def owner(self, group: str) -> str | None:
         """Return the user of a group's members; None without members."""
-        found = self._groups.get(group)
-        return next((member.user for member in found.members.values()), None) if found else None
+        entry = self._groups.get(group)
+        return next((member.user for member in entry.members.values()), None) if entry else None
 
     def next_row(
         self, group: str, may: Callable[[MemberRow[Channel]], bool]
@@ -227,8 +227,8 @@ class Members(Generic[Channel]):
 
     def rows(self, group: str) -> list[MemberRow[Channel]]:
         """Return the members of a group."""
-        found = self._groups.get(group)
-        members = found.members.items() if found is not None else ()
+        entry = self._groups.get(group)
+        members = entry.members.items() if entry is not None else ()
         return [
             MemberRow(client_id, member.channel, member.about, member.heard_ns, member.user)
             for client_id, member in members
@@ -236,8 +236,8 @@ class Members(Generic[Channel]):
 
     def row(self, group: str, client_id: str) -> MemberRow[Channel] | None:
         """Return a member of a group, for tools."""
-        found = self._groups.get(group)
-        member = found.members.get(client_id) if found is not None else None
+        entry = self._groups.get(group)
+        member = entry.members.get(client_id) if entry is not None else None
         if member is None:
             return None
         return MemberRow(client_id, member.channel, member.about, member.heard_ns, member.user)
@@ -256,13 +256,13 @@ class Members(Generic[Channel]):
 
     def subscriptions(self, group: str) -> list[Subscription]:
         """Return everything that the group reads."""
-        found = self._groups.get(group)
-        return list(found.subscriptions.values()) if found is not None else []
+        entry = self._groups.get(group)
+        return list(entry.subscriptions.values()) if entry is not None else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return what the group reads of a topic; None if it has not subscribed."""
-        found = self._groups.get(group)
-        return found.subscriptions.get(topic) if found is not None else None
+        entry = self._groups.get(group)
+        return entry.subscriptions.get(topic) if entry is not None else None
 
     def _unlink(self, channel: Channel, group: str, client_id: str) -> None:
         own = self._of_channel.get(channel, set())

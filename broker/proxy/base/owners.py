@@ -120,9 +120,9 @@ class Owners:
     def _group(self, path: str, request: Any) -> GroupView | None:
         name = GROUP_OF[path](request) if path in GROUP_OF and request is not None else ""
         if name:
-            found = self._view.group(name)
-            if found is not None and found.members:
-                return found
+            group = self._view.group(name)
+            if group is not None and group.members:
+                return group
         topic = TOPIC_OF[path](request) if path in TOPIC_OF and request is not None else ""
         if path == paths.SEND_MESSAGE and topic:
             return self._of_send(topic, request.messages[0].system_properties)

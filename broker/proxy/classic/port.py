@@ -269,11 +269,11 @@ class ClassicPort:
         return await pass_on(connection, command, "the broker")
 
     def _upstreams(self, client: Connection) -> Upstreams:
-        found = self._clients.get(client)
-        if found is None:
-            found = self._clients[client] = Upstreams(client, self._shared, self._links)
+        upstreams = self._clients.get(client)
+        if upstreams is None:
+            upstreams = self._clients[client] = Upstreams(client, self._shared, self._links)
             client.on_close(self._left)
-        return found
+        return upstreams
 
     def _left(self, client: Connection) -> None:
         self._clients.pop(client).close()
@@ -282,8 +282,8 @@ class ClassicPort:
 def _replicas(group: GroupView) -> Sequence[MemberView]:
     """Return the replicas that serve classic clients, in the order in which they are tried."""
     leader = group.leader()
-    found = [member for member in group.members if member.remoting]
-    return sorted(found, key=lambda member: (not member.alive, member is not leader))
+    replicas = [member for member in group.members if member.remoting]
+    return sorted(replicas, key=lambda member: (not member.alive, member is not leader))
 
 
 def _answer(task: asyncio.Task[Command | None]) -> Command | None:

@@ -31,20 +31,20 @@ def rewritten(code: int, answer: Command, address: str) -> list[str]:
     """
     if code not in _WITH_ADDRESSES or answer.code != Reply.SUCCESS or not answer.body:
         return []
-    found = loads(answer.body)
+    document = loads(answer.body)
     names = []
-    if code == Request.GET_SYSTEM_TOPIC_LIST_FROM_NS and "brokerAddr" in found:
-        found["brokerAddr"] = address
-    for broker in _brokers(code, found):
+    if code == Request.GET_SYSTEM_TOPIC_LIST_FROM_NS and "brokerAddr" in document:
+        document["brokerAddr"] = address
+    for broker in _brokers(code, document):
         addresses = broker["brokerAddrs"]
         broker["brokerAddrs"] = dict.fromkeys(sorted(addresses, key=int)[:1], address)
         names.append(broker["brokerName"])
-    answer.body = dumps(found)
+    answer.body = dumps(document)
     return names
 
 
-def _brokers(code: int, found: Any) -> Iterator[dict[str, Any]]:
+def _brokers(code: int, document: Any) -> Iterator[dict[str, Any]]:
     if code == Request.GET_ROUTEINFO_BY_TOPIC:
-        yield from found["brokerDatas"]
+        yield from document["brokerDatas"]
     elif code == Request.GET_BROKER_CLUSTER_INFO:
-        yield from found["brokerAddrTable"].values()
+        yield from document["brokerAddrTable"].values()

@@ -93,5 +93,5 @@ def _body(command: Command) -> dict[str, object]:
     return json_object(command.body)
 
 
-def _text(found: object, name: str) -> str:
-    return (as_text(found.get(name)) or "") if isinstance(found, dict) else ""
+def _text(document: object, name: str) -> str:
+    return (as_text(document.get(name)) or "") if isinstance(document, dict) else ""

@@ -1,0 +1,118 @@
+"""Mistakes at the command line: each answer names the command, or the option, that helps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.tests.harness.cluster import Cluster, temporary
+
+#: What is typed -> exit code, and what the answer says. Places: {data} of the cluster, {ns}, {ha},
+#: {metrics} are its other ports.
+MISTAKES: dict[str, tuple[int, str]] = {
+    "topics": (2, "No such command 'topics'. (Did you mean one of: 'topic'"),
+    "topic creat orders": (2, "Did you mean 'create'?"),
+    "topic list extra": (2, "Try 'cometmq topic list --help'"),
+    "topic create": (2, "Missing argument 'NAME'"),
+    "topic create orders --type fifo": (1, "`cometmq topic alter orders --type fifo`"),
+    "topic create bad/name": (1, "See `cometmq topic create --help`"),
+    "topic create orders --queues 0": (2, "not in the range 1<=x<=1024"),
+    "topic create t2 --type quick": (2, "'quick' is not one of 'normal', 'fifo'"),
+    "topic list -o xml": (2, "is not one of 'table', 'wide', 'json', 'yaml'"),
+    "topic describe ordrs": (4, "Did you mean orders?"),
+    "topic delete orders": (1, "Use --accept-loss"),
+    "topic alter nowhere --queues 9": (4, "`cometmq topic list` shows those that exist"),
+    "topic alter orders --queues 2": (1, "Lower its write queues first"),
+    "message send ordrs hello": (4, "Did you mean orders?"),
+    "message send remind hello": (2, "Topic remind requires --delay. See"),
+    "message send steps hello": (2, "Topic steps requires --group. See"),
+    "message send orders hello --group g": (2, "does not accept --group"),
+    "message send orders hello --property x": (2, "--property must be NAME=VALUE"),
+    "message send orders hello --lines": (2, "omit BODY and --count"),
+    "message send orders --lines": (2, "stdin is empty"),
+    "message send orders --delay soon hello": (2, "'soon' is not a duration such as"),
+    "message get orders 0 999": (4, "`cometmq topic describe orders`"),
+    "message get orders 99 0": (4, "`cometmq topic describe orders`"),
+    "message query --topic orders": (2, "exactly one of --key"),
+    "message query --key o-1": (2, "Give --topic. See `cometmq message query --help`"),
+    "message query --topic orders --key none": (4, "cometmq message tail TOPIC"),
+    "message story 0000 --topic orders": (4, "its topic is another one (--topic)"),
+    "message tail nowhere": (4, "`cometmq topic list` shows those that exist"),
+    "group describe biling": (4, "Did you mean billing?"),
+    "group delete nobody": (4, "`cometmq group list` shows those that exist"),
+    "group create g2 --retry-delays 1s": (2, "needs --retry-policy customized"),
+    "offset reset billing orders": (2, "--offset N, --shift N or --like GROUP"),
+    "offset reset billing orders yesterday": (2, "not a time such as 2026-11-22T10:00, -1h"),
+    "offset reset nobody orders earliest": (4, "`cometmq group list`"),
+    "offset show billing nowhere": (4, "`cometmq topic list`"),
+    "dlq ls nobody": (4, "`cometmq group list`"),
+    "timer recall remind nonsense": (1, "See `cometmq timer recall --help`"),
+    "consume": (2, "Missing argument 'GROUP'"),
+    "consume billing": (2, "cometmq consume billing TOPIC"),
+    "config show flushDiskTyp": (4, "Did you mean flushDiskType?"),
+    "config set flushDiskType=SYNC_FLUSH": (1, "change broker.conf and restart"),
+    "config set nonsense": (2, "is not KEY=VALUE"),
+    "context use prod": (4, "cometmq context add"),
+    "acl create --user app --resource orders --actions Pub": (2, "use Topic:NAME, Group:NAME"),
+    "quota set nobody --messages 5": (1, "See `cometmq quota set --help`"),
+    "up restart mater --data {data}": (4, "`cometmq up status`"),
+    "up status --data {data}/none": (1, "Name its data directory with --data"),
+    "up --data {data}": (1, "or name another directory with --data"),
+    "store ls {data}": (4, "DATA/NAME/store"),
+    "backup verify {data}": (2, "See `cometmq backup verify --help`"),
+    "cluster drain nobody": (2, "`cometmq cluster add-group`"),
+    "healthcheck --endpoint 127.0.0.1:1": (3, "`cometmq doctor connect 127.0.0.1:1`"),
+    "topic list --endpoint localhost": (2, "--endpoint must be HOST:PORT"),
+    "topic list --endpoint {ns}": (1, "is the port of a nameserver. Name the client port"),
+    "topic list --endpoint {ha}": (1, "is a replication port. Name the client port"),
+    "topic list --endpoint {metrics}": (1, "is an HTTP port"),
+    "topic list --endpoint 127.0.0.1:1": (1, "Start a cluster with `cometmq up`"),
+    "topicList -n 127.0.0.1:1": (1, "or name a broker with --endpoint HOST:PORT"),
+    "doctor connect": (2, "Missing argument 'HOST:PORT'"),
+    "mirror status": (2, "Missing option '--state'"),
+}
+#: The next command: one of ours, an option of it, or a name to use instead.
+_NEXT = re.compile(r"cometmq |--[a-z]|Did you mean|change broker\.conf")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with temporary("--single") as cluster:
+        for words in (
+            "topic create orders",
+            "topic create remind --type delay",
+            "topic create steps --type fifo",
+            "group create billing",
+            "message send orders hello",
+        ):
+            cluster.run(*words.split(), *_at(cluster))
+        yield cluster
+
+
+def _at(cluster: Cluster) -> tuple[str, str]:
+    return "--endpoint", f"127.0.0.1:{cluster.node('single').ports['client']}"
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_the_answer_to_a_mistake_names_what_helps(
+    cluster: Cluster, typed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ports = cluster.node("single").ports
+    places = {
+        "data": str(cluster.data),
+        "ns": f"127.0.0.1:{ports['namesrv']}",
+        "ha": f"127.0.0.1:{ports['ha']}",
+        "metrics": f"127.0.0.1:{ports['metrics']}",
+    }
+    monkeypatch.setenv("COMETMQ_ENDPOINT", _at(cluster)[1])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    code, sentence = MISTAKES[typed]
+    done = cluster.run(*typed.format(**places).split(), check=False)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert sentence in done.stderr
+    assert _NEXT.search(done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
