@@ -29,6 +29,8 @@ class Quota(Struct, frozen=True):
     connections: int = 0
     #: Waiting receives.
     polls: int = 0
+    #: Bytes in the log: of the topic, or of the topics that the user may send to.
+    stored: int = 0
 
 
 #: Names of the limits.

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..auth.bearer import BearerRules, BearerVerifier
 from ..front.access_point import AccessPoint
 from ..front.door import choose_door
 from ..front.shared.handover import Handover
@@ -43,6 +45,8 @@ from .transactions.listing import TransactionList
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AsyncExitStack
+
+    from joserfc.jwk import KeySet
 
     from ..front.access_point import Locate, ServesAll, Unreachable
     from ..front.config import DoorConfig
@@ -107,14 +111,14 @@ class ClientPort:
         if audit is not None:
             methods = list(map(audit.watching, methods))
         if self._config.authentication_enabled:
-            guard = self.guard = await self._guard(audit)
+            guard = self.guard = await self._guard(audit, await self._bearers(stack))
             broker.quotas.identify(guard.user_of)
             broker.clients.user_of, broker.clients.may = guard.user_of, guard.allows
             methods = list(map(guard.watching, methods))
             locate = guard.locating(locate)
             rechecks = Rechecks(
                 asyncio.get_running_loop(),
-                lambda: (broker.metadata.users_version, self._links.revoked),
+                lambda: (broker.metadata.users_version, self._links.revoked, guard.lapsed()),
                 broker.receiving.end_polls,
                 guard.recheck_streams,
             )
@@ -193,7 +197,30 @@ class ClientPort:
             dropped=broker.runtime.counters.audit_dropped,
         )
 
-    async def _guard(self, audit: AuditLog | None) -> Guard:
+    async def _bearers(self, stack: AsyncExitStack) -> BearerVerifier | None:
+        """Return what verifies bearer tokens, if there is an issuer. Raises ValueError, OSError."""
+        config = self._config
+        if not config.oidc_issuer:
+            return None
+        from .access.key_set import KeySetReader  # for brokers with an issuer only
+
+        if find_spec("joserfc") is None:
+            raise ValueError("oidcIssuer needs joserfc: pip install 'cometmq[oidc]'")
+        rules = BearerRules(config.oidc_issuer, config.oidc_audience, config.oidc_user_claim)
+        verifier = BearerVerifier(rules, self._clock.machine_ms)
+
+        def use(keys: KeySet) -> None:
+            verifier.keys = keys
+            if self.guard is not None:
+                self.guard.forget_tokens()
+
+        reader = KeySetReader(config.oidc_jwks, use)
+        verifier.on_unknown_key = reader.want
+        stack.push_async_callback(reader.close)
+        await reader.start()
+        return verifier
+
+    async def _guard(self, audit: AuditLog | None, bearers: BearerVerifier | None) -> Guard:
         """Derive the keys and return the check of every call. Raises ValueError, OSError."""
         broker = self._broker
         sealed = [user.secret for user in broker.metadata.users.values()]
@@ -212,6 +239,7 @@ class ClientPort:
             steady_ns=self._clock.steady_ns,
             user_of_certificate=self._links.user_of,
             failures_max=self._config.authentication_max_failures,
+            bearers=bearers,
         )
 
     def _methods(self, relay: Relay) -> list[Method]:

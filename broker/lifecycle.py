@@ -393,6 +393,7 @@ class BrokerLifecycle:
             metadata=broker.metadata,
             clients=broker.clients,
             sender=broker.sender,
+            quotas=broker.quotas,
             durability=broker.durability,
             pop=broker.pop,
             journal=broker.journal,

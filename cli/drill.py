@@ -23,7 +23,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--faults",
     help="Faults, separated by commas: kill,pause,cut; with --compose"
-    " kill,stop,pause,disconnect,restart,down.",
+    " kill,stop,pause,disconnect,restart,down,full.",
 )
 @click.option("--seconds", default=10.0, show_default=True, help="Time of random faults.")
 @click.option("--after", default=1_000, show_default=True, help="Sends after the last fault.")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import anyio.to_thread
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from ..operations.connection import Connection
 from ..operations.errors import CliError
 from .archives import Archives
 from .body_types import BodyTypes
@@ -27,6 +29,7 @@ from .pages.dead_letters import DeadLetterPages
 from .pages.everything import SearchPage
 from .pages.groups import GroupPages
 from .pages.high_availability import HighAvailabilityPages
+from .pages.login import Gate
 from .pages.messages import MessagePages
 from .pages.spark import SparkPages
 from .pages.store import StorePages
@@ -41,6 +44,14 @@ from .views import Views
 # Threads for calls to the cluster. Each page holds one until it is answered; more would only wait
 # in the broker, and each costs memory.
 _THREADS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a console with a login needs: a connection that calls as the user of each request."""
+
+    connection: Connection
+    steady_ns: Callable[[], int]
 
 
 class _Files(StaticFiles):
@@ -61,9 +72,10 @@ def make_app(
     archives: Archives,
     body_types: BodyTypes,
     lag_alert: int,
+    login: Login | None = None,
 ) -> tuple[Starlette, list[Watch]]:
     """Return the application and a watch of each cluster; `hosts` are further names of the
-    console."""
+    console. With a `login` its only cluster is called as the user of each request."""
     bases = paths_of(targets)
     routes: list[BaseRoute] = [
         Mount("/static", _Files(packages=[(__package__, "static")]), name="static")
@@ -83,7 +95,7 @@ def make_app(
         watch = Watch(cluster, wall_ms, is_only=not bases)
         watches.append(watch)
         pages = _pages(
-            cluster,
+            Cluster(login.connection, wall_ms) if login else cluster,
             views,
             watch,
             archives=archives,
@@ -93,7 +105,10 @@ def make_app(
         routes.append(Mount(base, routes=pages))
     if bases:
         routes.append(Route("/{path:path}", _ToFirst(bases[0][1]), methods=["GET"]))
-    return _application(routes, views_of, watches, hosts), watches
+    gates = [Middleware(Guard, names=hosts)]
+    if login:
+        gates.append(Middleware(Gate, login.connection, templates, login.steady_ns))
+    return _application(routes, views_of, watches, gates), watches
 
 
 class _ToFirst:
@@ -115,7 +130,7 @@ def _application(
     routes: Sequence[BaseRoute],
     views_of: Mapping[str, Views],
     watches: Sequence[Watch],
-    hosts: Iterable[str],
+    gates: Sequence[Middleware],
 ) -> Starlette:
     """Return the application; `views_of` has the views of each cluster by the path of its pages."""
 
@@ -147,7 +162,7 @@ def _application(
 
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, names=hosts)],
+        middleware=gates,
         exception_handlers={CliError: failed, HTTPException: failed, Exception: crashed},
         lifespan=lifespan,
     )

@@ -1,7 +1,7 @@
 """`cometmq console`: serve the web console of a cluster.
 
-The console has no login: it listens on loopback, acts with the credentials of the command line, and
-is read-only without `--allow-changes`. Another address needs a name in `--allow-host`.
+Without `--login` it listens on loopback, acts with the credentials of the command line, and is
+read-only without `--allow-changes`. Another address needs a name in `--allow-host`.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ _LAG_ALERT = 100_000
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. The console has no login: put a proxy with one in front of any "
+    help="Address to listen on. Use --login, or put a proxy with a login in front of any "
     "address but loopback.",
 )
 @click.option(
@@ -44,7 +44,14 @@ _LAG_ALERT = 100_000
 @click.option(
     "--allow-changes",
     is_flag=True,
-    help="Offer changes: send, create, delete, reset, redrive, switch over.",
+    help="Offer changes to everyone who reaches the console: send, create, delete, reset, redrive,"
+    " switch over.",
+)
+@click.option(
+    "--login",
+    is_flag=True,
+    help="Serve users of the cluster only: each logs in with a secret key or a bearer token, and "
+    "sees and changes what it may.",
 )
 @click.option(
     "--trace-url",
@@ -94,6 +101,7 @@ def console(
     host: str,
     hosts: tuple[str, ...],
     allow_changes: bool,
+    login: bool,
     trace_url: str,
     archives: tuple[Path, ...],
     descriptors: tuple[Path, ...],
@@ -105,13 +113,15 @@ def console(
 ) -> None:
     """Serve the web console of a cluster.
 
-    The console acts with the credentials of this command. Give several nodes, so that it survives
+    The console acts with the credentials of this command, with --login with those of each person
+    that logs in. Give several nodes, so that it survives
     the end of one. Further clusters use the addresses, the user and the TLS of their contexts.
 
     \b
     cometmq console --port 8082 --endpoint "127.0.0.1:8081;127.0.0.1:8083"
     cometmq console --context prod --also-context staging
     """
+    _check_login(host, login=login, allow_changes=allow_changes, further=further)
     if not is_loopback(host) and not hosts:
         text = (
             f"{host} is reachable by other machines, and the console has no login. Name the hosts "
@@ -137,6 +147,7 @@ def console(
                 port=port,
                 hosts=hosts,
                 allow_changes=allow_changes,
+                login=login,
                 trace_url=trace_url,
                 archives=archives,
                 descriptors=types,
@@ -144,3 +155,19 @@ def console(
                 supervised=supervised,
                 ready_file=ready_file,
             )
+
+
+def _check_login(host: str, *, login: bool, allow_changes: bool, further: tuple[str, ...]) -> None:
+    """Raise CliError for options that contradict each other."""
+    if login and (allow_changes or further):
+        text = (
+            "--login shows one cluster, and each user's rights decide about changes: leave out "
+            "--allow-changes and --also-context."
+        )
+        raise CliError(text, Exit.USAGE)
+    if not is_loopback(host) and allow_changes:
+        text = (
+            f"{host} is reachable by other machines: there --allow-changes would let everyone "
+            "change the cluster. Use --login."
+        )
+        raise CliError(text, Exit.USAGE)

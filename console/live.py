@@ -27,6 +27,7 @@ from .consumers import Facts, alarms_of, grew
 from .forecast import Outlook, forecast, oldest
 from .history import History, ReplicaHistory
 from .overview import BAD, OK, Backlog, GroupState, Snapshot, alarms, keep_known, picture, state_of
+from .sessions import has_ended, may_watch
 from .views import Views
 
 # A dead node is shown within 2 s: a period, the timeout of a call and of a connection.
@@ -45,6 +46,8 @@ _LAGS_MAX, _GROWTH_MS = 36, 60_000
 _ASKED_MS = 5_000
 _FAILURES_SHOWN = 5
 _SEEN_CHARS = 16
+#: For a user without the right to read the cluster.
+_HIDDEN = Snapshot(0, error="This user may not read the cluster (List on Cluster).")
 T = TypeVar("T")
 
 
@@ -214,7 +217,7 @@ class Watch:
         """Return the newest snapshot for a page that asks again soon."""
         self._asked_ms = self.wall_ms()
         self._wanted.set()
-        return self.snapshot
+        return self.snapshot if may_watch() else _HIDDEN
 
     async def changes(self) -> AsyncIterator[Snapshot]:
         """Yield the newest snapshot, then each new one."""
@@ -223,7 +226,9 @@ class Watch:
         try:
             while not self.closed:
                 changed = self._changed
-                yield self.snapshot
+                if has_ended():
+                    break
+                yield self.snapshot if may_watch() else _HIDDEN
                 await changed.wait()
         finally:
             self.viewers -= 1
@@ -281,7 +286,7 @@ class OverviewPages:
 
     def overview(self, request: Request) -> Response:
         """Show the newest snapshot."""
-        part = self._part(self._watch.snapshot)
+        part = self._part(self._watch.asked())
         return self._views.page(request, "overview.html", title="Overview", part=part)
 
     async def state(self, request: Request) -> Response:
@@ -302,10 +307,12 @@ class OverviewPages:
         return streaming(self._watch, self._events())
 
     async def _events(self) -> AsyncIterator[str]:
-        yield event("curves", json.dumps({"all": self._watch.history.columns()}))
+        if may_watch():
+            yield event("curves", json.dumps({"all": self._watch.history.columns()}))
         async for snapshot in self._watch.changes():
             yield event("overview", self._part(snapshot))
-            yield event("curves", json.dumps({"point": self._watch.history.last()}))
+            if may_watch():
+                yield event("curves", json.dumps({"point": self._watch.history.last()}))
 
     def _part(self, snapshot: Snapshot) -> str:
         known, text = self._rendered

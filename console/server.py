@@ -15,14 +15,16 @@ from pathlib import Path
 import uvicorn
 
 from ..front.clock import Clock
+from ..operations.connection import Connection
 from ..operations.errors import CliError
 from ..operations.private_file import replace
-from .app import make_app
+from .app import Login, make_app
 from .archives import Archives
 from .body_types import BodyTypes
 from .descriptors import Descriptors
 from .live import VIEWERS_MAX, Watch
 from .protocol import TimedProtocol
+from .sessions import SessionCaller
 from .targets import Target
 from .views import templates
 
@@ -42,6 +44,7 @@ def serve(
     port: int,
     hosts: Sequence[str],
     allow_changes: bool,
+    login: bool,
     trace_url: str,
     archives: Sequence[Path],
     descriptors: Descriptors,
@@ -55,12 +58,13 @@ def serve(
     clock = Clock()
     app, watches = make_app(
         targets,
-        templates(token, allow_changes=allow_changes, trace_url=trace_url),
+        templates(token, allow_changes=allow_changes or login, trace_url=trace_url),
         clock.wall_ms,
         hosts=hosts,
         archives=Archives(archives),
         body_types=BodyTypes(descriptors, clock.steady_ns),
         lag_alert=lag_alert,
+        login=_login(targets[0], clock) if login else None,
     )
     with _listener(host, port) as listener:
         config = uvicorn.Config(
@@ -79,6 +83,12 @@ def serve(
         asyncio.run(server.serve(sockets=[listener]))
     if server.failure is not None:
         raise server.failure
+
+
+def _login(target: Target, clock: Clock) -> Login:
+    own = target.connection
+    caller = SessionCaller(own.endpoint, own.links)
+    return Login(Connection(own.endpoint, own.links, caller=caller), clock.steady_ns)
 
 
 class _Server(uvicorn.Server):

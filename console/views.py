@@ -33,6 +33,7 @@ from .security import (
     is_own_page,
     is_token,
 )
+from .sessions import CURRENT
 
 #: The navigation: path and title of each section.
 SECTIONS = (
@@ -178,7 +179,12 @@ class Views:
 
     def part(self, template: str, **values: Any) -> str:
         """Render a template to text."""
-        return self._templates.get_template(template).render(self._own, **values)
+        session = CURRENT.get()
+        login = {
+            "token": session.token if session else self._token,
+            "user": session.credentials.access_key if session else "",
+        }
+        return self._templates.get_template(template).render(self._own, **{**login, **values})
 
     def page(
         self, request: Request, template: str, *, status: int = 200, **values: Any
@@ -238,7 +244,9 @@ class Views:
                 return await change(request, await parse_file_form(request.headers, data))
 
         async def change(request: Request, form: Form) -> Response:
-            if not is_own_page(request.headers) or not is_token(self._token, form.text("token")):
+            session = CURRENT.get()
+            token = session.token if session else self._token
+            if not is_own_page(request.headers) or not is_token(token, form.text("token")):
                 text = "The form is from another page, or the console has restarted. Reload it."
                 raise HTTPException(403, text)
             found = await run_in_threadpool(handler, request, form)

@@ -1,7 +1,8 @@
 """Nameserver: routes of topics to broker groups, and optionally the group controller.
 
 `routes.py` keeps the tables (pure: no clock, no I/O), `query_route.py` turns them into answers for
-official clients, `server.py` is the process, `known_groups.py` stores the names of groups.
+official clients, `server.py` is the process, `known_groups.py` stores the names of groups
+and the in-sync sets of static ones.
 
 Routes are derived state: nameservers do not share them, every broker registers with all
 nameservers, and an empty table is complete after one heartbeat of every broker.

@@ -1,21 +1,35 @@
-"""Names of the groups that ever registered: one small text file, and the directory's lock.
+"""What a nameserver stores of groups: two small files, and the lock of the directory.
 
-It lets a starting nameserver answer "not ready yet" instead of "no such topic" while brokers
-register again (docs/formats/ha.md, section 1.5). Derived data: without the file a restart answers
-TOPIC_NOT_FOUND for up to a second.
+`known-groups` lets a starting nameserver answer "not ready yet" instead of "no such topic" while
+brokers register again (docs/formats/ha.md, section 1.5). Derived data: without the file a restart
+answers TOPIC_NOT_FOUND for up to a second.
 
     line 1          "cometmq known groups 1"
     line 2          number of names
     further lines   one name each
+
+`in-sync-sets` has a record for each static group: after a restart of all nameservers a promotion
+still knows which replicas hold everything confirmed (section 6.14). A registration is answered once
+its set is durable, because the leader acts on the sets that a majority of the nameservers has.
 """
 
+import asyncio
 import fcntl
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..proto import v1
+from .messages import in_sync_from, in_sync_message
+from .record_file import DamagedFileError, RecordFile
+from .rows import InSyncSet
+
+logger = logging.getLogger(__name__)
+
 _HEADER = "cometmq known groups 1"
 _FILE = "known-groups"
+_SETS_FILE = "in-sync-sets"
 _LOCK = "namesrv.lock"
 
 
@@ -66,6 +80,48 @@ class KnownGroups:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
+
+
+class InSyncSets:
+    """The file in `directory`; with an empty directory name the sets are in memory only."""
+
+    def __init__(self, directory: str) -> None:
+        self._file = RecordFile(Path(directory) / _SETS_FILE) if directory else None
+        self._lock = asyncio.Lock()
+        self._sets: dict[str, InSyncSet] = {}
+
+    def open(self) -> None:
+        """Read the file, whose directory is locked. A damaged one is set aside: its sets are
+        unknown. Raises OSError."""
+        if self._file is None:
+            return
+        try:
+            self._file.open()
+        except DamagedFileError as error:
+            aside = self._file.set_aside()
+            logger.warning("in_sync_sets.damaged moved_to=%s error=%s", aside, error)
+            self._file.open()
+        for group, value in self._file.values.items():
+            self._sets[group] = in_sync_from(v1.InSyncSet.FromString(value))
+
+    def of(self, group: str) -> InSyncSet | None:
+        """Return the set of a group, also of one whose registrations are lost."""
+        return self._sets.get(group)
+
+    async def put(self, group: str, found: InSyncSet) -> None:
+        """Store a set; calls are done in their order. Raises OSError."""
+        async with self._lock:
+            if self._sets.get(group) == found:
+                return
+            if self._file is not None:
+                changes = {group: in_sync_message(found).SerializeToString()}
+                await asyncio.to_thread(self._file.put, changes)
+            self._sets[group] = found
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
 
 
 def _read(path: Path) -> frozenset[str]:

@@ -49,11 +49,12 @@ def registration_from(request: v1.RegisterRequest) -> Registration:
         ),
         log_end=request.log_end,
         confirm=request.confirm,
-        in_sync=_in_sync_from(request.in_sync) if request.HasField("in_sync") else None,
+        in_sync=in_sync_from(request.in_sync) if request.HasField("in_sync") else None,
     )
 
 
-def _in_sync_from(message: v1.InSyncSet) -> InSyncSet:
+def in_sync_from(message: v1.InSyncSet) -> InSyncSet:
+    """Return the in-sync set of a message."""
     return InSyncSet(
         message.epoch,
         message.incarnation,
@@ -64,7 +65,8 @@ def _in_sync_from(message: v1.InSyncSet) -> InSyncSet:
     )
 
 
-def _in_sync(found: InSyncSet) -> v1.InSyncSet:
+def in_sync_message(found: InSyncSet) -> v1.InSyncSet:
+    """Return the message of an in-sync set."""
     return v1.InSyncSet(
         epoch=found.epoch,
         leader_uuid=found.leader_uuid,
@@ -93,7 +95,7 @@ def group_route(group: Group) -> v1.GroupRoute:
         epoch=group.leader_epoch,
         read_only=bool(note := group.why_read_only()),
         note=note,
-        in_sync=None if group.in_sync is None else _in_sync(group.in_sync),
+        in_sync=None if group.in_sync is None else in_sync_message(group.in_sync),
     )
 
 

@@ -27,7 +27,7 @@ a follower before the new one has registered.
 with log positions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .registration_rules import (
     GROUPS_MAX,
@@ -42,6 +42,7 @@ from .rows import (
     Decision,
     DuplicateReplica,
     Group,
+    InSyncSet,
     Member,
     Registration,
     RegistrationRefused,
@@ -62,13 +63,15 @@ class RouteTable:
         first_version: int = 1,
         known_groups: Iterable[str] = (),
         ready_at_ns: int = 0,
+        stored_set: Callable[[str], InSyncSet | None] = lambda _group: None,
     ) -> None:
         """`first_version` should not repeat after a restart: brokers compare versions for
-        equality."""
+        equality. `stored_set` returns the in-sync set of a static group before the restart."""
         self._expiry_ns = expiry_ns
         self._retention_ns = retention_ns
         self._missing = set(known_groups)
         self._ready_at_ns = ready_at_ns
+        self._stored_set = stored_set
         self._groups: dict[str, Group] = {}
         self._decisions: dict[str, Decision] = {}
         self.version = first_version
@@ -84,6 +87,8 @@ class RouteTable:
         check_position(group, member, registration)
         check_leadership(group, registration)
         self._groups[group.name] = group
+        if group.in_sync is None:
+            group.in_sync = self._stored_for(registration.replica)
         changed = _take(group, member, registration, now_ns)
         if changed:
             self.version += 1
@@ -206,6 +211,19 @@ class RouteTable:
                 "brokerClusterName."
             )
         return self._new_group(replica)
+
+    def _stored_for(self, replica: Replica) -> InSyncSet | None:
+        """Return the stored set of a group, if the replica has a place in it: the group may have
+        been made again under its name."""
+        stored = self._stored_set(replica.group)
+        if stored is None or replica.uuid not in (stored.leader_uuid, *stored.replica_uuids):
+            return None
+        return stored
+
+    def in_sync(self, name: str) -> InSyncSet | None:
+        """Return the in-sync set of a static group."""
+        group = self._groups.get(name)
+        return None if group is None else group.in_sync
 
     def _new_group(self, replica: Replica) -> Group:
         group = Group(replica.cluster, replica.group)

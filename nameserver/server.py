@@ -2,15 +2,15 @@
 
 One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers are admitted
 as nodes (`nodes/node_links.py`). A refused registration is a gRPC failure whose text is a sentence
-for the broker's operator. The tables are in memory (`routes.py`); the names of known groups are the
-only file.
+for the broker's operator. The tables are in memory (`routes.py`); the names of known groups and the
+in-sync sets of static groups are in files.
 """
 
 import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..auth.secret_file import read_token
 from ..front.clock import Clock
@@ -35,13 +35,13 @@ from ..remoting.ports import check_remoting, shares_port
 from .classic.kv import KvConfig
 from .config import NameserverConfig
 from .controller_host import make_controller_host
-from .known_groups import KnownGroups
+from .known_groups import InSyncSets, KnownGroups
 from .messages import decision_from, group_route, registration_from, replica_from
 from .metrics import NameserverCounts, nameserver_families
 from .node_method import node_method
 from .query_route import check_topic, message_queues
 from .routes import RouteTable
-from .rows import DuplicateReplica, RegistrationRefused
+from .rows import DuplicateReplica, InSyncSet, RegistrationRefused
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -88,6 +88,7 @@ class NameserverServer:
         self._clock = clock or Clock()
         self._known = KnownGroups(config.namesrv_data_dir)
         self._known_names: frozenset[str] = frozenset()
+        self._sets = InSyncSets(config.namesrv_data_dir)
         self._table = self._new_table()
         self._controller_host = (
             make_controller_host(config, self._clock, self._on_state, links)
@@ -118,6 +119,7 @@ class NameserverServer:
         self._known_names = self._known.open()
         self._table = self._new_table()
         try:
+            self._sets.open()
             self._kv.open()
             if self._controller_host is not None:
                 self._controller_host.open()
@@ -155,6 +157,7 @@ class NameserverServer:
         if self._remoting is not None:
             await self._remoting.drain(grace_s)
         await self._door.drain(grace_s)
+        self._sets.close()
         self._known.close()
         logger.info("nameserver.stopped")
 
@@ -255,6 +258,7 @@ class NameserverServer:
             first_version=max(1, self._clock.wall_ms()) << _VERSION_SHIFT,
             known_groups=self._known_names,
             ready_at_ns=self._clock.steady_ns() + config.wait_for_known_groups * _NS_PER_MS,
+            stored_set=self._sets.of,
         )
 
     def _services(self) -> dict[str, Method]:
@@ -286,8 +290,9 @@ class NameserverServer:
         """Adopt a committed group state in the routes."""
         self._table.state_decided(decision_from(state))
 
-    def register(self, request: v1.RegisterRequest, ctx: "RequestContext") -> v1.RegisterResponse:
-        """Handle a broker's registration or heartbeat."""
+    def register(self, request: v1.RegisterRequest, ctx: "RequestContext") -> Any:
+        """Handle a broker's registration or heartbeat; return the response, or a task of it while
+        an in-sync set is written."""
         registration = registration_from(request)
         replica = registration.replica
         try:
@@ -314,7 +319,25 @@ class NameserverServer:
                 len(registration.topics),
             )
             self._remember(replica.group)
-        return v1.RegisterResponse(need_full=answer.need_full, cluster_version=answer.version)
+        response = v1.RegisterResponse(need_full=answer.need_full, cluster_version=answer.version)
+        in_sync = self._table.in_sync(replica.group) if registration.in_sync is not None else None
+        if in_sync is None or in_sync == self._sets.of(replica.group):
+            return response
+        return asyncio.get_running_loop().create_task(
+            self._once_durable(replica.group, in_sync, response)
+        )
+
+    async def _once_durable(
+        self, group: str, in_sync: InSyncSet, response: v1.RegisterResponse
+    ) -> v1.RegisterResponse:
+        """Return the response once the in-sync set is on disk."""
+        try:
+            await self._sets.put(group, in_sync)
+        except OSError as error:
+            text = f"the in-sync set of {group} cannot be stored: {error}"
+            logger.warning("in_sync_set.not_saved group=%s error=%s", group, error)
+            raise RpcFailure(_UNAVAILABLE, text) from error
+        return response
 
     def unregister(
         self, request: v1.UnregisterRequest, ctx: "RequestContext"

@@ -73,7 +73,8 @@ class Caller:
     ) -> None:
         """Raise CliError for unreadable credentials, OSError for an unreadable token file."""
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
-        self._fixed: Metadata = (
+        #: The metadata of every call.
+        self.fixed: Metadata = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", __version__),
@@ -82,16 +83,21 @@ class Caller:
         )
         self._credentials = user or links.credentials(endpoint)
         self._second = ""
-        self._signed = self._fixed
+        self._signed = self.fixed
 
     def metadata(self) -> Metadata:
         """Return the metadata of the next call; a signature is made once a second."""
         if self._credentials is not None:
-            second = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+            second = self.second()
             if second != self._second:
                 self._second = second
-                self._signed = (*self._fixed, *self._credentials.sign(second))
+                self._signed = (*self.fixed, *self._credentials.sign(second))
         return self._signed
+
+    @staticmethod
+    def second() -> str:
+        """Return the present time, as signatures have it."""
+        return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def checked(response: R) -> R:
@@ -149,16 +155,22 @@ class Connection:
     """A blocking connection to one endpoint; a context manager."""
 
     def __init__(
-        self, endpoint: str, links: Links, user: Credentials | None = None, *, at: str = ""
+        self,
+        endpoint: str,
+        links: Links,
+        user: Credentials | None = None,
+        *,
+        at: str = "",
+        caller: Caller | None = None,
     ) -> None:
-        """`user` signs the calls; None: the user of `links`.
+        """`user` signs the calls; None: the user of `links`. `caller` makes them all in its way.
 
         `at` is an address from a route of the endpoint. It is called with the endpoint's TLS and
         user, as clients do, and without the cluster token: it may belong to another cluster.
         """
         self.endpoint = at or endpoint
         self.links = links
-        self._caller = Caller(endpoint, links, user, has_token=not at)
+        self._caller = caller or Caller(endpoint, links, user, has_token=not at)
         self.channel = links.channel(endpoint, at)
 
     def __enter__(self) -> Connection:

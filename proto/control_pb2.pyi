@@ -309,6 +309,7 @@ class QuotaConfig(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     POLLS_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     """User:NAME, Topic:NAME, or User:*, Topic:* (each without its own)"""
     messages: _builtins.int
@@ -319,6 +320,8 @@ class QuotaConfig(_message.Message):
     """connected clients"""
     polls: _builtins.int
     """waiting receives"""
+    stored: _builtins.int
+    """bytes in the log, of a topic or of those that a user may send to"""
     def __init__(
         self,
         *,
@@ -327,10 +330,11 @@ class QuotaConfig(_message.Message):
         bytes: _builtins.int = ...,
         connections: _builtins.int = ...,
         polls: _builtins.int = ...,
+        stored: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "stored", b"stored", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3873,6 +3877,7 @@ class PutQuotaRequest(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _builtins.int
     POLLS_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     """as in QuotaConfig"""
     messages: _builtins.int
@@ -3880,6 +3885,7 @@ class PutQuotaRequest(_message.Message):
     connections: _builtins.int
     polls: _builtins.int
     broker: _builtins.str
+    stored: _builtins.int
     def __init__(
         self,
         *,
@@ -3889,10 +3895,11 @@ class PutQuotaRequest(_message.Message):
         connections: _builtins.int | None = ...,
         polls: _builtins.int | None = ...,
         broker: _builtins.str = ...,
+        stored: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "_stored", b"_stored", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "broker", b"broker", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_connections", b"_connections", "_messages", b"_messages", "_polls", b"_polls", "_stored", b"_stored", "broker", b"broker", "bytes", b"bytes", "connections", b"connections", "messages", b"messages", "polls", b"polls", "stored", b"stored", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
     _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
@@ -3902,6 +3909,8 @@ class PutQuotaRequest(_message.Message):
     _WhichOneofArgType__messages: _TypeAlias = _typing.Literal["_messages", b"_messages"]  # noqa: Y015
     _WhichOneofReturnType__polls: _TypeAlias = _typing.Literal["polls"]  # noqa: Y015
     _WhichOneofArgType__polls: _TypeAlias = _typing.Literal["_polls", b"_polls"]  # noqa: Y015
+    _WhichOneofReturnType__stored: _TypeAlias = _typing.Literal["stored"]  # noqa: Y015
+    _WhichOneofArgType__stored: _TypeAlias = _typing.Literal["_stored", b"_stored"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
     @_typing.overload
@@ -3910,6 +3919,8 @@ class PutQuotaRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__messages) -> _WhichOneofReturnType__messages | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__polls) -> _WhichOneofReturnType__polls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored) -> _WhichOneofReturnType__stored | None: ...
 
 Global___PutQuotaRequest: _TypeAlias = PutQuotaRequest  # noqa: Y015
 

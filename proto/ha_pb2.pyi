@@ -773,11 +773,16 @@ class Offsets(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     ARCHIVE_WATERMARK_FIELD_NUMBER: _builtins.int
     LOG_END_FIELD_NUMBER: _builtins.int
+    WAITING_FROM_FIELD_NUMBER: _builtins.int
     archive_watermark: _builtins.int
     """The leader's archive watermark, adopted by a follower; 0: unset."""
     log_end: _builtins.int
     """The leader's log end at that time: a follower with less of the log applies the offsets when it
     reaches this end, because pop checkpoints of skipped messages are in the log. 0: at once.
+    """
+    waiting_from: _builtins.int
+    """The log offset from which on records of delayed messages or open transactions wait: retention
+    of a follower keeps them. Absent: an older leader.
     """
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetEntry]: ...
@@ -787,12 +792,15 @@ class Offsets(_message.Message):
         entries: _abc.Iterable[Global___OffsetEntry] | None = ...,
         archive_watermark: _builtins.int = ...,
         log_end: _builtins.int = ...,
+        waiting_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_waiting_from", b"_waiting_from", "waiting_from", b"waiting_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_watermark", b"archive_watermark", "entries", b"entries", "log_end", b"log_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_waiting_from", b"_waiting_from", "archive_watermark", b"archive_watermark", "entries", b"entries", "log_end", b"log_end", "waiting_from", b"waiting_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__waiting_from: _TypeAlias = _typing.Literal["waiting_from"]  # noqa: Y015
+    _WhichOneofArgType__waiting_from: _TypeAlias = _typing.Literal["_waiting_from", b"_waiting_from"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_from) -> _WhichOneofReturnType__waiting_from | None: ...
 
 Global___Offsets: _TypeAlias = Offsets  # noqa: Y015
 

@@ -41,7 +41,7 @@ CALLS_MAX = 1_000
 _UNREAD_BYTES_PAUSE = 1 << 20
 #: Time of the requests of all connections in one turn of the event loop: one read has thousands of
 #: small requests, and hundreds of connections are ready at once.
-_TURN_NS = 20_000_000
+_TURN_NS = 5_000_000
 #: Part of `frontUnfinishedBytes`: frames are smaller than the requests of gRPC, and are held whole.
 _UNFINISHED_SHARE = 3
 #: Lines about connections that were closed, in each minute: strangers choose their number.

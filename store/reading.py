@@ -232,6 +232,13 @@ class QueueReader:
         unit = queue.read(offset, 1)
         return int(UNIT.unpack(unit)[0]) if unit else None
 
+    def position_from(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the physical offset of the first visible message from a queue offset on."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return None
+        return self.physical_offset_of(topic, queue_id, max(offset, queue.min_offset))
+
     def is_cold_position(self, physical_offset: int) -> bool:
         """Return whether a physical offset lies that far behind the log end."""
         return self._log.readable_end - physical_offset > self._memory_span

@@ -21,7 +21,7 @@ FOLDERS = (
 
 LEFT_OUT = {
     "auth": """
-        certificates comparison decision every_path forwarded_credentials own_clients owners
+        bearer certificates comparison decision every_path forwarded_credentials own_clients owners
         signature through_nodes tls users
     """,
     "broker": """
@@ -33,7 +33,8 @@ LEFT_OUT = {
         gaps incarnations lite lite_core lite_ends lite_random lite_replicas lite_subscribe
         message_queries meta_log meta_machine metrics_token observed offset_recent
         pop_attempts pop_handover pop_model pop_restart proxy proxy_classic proxy_upstreams
-        pull quotas read_log recall receive registration request_costs replicas retention_broker
+        pull quotas quotas_of_storage read_log recall receive registration request_costs replicas
+        retention_broker
         revive_codec reviver role role_state send_native send_typed server spans sql
         stand_in telemetry_forward timer_core timer_failover timer_kill timer_list
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
@@ -53,8 +54,8 @@ LEFT_OUT = {
         strange_broker_sends sync testing
     """,
     "console": """
-        access_pages acts beside_a_server browser contexts figures flows lag many_objects
-        node_death operating_pages pages protobuf protocol replication_page uploads
+        access_pages acts beside_a_server browser contexts figures flows lag login
+        many_objects node_death operating_pages pages protobuf protocol replication_page uploads
     """,
     "docs": "documented_commands first_hour help install production_guide site skips",
     "front": """

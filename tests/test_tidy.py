@@ -468,7 +468,7 @@ SHARED_NAMESPACES = {
     "markupsafe": "jinja2",
 }
 # Extras that the core imports inside functions.
-CORE_EXTRAS = ("native", "tracing", "testing", "containers", "spark", "bench")
+CORE_EXTRAS = ("oidc", "native", "tracing", "testing", "containers", "spark", "bench")
 
 
 def imported_distributions(folders: set[str]) -> dict[str, str]:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ...auth.attempts import Attempts
+from ...auth.bearer import BEARER, BearerError
 from ...auth.decision import decide
 from ...auth.model import CLUSTER, Action, User, action_names
 from ...auth.secrets import SealError
@@ -30,9 +32,8 @@ from ...auth.signature import (
 )
 from ...front.service import Kind, taker_of
 from ...nodes.addresses import host_of, is_loopback
-from ...proto import paths
+from ...proto import paths, v2
 from ...proto.errors import WireError
-from .attempts import Attempts
 from .checked_session import CheckedSession
 from .rights import PUBLIC, RIGHTS, SUPER, send_need
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator, Sequence
 
+    from ...auth.bearer import Bearer, BearerVerifier
     from ...front.context import RequestContext
     from ...front.service import ClientRun, Method, Taken
     from ..clients.registry import ClientRegistry
@@ -65,6 +67,9 @@ NAMES_NOTHING = "the request names no topic and no group."
 _USER = "user"
 #: Also for a user that does not exist: strangers do not learn the names of users.
 _WRONG_SIGNATURE = "check signature failed."
+_NO_USERS = (
+    "this replica knows no users yet: it starts, or has not copied its leader's records. Try again."
+)
 _TOO_MANY = "too many wrong signatures of this user from this address: try again in a minute."
 _NO_CERTIFIED = "the client's certificate names no enabled user."
 _NO_SECRET = bytes(32)
@@ -111,13 +116,15 @@ class Guard:
         steady_ns: Callable[[], int] = lambda: 0,
         user_of_certificate: Callable[[bytes], str] = lambda _: "",
         failures_max: int = 0,
+        bearers: BearerVerifier | None = None,
     ) -> None:
         """`cluster` is the name of the cluster resource; without `authorize` only the signature is
         checked, except for the methods that need a user of type Super. A signature is accepted for
         `clock_skew_ms` before and after its time (0: always), in any time zone with `local_times`;
         `wall_ms` is not moved by tests. `refused` counts refusals by reason. A call with the id of
         a client in `clients` that is another user's is refused. `user_of_certificate` returns the
-        user that a certificate names; `failures_max`: see `Attempts`."""
+        user that a certificate names; `failures_max`: see `Attempts`. `bearers` verifies the bearer
+        tokens of calls; without it none is accepted."""
         self._tables = metadata
         self._keys = keys
         self._wall_ms = wall_ms
@@ -133,6 +140,10 @@ class Guard:
         self._steady_ns = steady_ns
         self._user_of_certificate = user_of_certificate
         self._attempts = Attempts(failures_max)
+        self._bearers = bearers
+        #: Verified tokens by header.
+        self._tokens: dict[str, Bearer] = {}
+        self._lapsed = 0
         self._users_version = -1
         #: When the first of the known former secrets is accepted no longer; 0: there is none.
         self._expires_ms = 0
@@ -287,6 +298,8 @@ class Guard:
                 date_time = value
         if ctx.user and not header:
             return self._certified(ctx.user)
+        if header.startswith(BEARER):
+            return self._by_bearer(header, ctx)
         known = self._signatures.get((header, date_time))
         if known is None:
             known = self._verify(header, date_time, host_of(ctx.peer))
@@ -304,6 +317,46 @@ class Guard:
             self._refused["certificate"] += 1
             raise unauthorized(_NO_CERTIFIED) from None
         return known
+
+    def _by_bearer(self, header: str, ctx: RequestContext) -> _Known:
+        """Return the user that a bearer token names. Raises WireError."""
+        try:
+            if self._bearers is None:
+                raise unauthorized("bearer tokens are not accepted here: sign the call.")
+            # Who reads a token has it: a signature would be good for minutes, a token for hours.
+            if not ctx.tls and not is_loopback(host_of(ctx.peer)):
+                raise unauthorized("a bearer token needs TLS.")
+            bearer = self._tokens.get(header)
+            if bearer is None:
+                bearer = self._bearers.verify(header.removeprefix(BEARER))
+                if len(self._tokens) >= _RECENT_MAX:
+                    self._tokens.clear()
+                self._tokens[header] = bearer
+            if self._wall_ms() >= bearer.until_ms:
+                raise unauthorized("the bearer token has expired.")
+            known = self._known.get(bearer.user) or self._open(bearer.user)
+            _check_enabled(known)
+        except BearerError as error:
+            self._refused["bearer"] += 1
+            raise unauthorized(f"the bearer token is not accepted: {error}.") from None
+        except WireError:
+            self._refused["bearer"] += 1
+            raise
+        return known
+
+    def forget_tokens(self) -> None:
+        """Verify all tokens again: the provider has other keys."""
+        self._lapsed += len(self._tokens)
+        self._tokens.clear()
+
+    def lapsed(self) -> int:
+        """Return the number of tokens that have expired so far; their streams end."""
+        now_ms = self._wall_ms()
+        gone = [header for header, bearer in self._tokens.items() if now_ms >= bearer.until_ms]
+        for header in gone:
+            del self._tokens[header]
+        self._lapsed += len(gone)
+        return self._lapsed
 
     def _refresh(self) -> None:
         """Forget what is known if a user has changed or a former secret is accepted no longer."""
@@ -345,6 +398,8 @@ class Guard:
     def _signer(self, name: str, is_signed: Callable[[bytes], bool], source: str) -> _Known:
         """Return the user who has signed a call; a failure counts for `source`. Raises
         WireError."""
+        if not self._tables.users:
+            raise WireError(v2.HA_NOT_AVAILABLE, _NO_USERS)
         now_ns = self._steady_ns()
         if self._attempts.are_spent(source, name, now_ns):
             self._refused["attempts"] += 1
@@ -501,6 +556,11 @@ class Guard:
     def still(self, user: str, needs: Needs, ctx: RequestContext) -> bool:
         """Return whether the user of an open stream may have it: as `allows`, and with a
         certificate that is still accepted."""
+        if any(key == AUTHORIZATION and text.startswith(BEARER) for key, text in ctx.metadata):
+            try:
+                self._identify(ctx)
+            except WireError:
+                return False
         shown = ctx.peer_certificate if ctx.user and not ctx.forwarded else b""
         if shown and self._user_of_certificate(shown) != ctx.user:
             return False
@@ -539,7 +599,7 @@ def _signed_at(ctx: RequestContext) -> str | None:
         if name == DATE_TIME:
             date_time = value
         elif name == AUTHORIZATION:
-            is_signed_call = bool(value)
+            is_signed_call = not value.startswith(BEARER)  # which has a time of its own
     return date_time if is_signed_call else None
 
 

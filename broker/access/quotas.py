@@ -3,7 +3,8 @@
 A send counts at the node that stores it, a client and a waiting receive at every node that they
 reach: so a limit holds for each broker group. A refused call gets TOO_MANY_REQUESTS with the name
 of the quota, takes nothing from any limit, and is counted. Only calls that begin after a quota is
-set count. In memory: a restart or another leader begins with full buckets.
+set count. In memory: a restart or another leader begins with full buckets. Bytes stored are
+measured (`stored_bytes.py`); between two rounds the sends that were accepted are added.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from ...auth.quota import USER, Quota, TokenBucket
 from ...front.service import Kind
 from ...proto import paths, v2
 from ...proto.errors import WireError
+from .stored_bytes import StoredBytes
 
 if TYPE_CHECKING:
+    import asyncio
     from asyncio import Future
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ...front.context import RequestContext
     from ...front.service import Method, Outbound, Session
+    from ...store.queue.consume_queue import ConsumeQueue
     from ..metadata.tables import Metadata
 
 # Users and topics with counts, about 500 bytes each. At the limit the idle ones are dropped: they
@@ -36,13 +40,16 @@ _UNITS = {
     "bytes": "bytes a second",
     "connections": "connected clients",
     "polls": "waiting receives",
+    "stored": "bytes stored",
 }
+#: Lines of the metric.
+_SHOWN_MAX = 1_000
 
 
 class _Meter:
     """What one user or topic uses."""
 
-    __slots__ = ("_bytes", "_messages", "clients", "polls", "quota", "subject")
+    __slots__ = ("_bytes", "_messages", "clients", "polls", "quota", "stored", "subject")
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -50,6 +57,8 @@ class _Meter:
         #: Telemetry streams by client id.
         self.clients: Counter[str] = Counter()
         self.polls = 0
+        #: Bytes in the log at the last round, and of what was accepted since; None: not known.
+        self.stored: int | None = None
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
 
@@ -59,8 +68,10 @@ class _Meter:
         self._messages = TokenBucket(quota.messages, now_ns) if quota.messages else None
         self._bytes = TokenBucket(quota.bytes, now_ns) if quota.bytes else None
 
-    def refused_rate(self, now_ns: int) -> str:
-        """Return the name of the rate that is reached, or an empty text."""
+    def refused_limit(self, now_ns: int) -> str:
+        """Return the name of the limit of sends that is reached, or an empty text."""
+        if self.quota is not None and 0 < self.quota.stored <= (self.stored or 0):
+            return "stored"
         if self._messages is not None and not self._messages.admits(now_ns):
             return "messages"
         if self._bytes is not None and not self._bytes.admits(now_ns):
@@ -72,24 +83,39 @@ class _Meter:
             self._messages.take(messages)
         if self._bytes is not None:
             self._bytes.take(size)
+        if self.stored is not None:
+            self.stored += size
 
     def refusal(self, kind: str) -> WireError:
         limit = getattr(self.quota, kind)
-        return WireError(
-            v2.TOO_MANY_REQUESTS, f"[QUOTA] {self.subject} is limited to {limit} {_UNITS[kind]}"
-        )
+        text = f"[QUOTA] {self.subject} is limited to {limit} {_UNITS[kind]}"
+        if kind == "stored":
+            text += f", and has {self.stored}: raise the quota, or let retention delete messages"
+        return WireError(v2.TOO_MANY_REQUESTS, text)
 
 
 class Quotas:
     """Enforces the quotas on one broker."""
 
     def __init__(
-        self, *, metadata: Metadata, steady_ns: Callable[[], int], refused: Counter[tuple[str, str]]
+        self,
+        *,
+        metadata: Metadata,
+        steady_ns: Callable[[], int],
+        refused: Counter[tuple[str, str]],
+        loop: asyncio.AbstractEventLoop,
+        queues: Mapping[tuple[str, int], ConsumeQueue],
+        authorize: bool,
     ) -> None:
-        """`refused` counts refusals by subject's kind and limit: ("Topic", "messages")."""
+        """`refused` counts refusals by subject's kind and limit: ("Topic", "messages"). Without
+        `authorize` a user may send to all topics."""
         self._metadata = metadata
         self._steady_ns = steady_ns
         self._refused = refused
+        self._authorize = authorize
+        self._stored = StoredBytes(
+            loop, queues, lambda topic: topic in metadata.topics, self._measured
+        )
         self._user_of: Callable[[RequestContext], str] | None = None
         self._meters: dict[str, _Meter] = {}
 
@@ -106,11 +132,44 @@ class Quotas:
         meters = self._meters_of(ctx, (topic,) if topic else ())
         now_ns = self._steady_ns()
         for meter in meters:
-            kind = meter.refused_rate(now_ns)
+            if meter.stored is None and meter.quota is not None and meter.quota.stored:
+                self._stored.start()
+                meter.stored = self._stored_of(meter.subject)
+        for meter in meters:
+            kind = meter.refused_limit(now_ns)
             if kind:
                 raise self._refusal(meter, kind)
         for meter in meters:
             meter.take(messages, ctx.request_bytes)
+
+    def close(self) -> None:
+        """Measure no more."""
+        self._stored.close()
+
+    def stored(self) -> list[tuple[str, int]]:
+        """Return the bytes stored of the first subjects with a quota of their own."""
+        of_own = (each.subject for each in self._metadata.quotas.values() if each.stored)
+        named = [subject for subject in of_own if not subject.endswith(":*")]
+        if named:
+            self._stored.start()
+        return [(subject, self._stored_of(subject)) for subject in sorted(named)[:_SHOWN_MAX]]
+
+    def _measured(self) -> bool:
+        """Take the result of a round; return whether there shall be another one."""
+        for meter in self._meters.values():
+            meter.stored = self._stored_of(meter.subject) if meter.stored is not None else None
+        wanted = any(each.stored for each in self._metadata.quotas.values())
+        if not wanted:
+            for meter in self._meters.values():
+                meter.stored = None
+        return wanted
+
+    def _stored_of(self, subject: str) -> int:
+        kind, _, name = subject.partition(":")
+        if kind != USER:
+            return self._stored.of_topic(name)
+        user = self._metadata.users.get(name) if self._authorize else None
+        return self._stored.of_user(user)
 
     def watching(self, method: Method) -> Method:
         """Return a method that receives messages or opens Telemetry with its limits."""

@@ -68,6 +68,7 @@ def assemble(
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
     core = build_core(runtime, ha, store, links, door, events=events[1])
     stack.callback(core.durability.close)
+    stack.callback(core.quotas.close)
     sending = _sending(core, crate)
     consumption = build_consumption(core, sending, crate)
     core.pump.add_listener(consumption.receiving)
@@ -94,7 +95,7 @@ def assemble(
         ),
         quota_admin=QuotaAdmin(metadata=core.metadata, changes=core.changes),
         removal=removal,
-        maintenance=_maintenance(core, traffic),
+        maintenance=_maintenance(core, sending, traffic),
         progress=_progress(core, consumption),
         status=BrokerStatus(
             runtime=core.runtime,
@@ -188,7 +189,7 @@ def _spans(runtime: Runtime) -> tuple[Spans | None, Any]:
     return Spans(tracer, runtime.clock), provider
 
 
-def _maintenance(core: Core, traffic: TrafficRates) -> StoreMaintenance:
+def _maintenance(core: Core, sending: Sending, traffic: TrafficRates) -> StoreMaintenance:
     return StoreMaintenance(
         runtime=core.runtime,
         store=core.store,
@@ -198,6 +199,7 @@ def _maintenance(core: Core, traffic: TrafficRates) -> StoreMaintenance:
         pump=core.pump,
         offsets=core.offsets,
         traffic=traffic,
+        waiting=[part.oldest for part in (sending.timers, sending.levels, sending.transactions)],
     )
 
 

@@ -277,6 +277,21 @@ class BrokerConfig:
         "without a look at them, also right ones. Other addresses are not affected. Classic "
         "clients are counted by connection. 0: no limit.",
     )
+    oidc_issuer: str = _setting(
+        "",
+        "Issuer (`iss`) of the bearer tokens of an OpenID Connect provider that gRPC clients may "
+        "send in place of a signature, over TLS or from this machine; needs `cometmq[oidc]`. "
+        "Empty: none.",
+    )
+    oidc_jwks: str = _setting(
+        "",
+        "Key set (JWKS) of the provider: a file, read again when it changes, or an https URL, read "
+        "every 5 minutes. Tokens are verified without the provider.",
+    )
+    oidc_audience: str = _setting("", "Audience (`aud`) that a token must name.")
+    oidc_user_claim: str = _setting(
+        "sub", "Claim of a token with the name of the user, who exists in the cluster."
+    )
     audit_log_file: str = _setting(
         "",
         "File for a line of JSON about each administrative call and each denial: time, user, "
@@ -327,6 +342,12 @@ class BrokerConfig:
         if self.authentication_max_failures < 0:
             raise ValueError(
                 f"authenticationMaxFailures={self.authentication_max_failures} is below 0."
+            )
+        oidc = (self.oidc_issuer, self.oidc_jwks, self.oidc_audience, self.oidc_user_claim)
+        if any(oidc[:3]) and not (all(oidc) and self.authentication_enabled):
+            raise ValueError(
+                "Bearer tokens need all of oidcIssuer, oidcJwks, oidcAudience, oidcUserClaim and "
+                "authenticationEnabled=true."
             )
         self.first_user()
 

@@ -114,11 +114,18 @@ def build_core(
             pump=pump,
             cluster=cluster,
         ),
-        quotas=Quotas(
-            metadata=metadata,
-            steady_ns=clock.steady_ns,
-            refused=runtime.counters.refused_by_quota,
-        ),
+        quotas=_quotas(runtime, store, metadata),
+    )
+
+
+def _quotas(runtime: Runtime, store: MessageStore, metadata: Metadata) -> Quotas:
+    return Quotas(
+        metadata=metadata,
+        steady_ns=runtime.clock.steady_ns,
+        refused=runtime.counters.refused_by_quota,
+        loop=runtime.loop,
+        queues=store.queue_table.queues,
+        authorize=runtime.config.authorization_enabled,
     )
 
 

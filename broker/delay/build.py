@@ -44,6 +44,7 @@ def build_delays(core: Core, sender: Sender) -> Delays:
         offsets=core.offsets,
         pump=core.pump,
         appender=sender,
+        stats=timers.stats,
     )
     delayed = DelayedMessages(store.config, runtime.clock, timers, core.system_topics)
     recalls = Recalls(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..visible.dispatch_pump import DispatchPump
+    from .timer_stats import TimerStats
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class DelayLevels:
         offsets: ConsumerOffsets,
         pump: DispatchPump,
         appender: InternalAppender,
+        stats: TimerStats,
     ) -> None:
         self._clock = runtime.clock
         self._loop = runtime.loop
@@ -70,6 +72,7 @@ class DelayLevels:
         self._metadata = metadata
         self._offsets = offsets
         self._appender = appender
+        self._stats = stats
         config = store.config
         self._levels_ms = parse_levels(config.message_delay_level)
         path = config.root / "config" / "delayOffset.json"
@@ -96,19 +99,19 @@ class DelayLevels:
                 queue_id + 1, 0, replicated
             ):
                 self._progress.set(queue_id + 1, replicated)  # progress of another leader
-        self._core = DelayCore(
-            [
-                self._progress.offset(
-                    queue_id + 1,
-                    store.min_offset(SCHEDULE_TOPIC, queue_id),
-                    store.max_offset(SCHEDULE_TOPIC, queue_id),
-                )
-                for queue_id in range(len(self._levels_ms))
-            ]
-        )
+        self._core = DelayCore([self._first(index) for index in range(len(self._levels_ms))])
         self._running = True
         self._bound()
         self._wake()
+
+    def _first(self, index: int) -> int:
+        """Return where delivery of a level continues; count what retention took before."""
+        first = self._store.min_offset(SCHEDULE_TOPIC, index)
+        end = self._store.max_offset(SCHEDULE_TOPIC, index)
+        saved = self._progress.offset(index + 1, 0, end)
+        if 0 < saved < first:  # 0: unknown
+            self._stats.gone += first - saved
+        return max(saved, first)
 
     def halt(self) -> None:
         """Stop to deliver, before the log is closed."""
@@ -136,6 +139,17 @@ class DelayLevels:
             self._progress.save()
         except OSError as error:
             logger.warning("delay.not_finished reason=%s", error)  # a restart repeats messages
+
+    def oldest(self) -> int | None:
+        """Return the log offset of the oldest message that waits; None without one, 0 if this
+        replica does not lead."""
+        if not self._running:
+            return 0
+        heads = (
+            self._store.reader.position_from(SCHEDULE_TOPIC, index, level.offset)
+            for index, level in enumerate(self._core.levels)
+        )
+        return min((head for head in heads if head is not None), default=None)
 
     def waiting(self, topics: Collection[str]) -> Iterator[int]:
         """Yield the number of waiting messages for these topics, or for retries of theirs, by
@@ -246,7 +260,8 @@ class DelayLevels:
         elif wait_ms is not None:
             core.waits(index, found.records[0].queue_offset, wait_ms)
         elif found.next_offset > offset:
-            core.delivered(index, found.next_offset, 0)  # retention deleted the records
+            self._stats.gone += found.next_offset - offset  # deleted by retention
+            core.delivered(index, found.next_offset, 0)
         else:
             core.empty(index, offset)
 

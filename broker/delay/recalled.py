@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .timer_core import Timed, TimerCore
 
 #: Slots above which those that are done are removed.
-_SLOTS_MAX = 1_024
+_SLOTS_MAX = 128
 
 
 class _Slot(Struct):

@@ -330,6 +330,16 @@ class TimerService:
         self._enqueue_now()
         return None if self._timers is None else (self._timers, self._core.open_ms)
 
+    def oldest(self) -> int | None:
+        """Return the log offset of the oldest message that waits; None without one, 0 if this
+        replica does not lead."""
+        if self._timers is None:
+            return 0
+        read_ms, queue_offset = self._core.progress(self._store.flushed_offset)
+        arrived = self._store.reader.position_from(TIMER_TOPIC, TIMER_QUEUE, queue_offset)
+        found = (self._timers.oldest(read_ms), arrived)
+        return min((each for each in found if each is not None), default=None)
+
     @property
     def enqueue_lag(self) -> int:
         """Messages of the timer topic that are not enqueued."""

@@ -20,7 +20,8 @@ class TimerStats(Struct):
     dequeued_by_topic: dict[str, int] = field(default_factory=dict)
     #: Delays of sent messages, in seconds, by topic.
     delays: dict[str, Buckets] = field(default_factory=dict)
-    #: Records that retention deleted before they were due, or that are not timer messages.
+    #: Records, also of delay levels, that retention deleted before they were due, or that are not
+    #: timer messages.
     gone: int = 0
     #: Records that are damaged.
     damaged: int = 0

@@ -22,7 +22,7 @@ from .revive_codec import AckRecord, BatchKey, CheckpointRecord
 
 #: Acknowledged offsets of one queue remembered from the log; others are delivered again.
 CONSUMED_MAX = 100_000
-SWEEP_SLACK = 4_096
+SWEEP_SLACK = 512
 
 
 class JournalState(Struct):

@@ -4,8 +4,8 @@ Promises: the disk is checked once a second and a retention round starts every
 `cleanResourceInterval` (at the next check while disk pressure lasts), both by the steady clock; the
 age of files is judged by the machine's own wall clock, which tests cannot move. Files are deleted
 on the store's thread. Each replica deletes on its own; the leader keeps what its connected
-followers still need. Followers take the leader's archive watermark from the frames that carry
-consumer offsets, so that it survives a failover.
+followers still need. Followers take the leader's archive watermark, and from where on its messages
+wait to be delivered, from the frames that carry consumer offsets: both hold after a failover.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ...proto.errors import WireError
 from .queue_gc import QueueGc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from ...front.context import RequestContext
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
@@ -54,7 +56,10 @@ class StoreMaintenance:
         pump: DispatchPump,
         offsets: ConsumerOffsets,
         traffic: TrafficRates,
+        waiting: Sequence[Callable[[], int | None]],
     ) -> None:
+        """`waiting` return the log offset of the oldest record that waits to be delivered, if this
+        replica leads; None without one."""
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._store = store
@@ -72,9 +77,14 @@ class StoreMaintenance:
         self._watermark_lock = asyncio.Lock()
         self._adopting: asyncio.Task[None] | None = None
         self._leader_watermark = 0
-        #: The last snapshot: offsets, watermark, and both encoded.
-        self._sent: tuple[bytes, int, bytes] = (b"", 0, b"")
+        self._waiting = waiting
+        #: From where on messages of this leader, or of the one that it follows, may wait. None: the
+        #: leader is of an older version. 0: not known yet, so retention takes nothing.
+        self._waiting_from: int | None = 0
+        #: The last snapshot: offsets, what is added, and both encoded.
+        self._sent: tuple[bytes, bytes, bytes] = (b"", b"", b"")
         self._retention.replica_end = self._replica_end
+        self._retention.waiting_from = lambda: self._waiting_from
         store.meter.steady_ns = self._clock.steady_ns
 
     def start(self) -> None:
@@ -97,6 +107,7 @@ class StoreMaintenance:
         store, clock = self._store, self._clock
         store.meter.sample()
         self._traffic.sample()
+        self._find_waiting()
         now_ns = clock.steady_ns()
         if now_ns - self._round_ns >= self._round_interval_ns or self._retention.is_due:
             self._round_ns = now_ns
@@ -130,6 +141,13 @@ class StoreMaintenance:
             ),
             default=None,
         )
+
+    def _find_waiting(self) -> None:
+        """Find from where on records wait. A follower is told."""
+        if self._leadership.is_leader:
+            visible = self._store.dispatched_offset
+            found = [each() for each in self._waiting]
+            self._waiting_from = min([visible, *(each for each in found if each is not None)])
 
     # -- the archive watermark -------------------------------------------------------------------
 
@@ -180,17 +198,22 @@ class StoreMaintenance:
         )
 
     def offsets_snapshot(self) -> bytes:
-        """Return the encoded consumer offsets for the followers; a leader adds its watermark.
+        """Return the encoded consumer offsets for the followers; a leader adds its watermark, and
+        from where on messages wait.
 
         Returns the same object until something changes, because the sender compares identities.
         """
         offsets = self._offsets.snapshot()
-        watermark = self._retention.watermark.value if self._leadership.is_leader else 0
-        if not watermark:
+        if not self._leadership.is_leader:
             return offsets
-        if self._sent[0] is not offsets or self._sent[1] != watermark:
-            suffix = v1.Offsets(archive_watermark=watermark).SerializeToString()
-            self._sent = (offsets, watermark, offsets + suffix)
+        waiting_from = self._waiting_from or 0
+        # The begin of its segment: it changes as seldom as retention acts on it.
+        waiting_from -= waiting_from % self._store.config.mapped_file_size_commit_log
+        watermark = self._retention.watermark.value
+        added = v1.Offsets(archive_watermark=watermark, waiting_from=waiting_from)
+        suffix = added.SerializeToString()
+        if self._sent[0] is not offsets or self._sent[1] != suffix:
+            self._sent = (offsets, suffix, offsets + suffix)
         return self._sent[2]
 
     def offsets_apply(self, payload: bytes) -> None:
@@ -199,12 +222,15 @@ class StoreMaintenance:
         try:
             # A leader has more of the log than its followers: its offsets need no check.
             self._offsets.apply(payload, None if leads else self._store.log_end)
-            watermark = v1.Offsets.FromString(payload).archive_watermark
+            told = v1.Offsets.FromString(payload)
         except (ValueError, DecodeError) as error:
             logger.warning("offsets.refused reason=%s", error)
             return
-        if watermark and not leads:
-            self._leader_watermark = watermark
+        if leads:
+            return
+        self._waiting_from = told.waiting_from if told.HasField("waiting_from") else None
+        if told.archive_watermark:
+            self._leader_watermark = told.archive_watermark
             self._follow_watermark()
 
     def lead(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct, field
 
 from ...auth.model import Action, Policy, ResourcePattern, User, parse_source
-from ...auth.quota import Quota
+from ...auth.quota import LIMITS, Quota
 from ...proto import v1, v2
 from .tables import Group, Topic, type_attribute
 
@@ -171,20 +171,14 @@ def policy_of(message: v1.AclPolicy) -> Policy:
 
 def quota_message(quota: Quota) -> v1.QuotaConfig:
     """Encode a quota."""
-    return v1.QuotaConfig(
-        subject=quota.subject,
-        messages=quota.messages,
-        bytes=quota.bytes,
-        connections=quota.connections,
-        polls=quota.polls,
-    )
+    limits = {name: getattr(quota, name) for name in LIMITS}
+    return v1.QuotaConfig(subject=quota.subject, **limits)
 
 
 def quota_of(message: v1.QuotaConfig) -> Quota:
     """Decode a quota."""
-    return Quota(
-        message.subject, message.messages, message.bytes, message.connections, message.polls
-    )
+    limits = {name: getattr(message, name) for name in LIMITS}
+    return Quota(message.subject, **limits)
 
 
 def snapshot_parts(

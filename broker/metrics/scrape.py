@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...front.statistics import DoorStatistics, ForwardStatistics
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
+    from ..access.quotas import Quotas
     from ..base.leadership import Leadership
     from ..base.runtime import Runtime
     from ..clients.registry import ClientRegistry
@@ -65,6 +66,7 @@ class Metrics:
         metadata: Metadata,
         clients: ClientRegistry,
         sender: Sender,
+        quotas: Quotas,
         durability: DurabilityGate,
         pop: PopService,
         journal: JournalService,
@@ -84,6 +86,7 @@ class Metrics:
         self._metadata = metadata
         self._client_registry = clients
         self._sender = sender
+        self._quotas = quotas
         self._durability = durability
         self._pop = pop
         self._journal = journal
@@ -243,11 +246,22 @@ class Metrics:
                 [((why,), number) for why, number in sorted(counters.audit_dropped.items())],
                 ("reason",),
             ),
+            *self._of_quotas(),
+        ]
+
+    def _of_quotas(self) -> list[Metric]:
+        return [
             self._counter(
                 "cometmq_quota_refused",
                 "Calls refused by a quota of a user or a topic.",
-                sorted(counters.refused_by_quota.items()),
+                sorted(self._counters.refused_by_quota.items()),
                 ("subject", "limit"),
+            ),
+            self._gauge(
+                "cometmq_quota_stored_bytes",
+                "Bytes in the log of topics and users with a quota of storage of their own.",
+                [((subject,), size) for subject, size in self._quotas.stored()],
+                ("subject",),
             ),
         ]
 

@@ -47,6 +47,7 @@ def transaction_families(transactions: Transactions, families: Families) -> list
                 (("asked",), stats.asked),
                 (("no_producer",), stats.unreachable),
                 (("given_up",), stats.given_up),
+                (("lost",), stats.lost),
             ],
             ("result",),
         ),

@@ -176,7 +176,7 @@ class CheckRounds:
             record = halves.record(half)
             if record is None:
                 logger.warning("transaction.lost message=%s: deleted by retention", half.key)
-                halves.give_up(half)
+                halves.lose(half)
                 continue
             if self._is_left_over(half):
                 logger.warning(

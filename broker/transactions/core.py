@@ -20,7 +20,8 @@ limit of checks end them), and by `OUTCOMES_MAX` and `BUFFER_MAX`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from heapq import heappop, heappush
@@ -29,8 +30,8 @@ from itertools import islice
 from msgspec import Struct, field
 
 #: Outcomes remembered to distinguish a repeated end from a contradicting one: clients whose
-#: response was lost repeat within seconds.
-OUTCOMES_MAX = 10_000
+#: response was lost repeat within seconds. Eight bytes each, from the start.
+OUTCOMES_MAX = 1 << 14
 #: Done half messages without an op record; beyond this the record is written at once.
 BUFFER_MAX = 20_000
 
@@ -45,6 +46,9 @@ class Outcome(Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     GIVEN_UP = "given up after too many checks"
+
+
+_OUTCOMES = tuple(Outcome)
 
 
 class Step(Enum):
@@ -108,7 +112,8 @@ class TransactionTable(Struct):
     _copies: set[int] = field(default_factory=set)  # created here, not read back yet
     _done: set[int] = field(default_factory=set)  # named by an op record before they were read
     _ops: deque[tuple[int, int]] = field(default_factory=deque)  # op offset, highest half offset
-    _outcomes: OrderedDict[int, Outcome] = field(default_factory=OrderedDict)
+    #: At `origin % OUTCOMES_MAX`: the origin and the number of the outcome.
+    _outcomes: array[int] = field(default_factory=lambda: array("q", bytes(8 * OUTCOMES_MAX)))
     _round: deque[HalfMessage] = field(default_factory=deque)
     _topics: dict[str, int] = field(default_factory=dict)
 
@@ -223,7 +228,8 @@ class TransactionTable(Struct):
         """Return the outcome of a transaction that is no longer in the table; None if it was
         dropped.
         """
-        return self._outcomes.get(origin)
+        found, number = divmod(self._outcomes[origin % OUTCOMES_MAX], len(_OUTCOMES))
+        return _OUTCOMES[number] if found == origin and number else None
 
     def end(self, half: HalfMessage, outcome: Outcome) -> None:
         """Set the outcome of an open half message; its offset goes into the next op record."""
@@ -232,9 +238,8 @@ class TransactionTable(Struct):
         self._topics[half.topic] -= 1
         self.buffer.append(half.offset)
         self.buffer_bytes += len(str(half.offset)) + 1
-        self._outcomes[half.origin] = outcome
-        while len(self._outcomes) > OUTCOMES_MAX:
-            self._outcomes.popitem(last=False)
+        number = half.origin * len(_OUTCOMES) + _OUTCOMES.index(outcome)
+        self._outcomes[half.origin % OUTCOMES_MAX] = number
 
     def take_batch(self, max_bytes: int) -> list[int]:
         """Return the offsets of the next op record: as many as fit into `max_bytes`, at least

@@ -52,6 +52,11 @@ class HalfMessages:
         self._stats.given_up += 1
         self.end(half, Outcome.GIVEN_UP)
 
+    def lose(self, half: HalfMessage) -> None:
+        """End a half message whose record retention has deleted."""
+        self._stats.lost += 1
+        self.end(half, Outcome.GIVEN_UP)
+
     def open(self) -> Iterator[HalfMessage]:
         """Return the half messages without an outcome."""
         return (half for half in self.table if half.outcome is Outcome.OPEN)

@@ -187,7 +187,7 @@ class Transactions:
         rules = CheckRules(
             self._config.transaction_time_out,
             self._config.transaction_check_max,
-            store.config.file_reserved_time * 3_600_000,
+            store.config.waiting_kept_ms,
         )
         table = self.table = TransactionTable(rules)
         self.ops = OpWriter(runtime, self._offsets, self._appender, table)
@@ -213,6 +213,13 @@ class Transactions:
         """Return whether a half message waits for the topic that has its topic's name now."""
         is_left = self._metadata.is_older(half.topic, half.physical)
         return half.outcome is Outcome.OPEN and not is_left
+
+    def oldest(self) -> int | None:
+        """Return the log offset of the oldest record that open transactions need; None without
+        one, 0 if this replica does not lead."""
+        if not self._leads:
+            return 0
+        return self._store.reader.position_from(HALF_TOPIC, 0, self.table.bookmarks()[0])
 
     def _counts(self) -> dict[str, int]:
         return self.table.waiting()
@@ -408,7 +415,7 @@ class Transactions:
             raise _unknown("the transaction's topic was deleted")
         record = self.halves.record(half)
         if record is None:
-            self.halves.give_up(half)
+            self.halves.lose(half)
             raise _unknown("retention has deleted the half message")
         message = committed(record, queue_of(half, topic), self._appender.store_host)
         if is_delayed(message.properties):

@@ -34,6 +34,8 @@ class TransactionStats(Struct):
     #: Checks for which there was no producer.
     unreachable: int = 0
     given_up: int = 0
+    #: Half messages that retention deleted before their end.
+    lost: int = 0
 
     def ended(self, half: HalfMessage, outcome: Outcome, now_ms: int) -> None:
         """Count an outcome sent by a producer."""

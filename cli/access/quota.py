@@ -33,6 +33,7 @@ def quota() -> None:
 @click.option("--bytes", "size", type=_LIMIT, help="Bytes sent a second; 0: no limit.")
 @click.option("--connections", type=_LIMIT, help="Connected clients; 0: no limit.")
 @click.option("--polls", type=_LIMIT, help="Waiting receives; 0: no limit.")
+@click.option("--stored", type=_LIMIT, help="Bytes in the log; 0: no limit.")
 @broker_option
 @endpoint_option
 @output_option
@@ -43,6 +44,7 @@ def set_quota(
     size: int | None,
     connections: int | None,
     polls: int | None,
+    stored: int | None,
     endpoint: str,
     output: str,
 ) -> None:
@@ -53,7 +55,8 @@ def set_quota(
     \b
     cometmq quota set User:orders-service --messages 1000
     """
-    limits = {"messages": messages, "bytes": size, "connections": connections, "polls": polls}
+    given = (messages, size, connections, polls, stored)
+    limits = dict(zip(LIMITS, given, strict=True))
     if all(limit is None for limit in limits.values()):
         names = ", ".join(f"--{name}" for name in LIMITS)
         raise CliError(f"Give a limit: {names}.", Exit.USAGE)

@@ -21,7 +21,12 @@ class ConsoleConfig:
     console_allow_changes: bool = _setting(
         False, "Let the web console change the cluster; false: it only reads."
     )
+    console_login: bool = _setting(
+        False, "Let persons log in to the web console with users of the cluster, and their rights."
+    )
 
     def __post_init__(self) -> None:
+        if self.console_login and self.console_allow_changes:
+            raise ValueError("consoleLogin and consoleAllowChanges exclude each other")
         if not 0 <= self.console_port <= 65_535:
             raise ValueError(f"consolePort={self.console_port} is not a port")

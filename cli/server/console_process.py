@@ -66,6 +66,7 @@ class ConsoleProcess:
             *(sys.executable, "-P", "-m", "cometmq.cli.main", "console", "--supervised"),
             *("--port", str(self._config.console_port), "--endpoint", endpoint),
             *changes,
+            *(["--login"] if self._config.console_login else []),
         ]
 
 

@@ -3,6 +3,7 @@
 Each nameserver and broker in turn is killed, stopped, paused and disconnected through the Docker
 SDK, while raw senders and the official client use the published port of the proxy. Directed
 disconnections (drills 7-10) are packet filter rules in the network namespaces of the containers.
+Disks are filled on a cluster of its own, whose volumes are in memory and small (`full`).
 Finally the logs are copied out of the stopped containers and compared by the usual checker. Uses a
 running container engine or starts one (`engine.py`).
 """
@@ -19,7 +20,7 @@ from .. import report, verdict
 from ..options import Options
 from ..process import wait_until
 from ..stage import READERS, TOPIC
-from .containers import BROKERS, GROUPS, NAMESERVERS, SETTLE_S, Containers, build
+from .containers import BROKERS, GROUPS, NAMESERVERS, SETTLE_S, Containers, build, small_disks
 from .engine import Engine, NoEngine, engine
 
 #: Printed of the logs of all containers, and of each client's errors, if a check failed.
@@ -59,6 +60,8 @@ def down(containers: Containers) -> None:
     containers.up()
 
 
+#: The fault of `full`.
+FULL = "full"
 #: Faults of the whole cluster.
 WHOLE = (("restart", restart), ("down", down))
 
@@ -74,6 +77,22 @@ def of_all(containers: Containers, faults: Sequence[str]) -> None:
         containers.events.write("start", "all")
         containers.more_acks(40)
         print(f"compose: {name} of all", flush=True)
+
+
+def full(containers: Containers) -> None:
+    """Fill the disks of broker-a: the leader's, so that it hands over, then the other's, too."""
+    leader = containers.leader("broker-a")
+    follower = next(name for name in GROUPS["broker-a"] if name != leader)
+    containers.fill(leader)
+    wait_until(f"{follower} leads", lambda: containers.leader("broker-a") == follower, SETTLE_S)
+    containers.more_acks(60)
+    containers.fill(follower)
+    containers.more_acks(60)  # of broker-b
+    for name in (follower, leader):
+        containers.empty(name)
+    wait_until("whole after full disks", containers.whole, SETTLE_S)
+    containers.more_acks(60)
+    print("compose: full disks of broker-a", flush=True)
 
 
 def cuts(containers: Containers) -> None:
@@ -108,11 +127,13 @@ def swizzle(containers: Containers, seconds: float, seed: int) -> None:
         containers.more_acks(40)
 
 
-def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) -> verdict.Verdict:
+def perform(
+    name: str, folder: Path, docker: Engine, body: Callable[[Containers], None], *files: str
+) -> verdict.Verdict:
     """Start the cluster and the load, run `body`, compare."""
-    result = verdict.Verdict("compose", "containers", "sync")
+    result = verdict.Verdict(name, "containers", "sync")
     started = time.monotonic()
-    with Containers(docker, folder) as containers:
+    with Containers(docker, folder, *files) as containers:
         try:
             containers.up()
             containers.cometmq("a0", "topic", "create", TOPIC, "--type", "fifo", "--queues", "4")
@@ -129,7 +150,7 @@ def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) ->
 
 def main(options: Options) -> int:
     """Run the selected drills; return 1 if a check failed, 2 without a container engine."""
-    names = [*(name for name, _, _ in FAULTS), *(name for name, _ in WHOLE)]
+    names = [*(name for name, _, _ in FAULTS), *(name for name, _ in WHOLE), FULL]
     faults = options.faults.split(",") if options.faults else names
     services = options.services.split(",") if options.services else [*NAMESERVERS, *BROKERS]
 
@@ -145,18 +166,29 @@ def main(options: Options) -> int:
             with engine(Path(folder) / "engine") as docker:
                 if not options.no_build:
                     build(docker)
-                found = perform(Path(folder) / "drill", docker, body)
+                found = []
+                if set(faults) - {FULL}:
+                    found.append(perform("compose", Path(folder) / "compose", docker, body))
+                if FULL in faults:
+                    files = small_disks(Path(folder))
+                    found.append(perform(FULL, Path(folder) / FULL, docker, full, *files))
         except NoEngine as reason:
             print(f"No Docker engine: {reason}. scripts/docker_engine installs and starts one.")
             return 2
         if options.out:
-            report.write(options.out, report.as_json([found]))
-        logs = (Path(folder) / "drill" / "logs.txt").read_text()
-        if options.keep:
-            report.write(options.keep / "compose-logs.txt", logs)
-        elif not found.passed:
-            print(logs[-LOG_CHARS_MAX:])
-            for client in sorted((Path(folder) / "drill").glob("client-*.txt")):
-                print(f"{client.name}:\n{client.read_text()[-CLIENT_CHARS_MAX:]}")
-        report.show([found])  # last, because readers of a long output see its end
-    return 0 if found.passed else 1
+            report.write(options.out, report.as_json(found))
+        for one in found:
+            _show_logs(Path(folder) / one.drill, one, options.keep)
+        report.show(found)  # last, because readers of a long output see its end
+    return 0 if all(one.passed for one in found) else 1
+
+
+def _show_logs(folder: Path, result: verdict.Verdict, keep: Path | None) -> None:
+    """Keep the containers' logs, or print the ends of those of a failed drill."""
+    logs = (folder / "logs.txt").read_text()
+    if keep:
+        report.write(keep / f"{result.drill}-logs.txt", logs)
+    elif not result.passed:
+        print(logs[-LOG_CHARS_MAX:])
+        for client in sorted(folder.glob("client-*.txt")):
+            print(f"{client.name}:\n{client.read_text()[-CLIENT_CHARS_MAX:]}")

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from ... import __version__
 from .. import history, verdict
 from ..process import wait_until
 from ..stage import OFFICIAL_LOAD, READERS, TOPIC
@@ -31,6 +32,7 @@ GROUPS = {"broker-a": ("a0", "a1"), "broker-b": ("b0", "b1")}
 PROXIES = ("proxy", "proxy1")
 BROKERS = tuple(name for names in GROUPS.values() for name in names)
 SEGMENT = 4 << 20
+DISK = "size=256m,uid=10001,mode=0700"
 UP_S, SETTLE_S, UNLOAD_S = 240.0, 240.0, 120.0
 ENDPOINT = "127.0.0.1:8081"
 
@@ -38,6 +40,24 @@ ENDPOINT = "127.0.0.1:8081"
 def build(docker: Engine) -> None:
     """Build the image from this tree."""
     docker.run("bash", "scripts/image", cwd=ROOT)
+
+
+def small_disks(folder: Path) -> tuple[str, str]:
+    """Return compose files in which each broker's volume is a small disk in memory. A service
+    `keep` holds them while brokers are stopped, and fills them."""
+    volumes = {
+        name: {"driver_opts": {"type": "tmpfs", "device": "tmpfs", "o": DISK}} for name in BROKERS
+    }
+    keep = {
+        "image": f"cometmq:{__version__}",
+        "entrypoint": ["sleep", "infinity"],
+        "volumes": [f"{name}:/{name}" for name in BROKERS],
+    }
+    waits = {"environment": {"COMETMQ_CLEAN_FILE_FORCIBLY_ENABLE": "false"}}
+    services = {"keep": keep, **dict.fromkeys(BROKERS, waits)}
+    path = folder / "small-disks.yml"
+    path.write_text(json.dumps({"services": services, "volumes": volumes}))
+    return "docker-compose.yml", str(path)
 
 
 class Containers:
@@ -163,6 +183,16 @@ class Containers:
         """Run docker unpause."""
         self.events.write("resume", service)
         self.container(service).unpause()
+
+    def fill(self, service: str) -> None:
+        """Fill the disk of a broker of `small_disks`."""
+        self.events.write("fill", service)
+        self.container("keep").exec_run(["sh", "-c", f"cat /dev/zero >/{service}/filling"])
+
+    def empty(self, service: str) -> None:
+        """Free the space that `fill` took."""
+        self.events.write("empty", service)
+        self.container("keep").exec_run(["rm", f"/{service}/filling"])
 
     def disconnect(self, service: str) -> None:
         """Disconnect a container from the network."""

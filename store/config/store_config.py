@@ -441,6 +441,12 @@ class StoreConfig:
         return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip())
 
     @property
+    def waiting_kept_ms(self) -> int:
+        """How long the record of a message that waits is kept, then it is written again: an hour
+        at least, also with fileReservedTime=0."""
+        return max(self.file_reserved_time, 1) * 3_600_000
+
+    @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
 

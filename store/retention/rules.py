@@ -10,8 +10,10 @@ What disk pressure deletes goes one segment at a time: the disk use is measured 
 that no segment goes that could stay (RocketMQ deletes a whole batch).
 
 Our additions, each named in the verdict: a segment stays until it is flushed and dispatched in
-full; while a connected follower still needs it; while it is not archived (`archiveGate`); and for
-`destroyMapedFileIntervalForcibly` while a reader holds it. Disk pressure overrides the middle two.
+full; while a connected follower still needs it; while it is not archived (`archiveGate`); while the
+only record of a delayed message or an open transaction lies there; and for
+`destroyMapedFileIntervalForcibly` while a reader holds it. Disk pressure overrides all but the
+first and the last.
 A reader never loses its bytes: after that time the file is unlinked and the map stays until the
 reader releases it (Apache unmaps it under the reader).
 """
@@ -56,6 +58,7 @@ class Reason(Enum):
     HOUR = "hour"
     ARCHIVE = "archive"
     REPLICA = "replica"
+    WAITS = "waits"
     HELD = "held"
     BATCH = "batch"
     BEHIND = "behind"
@@ -114,6 +117,8 @@ class Situation(Struct, frozen=True):
     archive_watermark: int = 0
     #: Connected followers have everything before it; None: no followers.
     replica_end: int | None = None
+    #: No delayed message and no open transaction has its record before it; None: unknown.
+    waiting_from: int | None = None
 
 
 class Verdict(Struct, frozen=True):
@@ -223,6 +228,10 @@ def _against(segment: SegmentFacts, situation: Situation, rules: Rules) -> list[
     replica_end = situation.replica_end
     if replica_end is not None and segment.end > replica_end:
         found.append((Reason.REPLICA, f"a connected follower is only at {replica_end}"))
+    waiting_from = situation.waiting_from
+    if waiting_from is not None and segment.end > waiting_from:
+        text = f"delayed messages or transactions wait, the oldest at {waiting_from}"
+        found.append((Reason.WAITS, text))
     return found
 
 

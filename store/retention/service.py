@@ -84,6 +84,8 @@ class RetentionService:
         self.watermark = ArchiveWatermark(config.root, disk)
         #: Returns what connected replicas have; None: no followers. Set by the broker.
         self.replica_end: Callable[[], int | None] = lambda: None
+        #: Returns from where on records may wait to be delivered; None: unknown. Set by the broker.
+        self.waiting_from: Callable[[], int | None] = lambda: None
         self.pressure = Pressure.NONE
         #: Disk use in percent, by directory of the log, then of the queues.
         self.log_use: dict[str, int] = {}
@@ -172,6 +174,7 @@ class RetentionService:
             self._durable.safe_end(),
             self.watermark.value,
             self.replica_end(),
+            self.waiting_from(),
         )
         facts = [self._facts(segment, now_ms) for segment in head]
         return decide(facts, situation, self.rules, whole=len(head) == len(segments))
@@ -223,6 +226,12 @@ class RetentionService:
                 facts.end,
                 self.watermark.value,
                 self.disk_use,
+            )
+        if Reason.WAITS in verdict.overridden:
+            logger.warning(
+                "waiting.overridden start=%d end=%d use=%d%%: delayed messages or open transactions"
+                " are lost; cometmq_timer_dropped and cometmq_transaction_checks count them",
+                *(facts.start, facts.end, self.disk_use),
             )
         return segment
 

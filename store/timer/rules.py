@@ -42,7 +42,6 @@ REQUESTED: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 _KEY_SEPARATOR: Final = "+"
 #: No property value can contain it.
 _MARK_SEPARATOR: Final = "\x01"
-_MS_PER_HOUR: Final = 3_600_000
 #: Marks of cancellations.
 ANY_MARK: Final = 0
 NO_MARK: Final = -1
@@ -134,8 +133,7 @@ def _window_ms(config: StoreConfig) -> int:
     """Return how long a message waits at most before it is enqueued again: retention must not
     delete its record meanwhile, so three quarters of what it leaves are the limit."""
     window_ms = config.timer_roll_window_slot * config.timer_precision_ms
-    kept_ms = config.file_reserved_time * _MS_PER_HOUR
-    return min(window_ms, kept_ms * 3 // 4) if kept_ms else window_ms
+    return min(window_ms, config.waiting_kept_ms * 3 // 4)
 
 
 def delete_key(unique_key: str, real_topic: str = "") -> str:

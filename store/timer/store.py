@@ -33,6 +33,7 @@ Limits: one slot is read into memory at once, about 200 bytes per unit.
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,7 @@ from .messages import TimerMessages
 from .metrics import TimerMetrics
 from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
 from .rules import DELETE_KEY, REAL_TOPIC, cancellation, slot_for
-from .unit import DEFAULT, DELETE, ROLL, TimerUnit
+from .unit import DEFAULT, DELETE, ROLL, UNIT_BYTES, TimerUnit
 from .wheel import NONE, Slot, TimerWheel
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 #: Results of `put` without a unit.
 KNOWN: Final = -1  #: the message has its unit already
 DUE: Final = -2  #: its time has passed, or its place is taken: deliver it when it is due
+#: Batches of units that `oldest` examines in one call: some milliseconds.
+_BATCHES: Final = 4
 
 
 class SlotUnits(Struct, frozen=True):
@@ -104,6 +107,8 @@ class TimerStore:
         self.check = TimerCheckpoint()
         #: Physical offset of the newest message that has a unit; -1 without one.
         self.newest = -1
+        self._examined = 0  # no unit before it waits
+        self._oldest = (-1, -1)  # slot and log offset of the unit there
         #: A slot or a chain of units was found damaged: `recover` in a new object repairs them.
         self.damaged = False
 
@@ -182,6 +187,7 @@ class TimerStore:
         first = position if slot.last < 0 else slot.first
         self.wheel.put(where.slot_ms, first, position, slot.num + (-1 if cancels else 1))
         self.newest = max(self.newest, physical_offset)
+        self._oldest = (self._oldest[0], min(self._oldest[1], physical_offset))
         return position
 
     def units_at(self, slot_ms: int) -> SlotUnits:
@@ -240,6 +246,29 @@ class TimerStore:
                 mark = record.prepared_transaction_offset
                 keys.add(cancellation(key, properties.get(REAL_TOPIC, ""), mark))
         return frozenset(keys)
+
+    def oldest(self, read_ms: int) -> int | None:
+        """Return the log offset of the oldest message in the slots from `read_ms` on; None without
+        one. `read_ms` is the time up to which messages are delivered. While units are left that no
+        call has examined, the answer is that of an older message."""
+        import numpy as np
+
+        if self._oldest[0] >= read_ms:
+            return self._oldest[1]
+        number, last = 0, None
+        batches = self.log.walk(self._examined).batches()
+        for number, (position, rows) in enumerate(islice(batches, _BATCHES), 1):  # noqa: B007
+            slots = rows["write_ms"].astype(np.int64) + rows["delay_ms"]
+            waiting = slots >= read_ms
+            if waiting.any():
+                first = int(waiting.argmax())
+                self._examined = position + first * UNIT_BYTES
+                oldest = int(rows["physical_offset"][waiting].min())
+                self._oldest = (int(slots[first]), oldest)
+                return oldest
+            self._examined = position + len(rows) * UNIT_BYTES
+            last = int(rows["physical_offset"][-1])
+        return last if number == _BATCHES else None
 
     def number_at(self, slot_ms: int) -> int:
         """Return the number of messages in the slot of this time (for `rules.congested`)."""

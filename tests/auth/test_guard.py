@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cometmq.auth.attempts import Attempts
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, parse_source
 from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
-from cometmq.broker.access.attempts import Attempts
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.base.config import BrokerConfig
@@ -172,6 +172,7 @@ def test_without_authorization_a_row_may_send_to_any_topic() -> None:
 def test_a_change_of_a_user_counts_from_the_next_call() -> None:
     world = World()
     world.user("orders", ("Topic:*", "Pub", True))
+    world.user("other")
     assert world.send(signed("orders")) == ""
     world.user("orders", ("Topic:*", "Pub", True), enabled=False)
     assert world.send(signed("orders")) == "User:orders is disabled."
@@ -179,6 +180,18 @@ def test_a_change_of_a_user_counts_from_the_next_call() -> None:
     assert world.send(signed("orders")).endswith("no matched policies. Needed: Pub.")
     world.metadata.remove_user("orders")
     assert world.send(signed("orders")) == "check signature failed."
+
+
+def test_a_replica_without_users_says_that_it_is_not_ready() -> None:
+    """It starts, or follows from an empty directory: the caller may be a user of the cluster."""
+    world = World()
+    request = v2.SendMessageRequest(messages=[v2.Message(topic=v2.Resource(name="orders"))])
+    for _ in range(100):  # they do not count as wrong signatures
+        with pytest.raises(WireError, match="knows no users yet") as refused:
+            world.guard.check(paths.SEND_MESSAGE, request, signed("orders"))
+        assert refused.value.code == v2.HA_NOT_AVAILABLE
+    world.user("orders", ("Topic:*", "Pub", True))
+    assert world.send(signed("orders")) == ""
 
 
 def test_source_addresses_decide_for_each_call() -> None:

@@ -3,12 +3,14 @@
 `python -m cometmq.tests.bench.access_cost` prints rows: each is the median of pairs, because rounds
 with the check and rounds without it alternate in one run. The request is one that a door has
 parsed. The native door passes the same metadata for equal headers; the grpcio door makes a tuple
-for each call. The target is that of authentication and authorization together.
+for each call. The target is that of authentication and authorization together. `--live PAIRS`
+measures whole brokers.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import time
 from collections import Counter
@@ -24,11 +26,16 @@ from cometmq.broker.access.quotas import Quotas
 from cometmq.broker.metadata.tables import Metadata
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
+from cometmq.operations.credentials import read_file
 from cometmq.proto import paths, v2
 from cometmq.tests.bench.rows import Row, show
+from cometmq.tests.bench.server import ASYNC, CPU, SHAPES, TOPIC, loadgen
+from cometmq.tests.harness.cluster import temporary
 
 TARGET_US = 3.0
 _KEY = "token"
+_SECRET = "service-secret-key"
+_WINDOW_S = 2.0
 _TIME = "20261123T060428Z"
 _SIGNED_MS = 1_795_413_868_000
 
@@ -50,7 +57,14 @@ def world() -> tuple[Guard, Quotas, Metadata]:
         clock_skew_ms=300_000,
         refused=Counter(),
     )
-    quotas = Quotas(metadata=metadata, steady_ns=time.monotonic_ns, refused=Counter())
+    quotas = Quotas(
+        metadata=metadata,
+        steady_ns=time.monotonic_ns,
+        refused=Counter(),
+        loop=asyncio.new_event_loop(),
+        queues={},
+        authorize=True,
+    )
     quotas.identify(guard.user_of)
     return guard, quotas, metadata
 
@@ -107,13 +121,50 @@ def measure(calls: int, rounds: int) -> list[Row]:
     return rows
 
 
+def live(pairs: int) -> list[Row]:
+    """Return what users and rights add to a send of a whole broker: two brokers run, and each pair
+    of windows sends to the one and to the other."""
+    with temporary("--single", *ASYNC) as open_one, temporary("--single", "--auth", *ASYNC) as one:
+        keys = read_file(one.data / "admin-credentials")
+        one.run("user", "create", "service", "--secret", _SECRET, "--endpoint", one.endpoints)
+        resource = ("--resource", f"Topic:{TOPIC}", "--actions", "Pub")
+        one.run("acl", "create", "--user", "service", *resource, "--endpoint", one.endpoints)
+        assert keys.access_key != "service"
+        for each in (open_one, one):
+            each.create_topic(TOPIC)
+        signed = ("-access-key", "service", "-secret-key", _SECRET)
+        rows = []
+        for name in ("unary", "batch"):
+            shape = SHAPES[name]
+            costs = []
+            for number in range(pairs + 1):
+                both = [(open_one, ()), (one, signed)]
+                found = {}
+                for cluster, words in both if number % 2 else reversed(both):
+                    pid = cluster.node("master").pid
+                    report = loadgen(cluster.endpoints, pid, *shape, *words, seconds=_WINDOW_S)
+                    found[cluster is one] = report[CPU]
+                costs.append((found[False], found[True]))
+            added = statistics.median(with_it - without for without, with_it in costs[1:])
+            usual = statistics.median(without for without, _ in costs[1:])
+            met = added <= TARGET_US
+            target = f"{TARGET_US:g} us"
+            rows.append(Row(f"{name} without users", usual, "us"))
+            rows.append(Row(f"{name}: added by users", added, "us", target=target, met=met))
+        return rows
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--live", type=int, default=0, metavar="PAIRS", help="whole brokers, driven by loadgen"
+    )
     options = parser.parse_args()
-    show(measure(options.calls, options.rounds))
+    rows = live(options.live) if options.live else measure(options.calls, options.rounds)
+    show(rows)
 
 
 if __name__ == "__main__":

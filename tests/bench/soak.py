@@ -39,7 +39,6 @@ from cometmq.tests.remoting.client import RemotingClient
 SEGMENT_BYTES = 16 << 20
 SAMPLE_S, WARM_S, WINDOW_S, DRAIN_S = 10.0, 600.0, 300.0, 120.0
 GROWTH_MAX_MIB = 5.0
-# With 0 hours, delayed messages go with the segment that they were stored in.
 ENVIRONMENT = {
     "COMETMQ_FILE_RESERVED_TIME": "1",
     "COMETMQ_DELETE_WHEN": ";".join(f"{hour:02}" for hour in range(24)),

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import rocketmq
 import yaml
 
 from cometmq import __version__
@@ -78,12 +79,15 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
         assert row["image"] == f"cometmq:{__version__}"
         assert row["read_only"] and row["security_opt"] == ["no-new-privileges:true"]
         assert row["hostname"] == service
-        assert row["pids_limit"] and row["logging"]["options"]["max-size"]
         # The token is a file: whoever lists the environment of a container does not see it.
         assert "COMETMQ_CLUSTER_TOKEN" not in row["environment"]
+        # Otherwise the image's volume is an anonymous one, which stays after `down`.
+        named = [volume.split(":")[1] for volume in row.get("volumes", [])]
+        assert "/data" in (*named, *row["tmpfs"])
     published = {name for name in SERVICES if "ports" in shown[name]}
     assert published == set(containers.PROXIES)
     for row in shown.values():
+        assert row["pids_limit"] and row["logging"]["options"]["max-size"]
         assert all("127.0.0.1" in str(port) for port in row.get("ports", []))
     # Routes of classic clients name an address that clients on this machine reach.
     assert "COMETMQ_REMOTING_ADVERTISE: 127.0.0.1:9876" in done.stdout
@@ -103,10 +107,16 @@ def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
     assert "passed" in drill(docker, *words, seconds=800)
 
 
+@pytest.mark.slow  # a minute or two; drills 27 and 41 fill the disks of processes
+@pytest.mark.timeout(900)
+def test_the_cluster_survives_full_disks_in_containers(docker: Engine) -> None:
+    assert "passed" in drill(docker, "--faults", "full", seconds=800)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_container_in_turn(docker: Engine) -> None:
-    """Kill, stop, pause and disconnect each nameserver and broker; disconnect replicas."""
+    """Kill, stop, pause and disconnect each nameserver and broker; disconnect replicas; fill."""
     assert "passed" in drill(docker, seconds=3500)
 
 
@@ -142,7 +152,8 @@ print("received")
 
 @pytest.mark.timeout(900)
 def test_the_secure_cluster_serves_its_users_over_tls(docker: Engine, tmp_path: Path) -> None:
-    """On this machine by the official client through both proxies, and in another container."""
+    """On this machine by the official client through both proxies, and in another container by the
+    SDK and the official client."""
     files = ("docker-compose.yml", "docker-compose.secure.yml")
     with containers.Containers(docker, tmp_path / "secured", *files) as secured:
         secured.up()
@@ -178,6 +189,19 @@ def test_the_secure_cluster_serves_its_users_over_tls(docker: Engine, tmp_path: 
         words = ("docker", "run", "--rm", f"--network={network}", f"--volume={volume}")
         image = (f"cometmq:{__version__}", "-c", CONTAINED, first["password"])
         assert "received" in docker.run(*words, "--entrypoint=python3", *image)
+
+        # The image's Python with the packages of the tests.
+        packages = Path(rocketmq.__file__).parents[1]
+        official = (
+            *(f"--volume={packages}:/packages:ro", f"--volume={CLIENTS}:/clients:ro"),
+            *("--env=PYTHONPATH=/packages", "--env=rocketmq.client.enableSsl=true"),
+            "--env=GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/certificates/ca.pem",
+            *("--env=HOME=/tmp", "--env=GRPC_VERBOSITY=NONE", "--entrypoint=python3"),
+        )
+        case = ["cometmq:8081", "admin", first["password"], "orders", "contained"]
+        program = ("/clients/python_acl.py", json.dumps([case]))
+        printed = docker.run(*words, *official, f"cometmq:{__version__}", *program)
+        assert json.loads(printed.strip().splitlines()[-1]) == ["signed"]
 
 
 @pytest.fixture(scope="module")

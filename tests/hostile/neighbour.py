@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Self
 
 import grpc
 
+from cometmq.operations.credentials import Credentials
 from cometmq.proto import v2
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 
@@ -56,9 +58,11 @@ class Figures:
 class Neighbour:
     """The process, from outside."""
 
-    def __init__(self, address: str, topic: str, group: str) -> None:
+    def __init__(self, address: str, topic: str, group: str, *keys: str) -> None:
+        """`keys`: name and secret key of the user that signs."""
+        words = (address, topic, group, *keys)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cometmq.tests.hostile.neighbour", address, topic, group],
+            [sys.executable, "-m", "cometmq.tests.hostile.neighbour", *words],
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,6 +75,11 @@ class Neighbour:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return Figures(**json.loads(self._process.stdout.readline()))
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
 
     def __enter__(self) -> Self:
         return self
@@ -133,10 +142,16 @@ def _check(status: v2.Status) -> None:
         raise ConnectionError(f"{v2.Code.Name(status.code)} {status.message}")
 
 
-async def _work(counting: _Counting, address: str, topic: str, group: str) -> None:
+async def _work(
+    counting: _Counting, address: str, topic: str, group: str, user: Credentials | None
+) -> None:
     number = 0
     async with Wire(address, "neighbour@1") as wire:
+        own = wire.metadata
         while True:
+            if user is not None:
+                now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+                wire.metadata = (*own, *user.sign(now))
             next_s = time.monotonic() + 1 / RATE
             number += 1
             try:
@@ -151,7 +166,9 @@ async def _work(counting: _Counting, address: str, topic: str, group: str) -> No
 async def main() -> None:
     """Run the process."""
     counting = _Counting()
-    working = asyncio.ensure_future(_work(counting, *sys.argv[1:4]))
+    address, topic, group, *keys = sys.argv[1:]
+    user = Credentials(*keys) if keys else None
+    working = asyncio.ensure_future(_work(counting, address, topic, group, user))
     while await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(asdict(counting.take())), flush=True)
     working.cancel()

@@ -60,6 +60,10 @@ async def run(attack: Attack, target: Target) -> Trial:
         answer = await asyncio.wait_for(attack.run(one), ATTACK_S)
     except TimeoutError:
         answer = "unfinished"
+    except (RuntimeError, LookupError, AssertionError, ConnectionError):
+        if not target.secured:
+            raise
+        answer = "refused"  # the attack expects an answer that strangers do not get
     finally:
         await one.close()
     seconds = time.monotonic() - began_s

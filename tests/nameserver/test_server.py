@@ -1,5 +1,7 @@
 """A real nameserver on a real port: registration, routes, tokens, refusals."""
 
+import errno
+import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,6 +53,8 @@ class Caller:
                 v1.TopicRoute(name="orders", read_queues=2, write_queues=2, perm=6, message_type=1)
             ],
         )
+        if in_sync := more.pop("in_sync", None):
+            request.in_sync.CopyFrom(in_sync)
         answer: v1.RegisterResponse = await self.call(
             paths.REGISTER, request, v1.RegisterResponse, **more
         )
@@ -104,6 +108,46 @@ async def test_clients_and_brokers_read_what_brokers_registered() -> None:
         assert [member.alive for member in cluster.groups[0].members] == [True, True]
         assert [topic.name for topic in cluster.groups[0].topics] == ["orders"]
         assert (await caller.cluster(version)).unchanged
+
+
+async def test_an_in_sync_set_is_known_after_a_restart_without_its_leader(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    found = v1.InSyncSet(epoch=1, leader_uuid="uuid-0", incarnation=7, nameservers=3)
+
+    def in_sync(cluster: v1.GetClusterResponse) -> v1.InSyncSet | None:
+        return cluster.groups[0].in_sync if cluster.groups[0].HasField("in_sync") else None
+
+    async with nameserver(namesrv_data_dir=directory) as caller:
+        for revision in (1, 2):
+            found.revision = revision
+            found.replica_uuids[:] = ["uuid-0", "uuid-1"][:revision]
+            await caller.register(0, in_sync=found)
+    async with nameserver(namesrv_data_dir=directory) as caller:
+        await caller.register(2, uuid="of-another-group-of-the-name")
+        assert in_sync(await caller.cluster()) is None
+        await caller.register(1)
+        assert in_sync(await caller.cluster()) == found
+
+
+async def test_an_in_sync_set_that_cannot_be_stored_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    found = v1.InSyncSet(epoch=1, leader_uuid="uuid-0", incarnation=7, revision=1, nameservers=1)
+    async with nameserver(namesrv_data_dir=str(tmp_path)) as caller:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", full)
+            patch.setattr(os, "fsync", full)
+            failure = await refused(caller.register(0, in_sync=found))
+        assert failure.code() is grpc.StatusCode.UNAVAILABLE
+        assert "the in-sync set of broker-a cannot be stored" in str(failure.details())
+        await caller.register(1)
+        await caller.register(0, in_sync=found)
+    async with nameserver(namesrv_data_dir=str(tmp_path)) as caller:
+        await caller.register(0)
+        assert (await caller.cluster()).groups[0].in_sync == found
 
 
 async def test_an_unregistration_is_visible_immediately() -> None:

@@ -110,6 +110,11 @@ impl Shared {
         self.left.notify_one();
     }
 
+    /// True if its client does not read any more.
+    pub fn has_left(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Record that Python has taken the call.
     pub fn take(&self) {
         if !self.taken.swap(true, Ordering::AcqRel) {

@@ -2,12 +2,14 @@
 //!
 //! The network thread pushes; Python takes up to N events when its event loop finds the file
 //! descriptor readable. A flag records a pending wake-up, so that under load one system call serves
-//! dozens of requests.
+//! dozens of requests. While more events wait than Python takes at once, connections share each batch,
+//! and those with few events come first: a flood on one delays the others by a batch at most.
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +24,24 @@ const LAZY: Duration = Duration::from_millis(5);
 /// Number of waiting events, and size of one, that wake Python at once.
 const AT_ONCE: usize = 32;
 const LARGE_BYTES: usize = 8 << 10;
+/// Part of a batch that is taken while connections compete: the next one is nearer.
+const FAIR_PART: usize = 4;
+
+/// An event of a connection.
+pub trait Laned {
+    /// The number of its connection, whose events stay in order; `None`: behind all others.
+    fn lane(&self) -> Option<u16>;
+}
+
+/// The lane of a call, which is a part of its number.
+pub fn lane_of(id: u64) -> u16 {
+    id as u16
+}
+
+/// A number for a call: `serial` is unique.
+pub fn call_id(serial: u64, lane: u16) -> u64 {
+    serial << u16::BITS | u64::from(lane)
+}
 
 /// A new call: with its one request, or (a bidirectional stream) without.
 pub struct Open {
@@ -62,9 +82,93 @@ pub enum Event {
     Closed,
 }
 
+impl Laned for Event {
+    fn lane(&self) -> Option<u16> {
+        match self {
+            Event::Open(open) => Some(lane_of(open.call.id)),
+            Event::Message(id, ..)
+            | Event::HalfClosed(id)
+            | Event::Gone(id)
+            | Event::Delivered(id)
+            | Event::Drained(id)
+            | Event::Broken(id, ..) => Some(lane_of(*id)),
+            Event::Remoting(..) => Some(0),
+            Event::Closed => None,
+        }
+    }
+}
+
+/// Events that did not fit into a batch, by connection.
+struct Lanes<E> {
+    of: HashMap<u16, VecDeque<E>>,
+    /// The lanes that have events; the next one is first.
+    turn: VecDeque<u16>,
+    last: Vec<E>,
+}
+
+impl<E: Laned> Lanes<E> {
+    fn new() -> Self {
+        Self {
+            of: HashMap::new(),
+            turn: VecDeque::new(),
+            last: Vec::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.turn.is_empty() && self.last.is_empty()
+    }
+
+    fn add(&mut self, event: E) {
+        let Some(lane) = event.lane() else {
+            self.last.push(event);
+            return;
+        };
+        let events = self.of.entry(lane).or_default();
+        if events.is_empty() {
+            self.turn.push_back(lane);
+        }
+        events.push_back(event);
+    }
+
+    /// Take up to `max` events, the same number of each connection, the shortest rows first.
+    fn take(&mut self, max: usize) -> Vec<E> {
+        let each = (max / self.turn.len().max(1)).max(1);
+        let mut rows = Vec::new();
+        let mut left = max;
+        for _ in 0..self.turn.len().min(max) {
+            let Some(lane) = self.turn.pop_front() else {
+                break;
+            };
+            let Some(events) = self.of.get_mut(&lane) else {
+                continue;
+            };
+            let row: Vec<E> = events.drain(..events.len().min(each).min(left)).collect();
+            left -= row.len();
+            if events.is_empty() {
+                self.of.remove(&lane);
+            } else {
+                self.turn.push_back(lane);
+            }
+            rows.push(row);
+            if left == 0 {
+                break;
+            }
+        }
+        if self.turn.is_empty() && left >= self.last.len() {
+            rows.push(std::mem::take(&mut self.last));
+        } else {
+            rows.sort_by_key(Vec::len);
+        }
+        rows.into_iter().flatten().collect()
+    }
+}
+
 /// The queue and its wake-up descriptor.
 pub struct Inbox<E> {
     queue: SegQueue<E>,
+    /// Used by the thread that takes, when it cannot take all.
+    lanes: Mutex<Lanes<E>>,
     woken: AtomicBool,
     soon: AtomicBool,
     later: AtomicBool,
@@ -72,11 +176,12 @@ pub struct Inbox<E> {
     bell: Bell,
 }
 
-impl<E> Inbox<E> {
+impl<E: Laned> Inbox<E> {
     /// An empty queue. Fails when the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             queue: SegQueue::new(),
+            lanes: Mutex::new(Lanes::new()),
             woken: AtomicBool::new(false),
             soon: AtomicBool::new(false),
             later: AtomicBool::new(false),
@@ -150,19 +255,30 @@ impl<E> Inbox<E> {
         }
     }
 
-    /// Take up to `max` events in order; wakes Python again if more are left.
+    /// Take up to `max` events, those of a connection in order; wakes Python again if more are left.
     pub fn take(&self, max: usize) -> Vec<E> {
         self.bell.silence();
         self.woken.store(false, Ordering::Release);
+        let mut lanes = self
+            .lanes
+            .lock()
+            .expect("a thread panicked while it held this lock");
         let mut events = Vec::with_capacity(self.len().min(max));
-        while events.len() < max {
-            match self.queue.pop() {
-                Some(event) => events.push(event),
-                None => break,
+        if lanes.is_empty() && self.len() <= max {
+            while events.len() < max {
+                match self.queue.pop() {
+                    Some(event) => events.push(event),
+                    None => break,
+                }
             }
+        } else {
+            while let Some(event) = self.queue.pop() {
+                lanes.add(event);
+            }
+            events = lanes.take((max / FAIR_PART).max(1));
         }
         self.size.fetch_sub(events.len(), Ordering::Relaxed);
-        if !self.queue.is_empty() {
+        if !lanes.is_empty() || !self.queue.is_empty() {
             self.wake();
         }
         events
@@ -223,6 +339,48 @@ impl Bell {
 mod tests {
     use super::*;
 
+    impl Laned for u64 {
+        fn lane(&self) -> Option<u16> {
+            (*self != u64::MAX).then(|| lane_of(*self))
+        }
+    }
+
+    #[test]
+    fn a_flood_of_one_connection_delays_the_others_by_one_batch() {
+        let inbox = Inbox::new().unwrap();
+        for serial in 0..1_000 {
+            inbox.push(call_id(serial, 1));
+        }
+        inbox.push(u64::MAX);
+        inbox.push(call_id(1_000, 2));
+        inbox.push(call_id(1_001, 2));
+        let first = inbox.take(64);
+        assert_eq!(first.len(), 10, "a quarter of the batch is shared");
+        assert_eq!(first[..2], [call_id(1_000, 2), call_id(1_001, 2)]);
+        let mut rest = first[2..].to_vec();
+        while inbox.len() > 0 {
+            rest.extend(inbox.take(64));
+        }
+        assert_eq!(rest.pop(), Some(u64::MAX), "behind all others");
+        let serials: Vec<u64> = rest.iter().map(|id| id >> u16::BITS).collect();
+        assert_eq!(serials, (0..1_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn more_connections_than_a_batch_take_turns() {
+        let inbox = Inbox::new().unwrap();
+        for serial in 0..3 {
+            for lane in 0..40 {
+                inbox.push(call_id(serial, lane));
+            }
+        }
+        let mut seen = Vec::new();
+        for _ in 0..10 {
+            seen.extend(inbox.take(16).into_iter().map(lane_of));
+        }
+        assert_eq!(seen, (0..40).collect::<Vec<_>>());
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn a_wake_up_follows_the_tasks_that_are_ready() {
         let inbox = Arc::new(Inbox::new().unwrap());
@@ -250,7 +408,7 @@ mod tests {
         inbox.push_soon(0, LARGE_BYTES);
         assert!(inbox.woken.load(Ordering::Acquire));
         inbox.take(1);
-        for id in 1..=AT_ONCE {
+        for id in 1..=AT_ONCE as u64 {
             assert!(!inbox.woken.load(Ordering::Acquire));
             inbox.push_soon(id, 1);
         }
@@ -260,21 +418,27 @@ mod tests {
     #[test]
     fn events_come_in_order_and_in_batches() {
         let inbox = Inbox::new().unwrap();
-        for id in 0..5 {
-            inbox.push(Event::Gone(id));
+        for serial in 0..5 {
+            inbox.push(Event::Gone(call_id(serial, 7)));
         }
         let ids = |events: Vec<Event>| -> Vec<u64> {
             events
                 .into_iter()
                 .map(|event| match event {
-                    Event::Gone(id) => id,
+                    Event::Gone(id) => id >> u16::BITS,
                     _ => unreachable!(),
                 })
                 .collect()
         };
         assert_eq!(inbox.len(), 5);
-        assert_eq!(ids(inbox.take(3)), [0, 1, 2]);
-        assert_eq!(ids(inbox.take(3)), [3, 4]);
+        assert_eq!(ids(inbox.take(12)), [0, 1, 2, 3, 4]);
+        assert_eq!(ids(inbox.take(3)), Vec::<u64>::new());
+        for serial in 0..5 {
+            inbox.push(Event::Gone(call_id(serial, 7)));
+        }
+        assert_eq!(ids(inbox.take(4)), [0]);
+        assert_eq!(ids(inbox.take(4)), [1]);
+        assert_eq!(ids(inbox.take(12)), [2, 3, 4]);
         assert_eq!(inbox.len(), 0);
         assert!(inbox.take(3).is_empty());
     }

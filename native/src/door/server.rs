@@ -162,6 +162,7 @@ impl Server {
         let mut row = Row::default();
         for event in events {
             let together = match event {
+                Event::Open(open) if open.call.has_left() => continue, // it has reached nothing
                 Event::Open(open) if self.takes_together(&open) => open,
                 event => {
                     std::mem::take(&mut row).end(&described)?;

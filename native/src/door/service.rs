@@ -29,7 +29,7 @@ use crate::door::body::{Ending, GrpcBody};
 use crate::door::budget::{Held, Pool, Share};
 use crate::door::call::{Out, Shared};
 use crate::door::frame::{self, Deframer, Encoding, Packed};
-use crate::door::inbox::{Event, Inbox, Open};
+use crate::door::inbox::{call_id, lane_of, Event, Inbox, Open};
 use crate::door::metadata::{Peer, Remembered};
 use crate::door::newcomers::{Newcomer, Slices};
 use crate::door::options::{Counters, Options};
@@ -54,6 +54,8 @@ pub const ALL_STREAMS_BYTES: usize = 40 << 20;
 
 /// Share of the queue to Python that one connection may fill.
 const SHARE: usize = 4;
+/// Calls that wait for Python, of a connection that has had an answer, beyond those of all.
+const FEW_CALLS: usize = 16;
 /// Shortest interval between checks of a connection.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
 /// A connection with too many unread answers has this time, twice, to read `READ_MIN` bytes.
@@ -184,6 +186,8 @@ pub struct Connection {
     wasted_max: usize,
     too_much: Notify,
     unseen: Arc<AtomicUsize>,
+    /// Whose events take turns with those of other connections (`inbox.rs`).
+    lane: u16,
 }
 
 impl Connection {
@@ -268,6 +272,7 @@ pub async fn serve<S>(
         wasted_max: door.options.resets,
         too_much: Notify::new(),
         unseen: Arc::default(),
+        lane: lane_of(door.ids.fetch_add(1, Ordering::Relaxed)),
     });
     let (idle, patience) = (door.options.idle, door.options.stalled);
     let service = {
@@ -404,7 +409,7 @@ async fn answer(
     let active = Active::new(&connection);
     let deadline: Deadline = timeout_ns.map(|ns| Box::pin(sleep(Duration::from_nanos(ns))));
     let deframer = Deframer::new(route.message_bytes, encoding);
-    let id = door.ids.fetch_add(1, Ordering::Relaxed);
+    let id = call_id(door.ids.fetch_add(1, Ordering::Relaxed), connection.lane);
     let call = Arc::new(Shared::new(
         id,
         Arc::clone(&connection.unseen),
@@ -559,7 +564,10 @@ impl Door {
             timeout_of(&head.headers).map_err(|status| Box::new(status_only(&status, answer())))?;
         let waiting = self.options.waiting;
         let unseen = connection.unseen.load(Ordering::Acquire);
-        if self.inbox.len() >= waiting || unseen >= (waiting / SHARE).max(1) {
+        // Few calls of a known connection pass, so that some with many cannot keep it out.
+        let few = connection.is_proven() && unseen < FEW_CALLS;
+        let waiting_max = if few { 2 * waiting } else { waiting };
+        if self.inbox.len() >= waiting_max || unseen >= (waiting / SHARE).max(1) {
             self.counters.calls_refused.up();
             let status = Status::new(
                 RESOURCE_EXHAUSTED,

@@ -30,7 +30,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{timeout, Instant};
 
 use crate::door::frame::{self, Deframer, Encoding};
-use crate::door::inbox::Inbox;
+use crate::door::inbox::{Inbox, Laned};
 use crate::door::status::{Status, DEADLINE_EXCEEDED, UNAVAILABLE, UNKNOWN};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -65,6 +65,12 @@ struct Done {
     id: u64,
     status: Status,
     messages: Vec<Bytes>,
+}
+
+impl Laned for Done {
+    fn lane(&self) -> Option<u16> {
+        Some(0) // the servers that a node calls do not compete
+    }
 }
 
 /// One channel: its addresses and its connection.

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.transactions import core
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.native import is_available
@@ -228,7 +227,6 @@ async def kept(bench: Bench, operate: Round) -> float:
 async def test_no_operation_keeps_memory(
     tmp_path: Path, door: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(core, "OUTCOMES_MAX", BATCH)
     import_module("cometmq.broker.sql.evaluator")  # as an idle broker does
     caplog.set_level(logging.CRITICAL)  # it keeps what is logged
     if door == "native" and not is_available():

@@ -21,6 +21,7 @@ import pytest
 
 from cometmq.ha.errors import HaError
 from cometmq.proto import v2
+from cometmq.store.format.disk import Disk, Space
 from cometmq.store.format.errors import StoreError
 from cometmq.store.holdings import load
 from cometmq.tests.broker.desk import Desk, desk, message
@@ -159,6 +160,14 @@ class Stores:
             for path in base.rglob("*")
             if not str(path).endswith(PLAIN) and not path.name.startswith("lock")
         )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def space() -> Iterator[None]:
+    """Report free disks: retention must not act on the use of this machine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Disk, "space", lambda _disk, _path: Space(100 << 30, 90 << 30, 90 << 30))
+        yield
 
 
 @pytest.fixture(scope="module")

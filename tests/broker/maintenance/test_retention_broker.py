@@ -17,6 +17,8 @@ import pytest
 
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.disk import Disk, Space
+from cometmq.store.format.record import Message
+from cometmq.store.retention.rules import Reason
 from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import (
     Live,
@@ -27,6 +29,7 @@ from cometmq.tests.broker.live import (
     settings,
     until,
 )
+from cometmq.tests.broker.transacting import end_transaction
 from cometmq.tests.harness.wire import Wire
 
 SEGMENT = 16 << 10
@@ -252,6 +255,78 @@ async def test_an_empty_request_leaves_the_archive_watermark(tmp_path: Path) -> 
             == 7
         )
         assert (await mark(wire, 0)).code == v2.OK, "an explicit 0 lowers it"
+
+
+# -- what waits -----------------------------------------------------------------------------
+
+
+async def wait_for_delivery(one: Desk) -> str:
+    """Store one message of each kind that waits: a timer, a delay level, a half message. Return the
+    transaction's id."""
+    for name, kind in (("later", v2.DELAY), ("level", v2.NORMAL), ("half", v2.TRANSACTION)):
+        one.topic(name, message_type=kind)
+    later = message("later", b"timer", "timer", message_type=v2.DELAY)
+    later.system_properties.delivery_timestamp.FromMilliseconds(
+        one.node.runtime.clock.wall_ms() + 1_800_000
+    )
+    assert (await one.send(later)).status.code == v2.OK
+    one.node.sender.append(one.node.delayed.record(Message("level", 0, b"level"), {"DELAY": "16"}))
+    answer = await one.send(message("half", b"half", "half", message_type=v2.TRANSACTION))
+    await one.dispatched()
+    return answer.entries[0].transaction_id
+
+
+async def test_segments_stay_while_messages_wait_in_them(tmp_path: Path) -> None:
+    async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+        one.topic("t")
+        one.group("g")
+        transaction = await wait_for_delivery(one)
+        await fill(one)
+        for _ in range(3):
+            await asyncio.sleep(0)
+            one.node.maintenance.tick()
+        verdict = one.node.store.retention.verdicts(one.node.runtime.clock.machine_ms(), 4)[0]
+        assert (verdict.delete, verdict.reason) == (False, Reason.WAITS)
+        assert "wait, the oldest at" in verdict.sentence
+        assert await end_transaction(one, "half", transaction) == v2.OK
+        one.advance(1_801_000)
+        for topic in ("later", "level", "half"):
+            assert len((await one.receive(topic, "g")).bodies) == 1, topic
+        await until(lambda: one.node.store.log_start > 0)
+        stats = (one.node.timers.stats.gone, one.node.transactions.stats.lost)
+        assert stats == (0, 0)
+
+
+async def test_a_follower_keeps_what_waits_at_its_leader(tmp_path: Path) -> None:
+    chosen = tiny(settings(tmp_path / "m"))
+    async with desk(tmp_path / "m", chosen) as one:
+        slave = tiny(follower_of(one.live.bound, tmp_path / "s"))
+        async with running(slave) as follower:
+            one.topic("t")
+            transaction = await wait_for_delivery(one)
+            await fill(one)
+            await until(lambda: follower.node.store.log_end == one.node.store.log_end)
+            now_ms = one.node.runtime.clock.machine_ms()
+            assert follower.node.store.retention.verdicts(now_ms, 4)[0].reason is Reason.WAITS
+            assert await end_transaction(one, "half", transaction) == v2.OK
+            one.advance(1_801_000)
+            await until(lambda: follower.node.store.log_start > 0)
+
+
+async def test_what_a_full_disk_takes_of_waiting_messages_is_counted(
+    tmp_path: Path, use: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = tiny(settings(tmp_path), file_reserved_time=1000)
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        await wait_for_delivery(one)
+        await fill(one)
+        use[0] = 86
+        await until(lambda: one.node.store.log_start >= SEGMENT)
+        assert "waiting.overridden start=0" in caplog.text
+        one.advance(1_801_000)
+        await until(lambda: one.node.timers.stats.gone == 2)
+        await until(lambda: one.node.transactions.stats.lost == 1)
 
 
 # -- a full disk -----------------------------------------------------------------------------

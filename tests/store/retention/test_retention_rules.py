@@ -100,6 +100,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], Reason]] 
         {"archive_gate": True},
         Reason.ARCHIVE,
     ),
+    ("a message waits in it", {}, {"waiting_from": 99}, {}, Reason.WAITS),
+    ("none waits in it", {}, {"waiting_from": 100}, {}, Reason.EXPIRED),
+    (
+        "a message waits in it, above 75 %",
+        {},
+        {"waiting_from": 0, "pressure": Pressure.ANY_HOUR},
+        {},
+        Reason.WAITS,
+    ),
+    (
+        "a message waits in it, above 85 %",
+        {},
+        {"waiting_from": 0, "pressure": Pressure.FORCED},
+        {},
+        Reason.EXPIRED,
+    ),
     ("a follower needs it", {}, {"replica_end": 99}, {}, Reason.REPLICA),
     ("a follower has it", {}, {"replica_end": 100}, {}, Reason.EXPIRED),
     (

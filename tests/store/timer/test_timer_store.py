@@ -63,6 +63,29 @@ def test_put_returns_what_it_did(tmp_path: Path) -> None:
     made.close()
 
 
+def test_the_oldest_waiting_message_is_known(tmp_path: Path) -> None:
+    made = timers(tmp_path)
+    made.recover(NOW_MS)
+    assert made.oldest(NOW_MS) is None
+    waits_s = {100: 9, 200: 2, 300: 5, 400: 1, 500: 7}
+    for offset, seconds in waits_s.items():
+        made.put(NOW_MS + 1000 * seconds, NOW_MS, offset, 90)
+        assert made.oldest(NOW_MS) == 100
+    found = [made.oldest(NOW_MS + 1000 * seconds) for seconds in range(11)]
+    assert found == [100] * 10 + [None]
+    # It was due, and is enqueued again after later ones: the clock was set back.
+    made.put(NOW_MS + 12_000, NOW_MS + 10_000, 600, 90)
+    assert made.oldest(NOW_MS + 10_000) == 600
+    made.put(NOW_MS + 11_000, NOW_MS + 10_000, 450, 90)
+    assert made.oldest(NOW_MS + 10_000) == 450
+    made.close()
+    again = timers(tmp_path)
+    again.recover(NOW_MS + 3_000)
+    assert again.oldest(NOW_MS + 6_000) == 100
+    assert again.oldest(NOW_MS + 10_000) == 450
+    again.close()
+
+
 def test_the_flush_order_is_log_wheel_checkpoint_metrics(tmp_path: Path) -> None:
     disk = Disk()
     made = timers(tmp_path, disk)

@@ -1,0 +1,111 @@
+"""The key set (JWKS) of an OpenID Connect provider, from a file or a URL, read again while a node
+runs.
+
+A file is read every 5 seconds, a URL every 5 minutes, and when a token names a key that is not in
+the set, at most every 30 seconds. A set that cannot be read leaves the former one in use; without
+any, no token is accepted. Reading is done in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ...auth.bearer import JWKS_BYTES_MAX, read_keys
+from ...nodes.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from joserfc.jwk import KeySet
+
+logger = logging.getLogger(__name__)
+
+_FILE_S, _URL_S, _SOONEST_S = 5.0, 300.0, 30.0
+_FETCH_S = 10.0
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Refuse: the answer is an error."""
+
+
+def check_place(place: str) -> None:
+    """Raise ValueError for a URL that everyone on the way could answer."""
+    parts = urlsplit(place)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise ValueError(f"oidcJwks={place} is not protected by TLS: use https, or a file")
+    if "://" in place and parts.scheme not in ("http", "https"):
+        raise ValueError(f"oidcJwks={place}: use a file, or a URL with https")
+
+
+def read(place: str) -> bytes:
+    """Return the document of a file or a URL. Raises OSError."""
+    if "://" not in place:
+        with Path(place).open("rb") as file:
+            return file.read(JWKS_BYTES_MAX + 1)
+    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+    with opener.open(place, timeout=_FETCH_S) as answer:
+        found: bytes = answer.read(JWKS_BYTES_MAX + 1)
+        return found
+
+
+class KeySetReader:
+    """Keeps a key set current, from `start` to `close`."""
+
+    def __init__(self, place: str, use: Callable[[KeySet], None]) -> None:
+        """`use` gets each set. Raises ValueError for an unsuitable place."""
+        check_place(place)
+        self._place = place
+        self._use = use
+        self._is_file = "://" not in place
+        self._last = b""
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the set, and follow it. Raises ValueError for a file that is no key set, OSError for
+        one that cannot be read; a URL may answer later."""
+        try:
+            await self._read()
+        except (OSError, ValueError) as error:
+            if self._is_file:
+                raise
+            logger.warning("oidc.keys_unknown place=%s error=%s", self._place, error)
+        self._task = asyncio.ensure_future(self._follow())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def want(self) -> None:
+        """Read the set soon: a token names a key that is not in it."""
+        self._wanted.set()
+
+    async def _read(self) -> None:
+        text = await asyncio.to_thread(read, self._place)
+        if text != self._last:
+            self._use(await asyncio.to_thread(read_keys, text))
+            self._last = text
+
+    async def _follow(self) -> None:
+        while True:
+            if self._is_file or not self._last:
+                await asyncio.sleep(_FILE_S)
+            else:
+                await asyncio.sleep(_SOONEST_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), _URL_S)
+            self._wanted.clear()
+            try:
+                await self._read()
+            except (OSError, ValueError) as error:
+                logger.warning("oidc.keys_kept place=%s error=%s", self._place, error)

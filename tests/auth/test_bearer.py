@@ -1,0 +1,228 @@
+"""Bearer tokens: verified with the provider's key set; the user that they name has its rights."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
+from msgspec.structs import replace
+
+from cometmq.auth.bearer import BearerError, BearerRules, BearerVerifier, read_keys
+from cometmq.broker.access.guard import Guard
+from cometmq.broker.access.key_set import check_place
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.front.config import DoorConfig
+from cometmq.front.context import RequestContext
+from cometmq.proto import paths, v2
+from cometmq.proto.errors import WireError
+from cometmq.proto.native import is_available
+from cometmq.tests.auth.test_owners import put
+from cometmq.tests.broker.access.test_quotas import FIRST, publishing, send, signed
+from cometmq.tests.broker.live import Live, create_topic, running, settings, telemetry, until
+from cometmq.tests.harness.wire import Wire
+
+ISSUER, AUDIENCE = "https://id.example", "cometmq"
+DOORS = ["grpcio"] + (["native"] if is_available() else [])
+FIRST_KEY = RSAKey.generate_key(2_048, {"kid": "one", "use": "sig"})
+SECOND_KEY = ECKey.generate_key("P-256", {"kid": "two"})
+
+
+def document(*keys: Any) -> bytes:
+    """Return a key set."""
+    return json.dumps({"keys": [key.as_dict(private=False) for key in keys]}).encode()
+
+
+def token(key: Any = FIRST_KEY, alg: str = "RS256", kid: str = "one", **claims: Any) -> str:
+    """Return a token that is accepted; a claim of None is left out."""
+    usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": "low", "exp": int(time.time()) + 600}
+    chosen = {name: value for name, value in (usual | claims).items() if value is not None}
+    return jwt.encode({"alg": alg, "kid": kid}, chosen, key, algorithms=[alg])
+
+
+@pytest.fixture
+def verifier() -> BearerVerifier:
+    rules = BearerRules(ISSUER, AUDIENCE)
+    found = BearerVerifier(rules, lambda: int(time.time() * 1_000))
+    found.keys = read_keys(document(FIRST_KEY, SECOND_KEY))
+    return found
+
+
+def part(value: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def forged() -> dict[str, str]:
+    """Return tokens that must not be accepted."""
+    now = int(time.time())
+    _, content, signature = token().split(".")
+    public = FIRST_KEY.as_pem(private=False)
+    hmac_content = f"{part({'alg': 'HS256', 'kid': 'one'})}.{content}"
+    digest = hmac.digest(public, hmac_content.encode(), "sha256")
+    by_public_key = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    other = RSAKey.generate_key(2_048, {"kid": "one"})
+    return {
+        "none": f"{part({'alg': 'none', 'kid': 'one'})}.{content}.",
+        "None": f"{part({'alg': 'None', 'kid': 'one'})}.{content}.{signature}",
+        "HMAC with the public key": f"{hmac_content}.{by_public_key}",
+        "another key of this name": token(other),
+        "a key that the token brings": jwt.encode(
+            {"alg": "RS256", "jwk": other.as_dict(private=False)},
+            {"iss": ISSUER, "aud": AUDIENCE, "sub": "low", "exp": now + 600},
+            other,
+        ),
+        "another content": token(sub="admin").rsplit(".", 1)[0] + "." + signature,
+        "expired": token(exp=now - 120),
+        "without an end": token(exp=None),
+        "an end that is no number": token(exp="later"),
+        "an end without bounds": token(exp=1e308),
+        "an end that is not a number": token(exp=float("nan")),
+        "not valid yet": token(nbf=now + 600),
+        "another issuer": token(iss="https://other.example"),
+        "without an issuer": token(iss=None),
+        "another audience": token(aud=["other"]),
+        "without an audience": token(aud=None),
+        "a key that is not in the set": token(kid="three"),
+        "a key of another kind": token(alg="RS256", kid="two"),
+        "without a user": token(sub=None),
+        "a user that is no text": token(sub=["admin"]),
+        "no token": "x.y",
+        "nothing": "",
+        "too long": "a" * 9_000,
+    }
+
+
+@pytest.mark.parametrize("name", forged())
+def test_a_forged_token_is_refused(verifier: BearerVerifier, name: str) -> None:
+    with pytest.raises(BearerError):
+        verifier.verify(forged()[name])
+
+
+def test_tokens_of_the_keys_of_the_set_name_a_user(verifier: BearerVerifier) -> None:
+    assert verifier.verify(token()).user == "low"
+    assert verifier.verify(token(SECOND_KEY, "ES256", "two", aud=["x", AUDIENCE])).user == "low"
+
+
+def test_another_key_set_ends_the_former_keys_and_an_unknown_key_asks_for_it(
+    verifier: BearerVerifier,
+) -> None:
+    asked = []
+    verifier.on_unknown_key = lambda: asked.append(1)
+    verifier.keys = read_keys(document(SECOND_KEY))
+    with pytest.raises(BearerError, match="not in the provider's key set"):
+        verifier.verify(token())
+    assert asked == [1]
+    assert verifier.verify(token(SECOND_KEY, "ES256", "two")).user == "low"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{}", b"[]", b'{"keys": []}', b'{"keys": [1]}', b"[" * 100_000, b"x" * 300_000],
+)
+def test_what_is_no_key_set_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_keys(text)
+
+
+def test_secrets_and_keys_for_encryption_are_no_keys_of_signatures() -> None:
+    secret = OctKey.generate_key(256, {"kid": "s"})
+    encrypting = RSAKey.generate_key(2_048, {"kid": "e", "use": "enc"})
+    with pytest.raises(ValueError):
+        read_keys(json.dumps({"keys": [secret.as_dict(private=True)]}).encode())
+    found = read_keys(document(FIRST_KEY, encrypting))
+    assert isinstance(found, KeySet) and [key.kid for key in found.keys] == ["one"]
+
+
+def test_a_key_set_comes_from_a_file_or_over_tls() -> None:
+    for place in ("/etc/keys.json", "https://id.example/keys", "http://127.0.0.1:1/keys"):
+        check_place(place)
+    for place in ("http://id.example/keys", "ftp://id.example/keys"):
+        with pytest.raises(ValueError):
+            check_place(place)
+    with pytest.raises(ValueError, match="oidcAudience"):
+        BrokerConfig(oidc_issuer=ISSUER, oidc_jwks="keys.json", authentication_enabled=True)
+
+
+def bearing(live: Live, text: str, client_id: str = "low@1") -> Wire:
+    """Return a connection that sends a token."""
+    wire = live.client(client_id)
+    wire.metadata = (*wire.metadata, ("authorization", f"Bearer {text}"))
+    return wire
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_the_user_of_a_token_has_exactly_its_rights(tmp_path: Path, door: str) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(document(FIRST_KEY))
+    chosen = settings(
+        tmp_path / "data",
+        authentication_enabled=True,
+        authorization_enabled=True,
+        init_authentication_user=FIRST,
+        oidc_issuer=ISSUER,
+        oidc_jwks=str(keys),
+        oidc_audience=AUDIENCE,
+    )
+    async with running(chosen, door=DoorConfig(front_door=door)) as live:
+        async with signed(live, "admin", "admin-secret") as admin:
+            for topic in ("orders", "others"):
+                await create_topic(admin, topic)
+        put(live, "low", ("Topic:orders", "Pub"))
+        async with bearing(live, token()) as low:
+            assert (await send(low, "orders")).code == v2.OK
+            denied = await send(low, "others")
+            assert denied.code == v2.UNAUTHORIZED and "no permission" in denied.message
+            stream = telemetry(low)
+            await stream.write(publishing("orders"))
+            assert (await stream.read()).HasField("settings")
+            live.node.metadata.put_user(replace(live.node.metadata.users["low"], enabled=False))
+            assert (await send(low, "orders")).code == v2.UNAUTHORIZED
+            with pytest.raises(grpc.aio.AioRpcError, match="has lost a right"):
+                await stream.read()
+        for claims in ({"sub": "absent"}, {"exp": int(time.time()) - 120}, {"aud": "other"}):
+            async with bearing(live, token(**claims), "other@1") as wire:
+                assert (await send(wire, "orders")).code == v2.UNAUTHORIZED
+
+
+async def test_a_token_is_not_accepted_in_plaintext_from_another_machine(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(document(FIRST_KEY))
+    chosen = settings(
+        tmp_path / "data",
+        authentication_enabled=True,
+        oidc_issuer=ISSUER,
+        oidc_jwks=str(keys),
+        oidc_audience=AUDIENCE,
+    )
+    async with running(chosen) as live:
+        put(live, "low")
+        port = live.server.instance._client_port
+        assert port is not None and port.guard is not None
+        guard = port.guard
+        header = (("authorization", f"Bearer {token()}"),)
+        for peer, tls in (("10.0.0.9:1", False), ("", False)):
+            with pytest.raises(WireError, match="TLS"):
+                guard.check(paths.HEARTBEAT, v2.HeartbeatRequest(), context(peer, tls, header))
+        guard.check(paths.HEARTBEAT, v2.HeartbeatRequest(), context("10.0.0.9:1", True, header))
+        keys.write_bytes(document(SECOND_KEY))
+        await until(lambda: refused(guard, context("10.0.0.9:1", True, header)))
+
+
+def context(peer: str, tls: bool, header: tuple[tuple[str, str], ...]) -> RequestContext:
+    return RequestContext(peer=peer, tls=tls, metadata=header)
+
+
+def refused(guard: Guard, ctx: RequestContext) -> bool:
+    """Whether the guard refuses a heartbeat."""
+    try:
+        guard.check(paths.HEARTBEAT, v2.HeartbeatRequest(), ctx)
+    except WireError:
+        return True
+    return False
