@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..store.scan.columns import check_bodies
+from ..store.format.errors import RecordFormatError
+from ..store.scan.columns import check_bodies, columns_at
 from ..store.scan.files import open_bytes
 from ..store.scan.single import inspect, is_empty
 from ..store.scan.walk import (
@@ -97,6 +98,9 @@ def decode(
         report=report,
     )
     view = open_split(split)
+    if split.picked is not None:
+        yield from decoder.picked(view, split.base, split.picked, split.path)
+        return
     yield from decoder.range(view, split.base, split.start, split.end, split.path)
 
 
@@ -167,6 +171,28 @@ class Decoder:
         view = LogBytes(RawBytes(data))
         for columns in self.scan(view, base, start, end, path):
             yield from self.rows(view, columns)
+
+    def picked(
+        self, data: Any, base: int, offsets: Sequence[int], path: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records at these physical offsets, which queues point to."""
+        view = LogBytes(RawBytes(data))
+        self._path = path
+        for columns in self._gathered(view, self._records_at(view, base, offsets)):
+            yield from self.rows(view, columns)
+
+    def _records_at(self, view: LogBytes, base: int, offsets: Sequence[int]) -> Iterator[Columns]:
+        for begin in range(0, len(offsets), self._batch_rows):
+            good = []
+            for offset in offsets[begin : begin + self._batch_rows]:
+                try:
+                    inspect(view.raw.data, offset - base, base, check_crc=False)
+                except RecordFormatError as error:
+                    self._lose(LostRange(offset, offset + 1, str(error)))
+                else:
+                    good.append(offset - base)
+            columns, whole = columns_at(view.raw, base, np.array(good, np.int64), self._topics)
+            yield columns.take(slice(0, whole))
 
     def scan(self, view: LogBytes, base: int, start: int, end: int, path: str) -> Iterator[Columns]:
         """Yield the columns of these records, for callers that sort them before building rows."""

@@ -50,4 +50,4 @@ def spark_needed(what: str) -> str:
         found = f"PySpark {metadata.version('pyspark')} is installed"
     except metadata.PackageNotFoundError:
         found = "PySpark is not installed"
-    return f"{what} need PySpark 4.2 or newer, and {found}: pip install 'cometmq[spark]'."
+    return f"{what} need PySpark 4.0 or newer, and {found}: pip install 'cometmq[spark]'."

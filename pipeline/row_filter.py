@@ -46,6 +46,7 @@ class RowFilter:
         keep = self._wanted[columns.topic_id]
         if self._by_queue and keep.any():
             keep &= self._in_range(columns, inner)
+        keep &= self._in_bounds(columns, inner)
         if self._filter.tags is not None and keep.any():
             keep = self._with_tags(raw, columns, keep, inner)
         return columns if keep.all() else columns.take(keep)
@@ -92,6 +93,22 @@ class RowFilter:
         # Prepared and rolled-back records are in no queue and have no queue offset.
         queued = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
         found: Flags = (self._keys[at] == keys) & late_enough & (offsets < self._ends[at]) & queued
+        return found
+
+    def _in_bounds(self, columns: Columns, inner: bool) -> Flags:
+        chosen = self._filter
+        found: Flags = np.ones(len(columns), np.bool_)
+        if chosen.queue_ids is not None:
+            found &= np.isin(columns.queue_id, list(chosen.queue_ids))
+        if chosen.times_ms is not None:
+            start, end = chosen.times_ms
+            found &= (columns.store_timestamp >= start) & (columns.store_timestamp < end)
+        if chosen.offsets is not None:
+            start, end = chosen.offsets
+            inside = (columns.queue_offset >= start) & (columns.queue_offset < end)
+            if not inner:  # the store writes the first offset of a batch, or 0
+                inside |= (columns.sys_flag & WRAPPED) == WRAPPED
+            found &= inside
         return found
 
     def _with_tags(self, raw: RawBytes, columns: Columns, keep: Flags, inner: bool) -> Flags:

@@ -45,7 +45,8 @@ class TopicFilter:
     """A selection of records.
 
     `topics` and `pattern` None: every topic. `ranges` None: every record, including prepared and
-    rolled-back ones, which are in no queue; otherwise only these queues and offsets.
+    rolled-back ones, which are in no queue; otherwise only these queues and offsets. `queue_ids`,
+    `offsets` and `times_ms` select rows by the values of their columns, bounds are [start, end).
     """
 
     topics: frozenset[str] | None = None
@@ -54,6 +55,9 @@ class TopicFilter:
     ranges: Ranges | None = None
     tags: frozenset[str] | None = None
     queues: Mapping[str, frozenset[int]] | None = field(default=None)
+    queue_ids: frozenset[int] | None = None
+    offsets: tuple[int, int] | None = None
+    times_ms: tuple[int, int] | None = None
 
     def matches(self, topic: str) -> bool:
         """Whether records of this topic may match."""
@@ -65,12 +69,17 @@ class TopicFilter:
 
     def matches_queue(self, topic: str, queue_id: int) -> bool:
         """Whether records of this queue may match."""
-        if not self.matches(topic):
+        if not self.matches(topic) or (
+            self.queue_ids is not None and queue_id not in self.queue_ids
+        ):
             return False
         return self.queues is None or queue_id in self.queues.get(topic, frozenset())
 
     @property
     def matches_all(self) -> bool:
         """Whether every record matches."""
-        named = (self.topics, self.pattern, self.ranges, self.tags, self.queues)
+        named = (
+            *(self.topics, self.pattern, self.ranges, self.tags, self.queues),
+            *(self.queue_ids, self.offsets, self.times_ms),
+        )
         return self.include_system and all(one is None for one in named)

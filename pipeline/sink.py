@@ -23,16 +23,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ..client.identity import unique_key
 from .errors import OptionError, PipelineError
 from .outbound import SHARDING_KEY, user_properties
 from .schema import COLUMNS
+from .spark_api import DataSourceStreamArrowWriter
 from .tls_options import TLS_OPTIONS, read_tls
 
 if TYPE_CHECKING:
@@ -228,6 +225,6 @@ def running_batch() -> tuple[str, int]:
     batch = context.getLocalProperty("streaming.sql.batchId")
     if not query or batch is None:
         raise PipelineError(
-            "Spark did not pass the query id and batch id to the task. Use pyspark 4.2 or newer."
+            "Spark did not pass the query id and batch id to the task. Use pyspark 4.0 or newer."
         )
     return query, int(batch)

@@ -33,6 +33,8 @@ class Split:
     start: int
     end: int
     broker: str
+    #: Physical offsets of the wanted records, ascending; None: all that start in the range.
+    picked: tuple[int, ...] | None = None
 
 
 def brokers_of(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[str, ...]:

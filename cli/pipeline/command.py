@@ -24,7 +24,16 @@ COMMANDS: Table = {
         "compact",
         "Merge small files, or write the latest message of each key.",
     ),
-    "replay": ("pipeline.sending", "replay", "Send messages of an archive or a store to a topic."),
+    "lake": (
+        "pipeline.lake",
+        "lake",
+        "Write topics to a Delta or Iceberg table; compact it, remove its old versions.",
+    ),
+    "replay": (
+        "pipeline.sending",
+        "replay",
+        "Send messages of an archive, a store or a table to a topic.",
+    ),
     "dlq": ("pipeline.sending", "dlq", "Group dead letters, and send selected ones again."),
     "verify": ("pipeline.store", "verify", "Check a store's log and queues in parallel."),
     "rebuild": ("pipeline.store", "rebuild", "Rebuild queues and index in a separate directory."),

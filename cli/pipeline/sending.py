@@ -17,6 +17,7 @@ from ..options import (
     tls_options,
 )
 from ..times import TIME_FORMS, moment
+from .lake import FORMATS, cluster_options, table_session
 from .session import (
     SessionOptions,
     require_directories,
@@ -38,6 +39,8 @@ _target = address_option(
 @click.command()
 @click.argument("directory", metavar="[STORE]", default="")
 @click.option("--archive", default="", metavar="DIR", help="Replay from this archive.")
+@click.option("--table", default="", help="Replay from this Delta or Iceberg table.")
+@click.option("--format", "form", type=FORMATS, help="Format of the table.")
 @click.option("--store", default="", metavar="DIR", help="Replay from this store (same as STORE).")
 @click.option("--topic", required=True, help="Topic of the messages.")
 @click.option("--to", required=True, metavar="TOPIC", help="Target topic.")
@@ -64,7 +67,7 @@ _target = address_option(
 @spark_options
 @output_option
 def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Send messages of STORE, or of an archive (--archive), to a topic.
+    """Send messages of STORE, of an archive (--archive) or of a table (--table) to a topic.
 
     Properties of the sent messages name their origin.
 
@@ -76,6 +79,8 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
     from ...pipeline.jobs.replay import replay as run
 
     start, end = said["start"], said["end"]
+    if said["table"] or said["form"]:
+        return _replay_table(SessionOptions(master, memory, settings), said)
     _one_source(said)
     plan = ReplayPlan(
         said["topic"],
@@ -96,6 +101,20 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
     with spark_session("replay", SessionOptions(master, memory, settings)) as spark:
         tasks = spark.sparkContext.defaultParallelism
         return show_report(run(spark, plan, dry_run=said["dry_run"], tasks=tasks), said["output"])
+
+
+def _replay_table(options: SessionOptions, said: dict[str, Any]) -> int:
+    """Send the messages of a table. Raises CliError."""
+    names = ("directory", "store", "archive", "broker", "queue", "start", "end", "rate", "dry_run")
+    other = [name for name in names if said[name]]
+    if other:
+        raise CliError(f"--table cannot be used with {other[0]}.", Exit.USAGE)
+    target = cluster_options(said["endpoint"])
+    with table_session("replay", said["table"], said["form"], options) as (spark, table):
+        from ...pipeline.jobs.lake import replay_table
+
+        report = replay_table(spark, table, said["topic"], said["to"], target)
+        return show_report(report, said["output"])
 
 
 def _one_source(said: dict[str, Any]) -> None:

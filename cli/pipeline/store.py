@@ -4,6 +4,7 @@ import click
 
 from ...operations.errors import CliError, Exit
 from ..options import output_option
+from .lake import FORMATS, table_session
 from .session import (
     SessionOptions,
     require_directories,
@@ -19,6 +20,9 @@ from .session import (
     "--crc/--no-crc", default=True, show_default=True, help="Check the checksums of bodies."
 )
 @click.option("--queues/--no-queues", default=True, show_default=True, help="Check the queues.")
+@click.option("--table", default="", help="Compare this table with the log instead.")
+@click.option("--format", "form", type=FORMATS, help="Format of the table.")
+@click.option("--topic", "topics", multiple=True, help="Topic of the table; repeatable.")
 @spark_options
 @output_option
 def verify(
@@ -26,6 +30,9 @@ def verify(
     store: str,
     crc: bool,
     queues: bool,
+    table: str,
+    form: str | None,
+    topics: tuple[str, ...],
     master: str,
     memory: str,
     settings: tuple[str, ...],
@@ -33,12 +40,22 @@ def verify(
 ) -> int:
     """Check the log of STORE in parallel, and its queues. Exit code 5 for problems.
 
+    With --table: compare a Delta or Iceberg table with the log.
+
     \b
     cometmq pipeline verify data/master/store
+    cometmq pipeline verify data/master/store --table /lake/bronze/orders --format delta
     """
     from ...pipeline.jobs.verify import verify as run
 
     require_directories(store=store)
+    if table or form:
+        options = SessionOptions(master, memory, settings)
+        with table_session("verify", table, form, options) as (spark, named):
+            from ...pipeline.jobs.lake import verify_table
+
+            source = {"path": store} | ({"subscribe": ",".join(topics)} if topics else {})
+            return show_report(verify_table(spark, named, source), output)
     with spark_session("verify", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, store, crc=crc, queues=queues), output)
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
 from ..errors import OptionError, PipelineError
 from ..sink import running_batch, suggestion
+from ..spark_api import DataSourceStreamArrowWriter, stream_writer
 from .manifest import FileEntry, Manifest, commit, finish, finish_one, load, new_token, sweep
 from .names import ATTEMPT_MARK, escaped, staging_folder
 from .settings import open_archive
@@ -171,6 +171,6 @@ class ArchiveDataSource(DataSource):
         """Called by Spark for `df.write`."""
         return ArchiveWriter(dict(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Called by Spark for `df.writeStream`."""
-        return ArchiveStreamWriter(dict(self.options), schema, overwrite)
+        return stream_writer(ArchiveStreamWriter(dict(self.options), schema, overwrite), schema)

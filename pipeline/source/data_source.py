@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader
@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
 
     raise ImportError(spark_needed("The data sources of CometMQ")) from error
 
-from ..errors import OptionError, PipelineError, spark_needed
+from ..errors import OptionError, spark_needed
 from ..schema import COLUMNS, ddl, shown
 
 if TYPE_CHECKING:
@@ -21,25 +21,6 @@ if TYPE_CHECKING:
 
     from .options import SourceOptions
     from .reader import LogReader
-
-
-class _NoStreams(DataSourceStreamReader):
-    """The reader for a Spark without admission control.
-
-    An error of `streamReader` would not reach the user: Spark 4.1 replaces it by UnboundLocalError.
-    """
-
-    def initialOffset(self) -> NoReturn:
-        """Called by Spark for a query without a checkpoint. Raises PipelineError."""
-        raise PipelineError(spark_needed("Streams of CometMQ"))
-
-    def latestOffset(self, *_: object) -> NoReturn:
-        """Called by Spark for a query with one. Raises PipelineError."""
-        self.initialOffset()
-
-    def read(self, partition: object) -> NoReturn:
-        """Raise PipelineError."""
-        self.initialOffset()
 
 
 class RocketMQDataSource(DataSource):
@@ -64,17 +45,16 @@ class RocketMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Called by Spark."""
-        try:
-            from .stream import LogStreamReader
-        except ImportError:
-            return _NoStreams()
+        from ..spark_api import HAS_LIMITS
+        from .stream import LogStreamReader
+        from .stream_without_start import StreamReaderWithoutStart
 
         options = self._narrowed(schema)
         if options.ending is not None:
             raise OptionError(
                 "A stream has no end. Use endingOffsets and endingTimestamp with a batch read only."
             )
-        return LogStreamReader(options)
+        return LogStreamReader(options) if HAS_LIMITS else StreamReaderWithoutStart(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Called by Spark."""
@@ -85,8 +65,9 @@ class RocketMQDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Called by Spark."""
         from ..sink import RocketMQStreamWriter
+        from ..spark_api import stream_writer
 
-        return RocketMQStreamWriter(dict(self.options), schema, overwrite)
+        return stream_writer(RocketMQStreamWriter(dict(self.options), schema, overwrite), schema)
 
     def _parsed(self) -> SourceOptions:
         from .options import parse  # imports NumPy and Arrow, so not at import time

@@ -81,6 +81,13 @@ class Log(Protocol):
         """
         ...
 
+    def pick(
+        self, broker: str, ranges: Mapping[QueueName, tuple[int, int]], span: tuple[int, int]
+    ) -> list[AnySplit] | None:
+        """Return parts with the records of these messages alone, by their queues; None if to read
+        the span of the log is cheaper."""
+        ...
+
     def last_mark(self, broker: str) -> Mark | None:
         """Return the mark of the last record below the readable end; None if logs have no bytes."""
         ...

@@ -7,6 +7,7 @@ earliest. A stream's checkpoint also has names that begin with `$`:
     $log     each broker's last record when the batch was planned (`marks.py`)
     $begin   queues whose batch does not begin at the former checkpoint, and where it begins
     $lost    messages of the query that no longer existed when it came to them
+    $late    the batch was planned without its start: the logs are compared with that when it runs
 
 Checkpoints of older versions have only `$plan`.
 """
@@ -31,6 +32,7 @@ _SPLIT_BYTES: Final = "splitBytes"
 _LOG: Final = "$log"
 _BEGIN: Final = "$begin"
 LOST: Final = "$lost"
+_LATE: Final = "$late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Checkpoint:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     begins: Offsets = field(default_factory=dict)
     lost: int = 0
+    is_compared: bool = True  # its batch begins where `begins` and the former one tell
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Checkpoint:
@@ -115,6 +118,7 @@ class Checkpoint:
             {broker: Mark(*mark) for broker, mark in document.get(_LOG, {}).items()},
             dict(_leaves(document.get(_BEGIN, {}))),
             int(document.get(LOST, 0)),
+            _LATE not in document,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -127,6 +131,8 @@ class Checkpoint:
             found[_BEGIN] = to_json(self.begins)
         if self.lost:
             found[LOST] = self.lost
+        if not self.is_compared:
+            found[_LATE] = True
         return found
 
 

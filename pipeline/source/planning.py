@@ -119,6 +119,17 @@ def available_ranges(
     return found
 
 
+def narrowed(ranges: QueueRanges, offsets: tuple[int, int] | None) -> QueueRanges:
+    """Return the ranges within bounds [start, end) of every queue's offsets."""
+    if offsets is None:
+        return ranges
+    found = {
+        queue: (max(start, offsets[0]), min(end, offsets[1]))
+        for queue, (start, end) in ranges.items()
+    }
+    return {queue: bounds for queue, bounds in found.items() if bounds[0] < bounds[1]}
+
+
 def plan_tasks(log: Log, ranges: QueueRanges, split_bytes: int) -> list[PlannedTask]:
     """Return tasks that together read these messages."""
     if not log.physical:
@@ -130,9 +141,10 @@ def plan_tasks(log: Log, ranges: QueueRanges, split_bytes: int) -> list[PlannedT
     for broker in sorted({queue[0] for queue in ranges}):
         mine = {queue[1:]: bounds for queue, bounds in ranges.items() if queue[0] == broker}
         low, high = span(log, broker, mine)
-        found += [
-            PlannedTask(split, mine) for split in log.split_range(broker, low, high, split_bytes)
-        ]
+        parts = log.pick(broker, mine, (low, high))
+        if parts is None:
+            parts = log.split_range(broker, low, high, split_bytes)
+        found += [PlannedTask(split, mine) for split in parts]
     return found
 
 

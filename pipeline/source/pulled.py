@@ -89,6 +89,11 @@ class PulledLog:
     def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
         return []
 
+    def pick(
+        self, broker: str, ranges: Mapping[QueueName, tuple[int, int]], span: tuple[int, int]
+    ) -> list[AnySplit] | None:
+        return None
+
     def last_mark(self, broker: str) -> Mark | None:
         return None
 

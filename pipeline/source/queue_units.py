@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -40,6 +40,10 @@ class Units(Protocol):
 
     def bisect(self, key: Callable[[int], int], value: int) -> int:
         """Return the first offset whose physical offset has a `key` of at least `value`."""
+        ...
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield physical offset and size of the records of messages [start, end)."""
         ...
 
 
@@ -132,6 +136,15 @@ class QueueUnits:
             units, value, key=lambda number: key(self._position(number))
         )
 
+    def records(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        number, end = max(start, self.first), min(end, self.end)
+        while number < end:
+            units = self._read(number, min(_GAP_UNITS, end - number))
+            for position, size, _ in UNIT.iter_unpack(units):
+                if size != FILLER_SIZE:
+                    yield position, size
+            number += max(len(units) // UNIT_BYTES, 1)
+
     def _is_written(self, number: int, log_end: int) -> bool:
         position, size, _ = self._unit(number)
         return size == FILLER_SIZE or (size > 0 and position >= 0 and position + size <= log_end)
@@ -194,3 +207,8 @@ class BatchUnits:
     def bisect(self, key: Callable[[int], int], value: int) -> int:
         at = bisect_left(self._units, value, key=lambda unit: key(unit.physical_offset))
         return self._units[at].base_offset if at < len(self._units) else self.end
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        for unit in self._units:
+            if unit.base_offset < end and unit.end_offset > start:
+                yield unit.physical_offset, unit.size

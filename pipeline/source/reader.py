@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    In,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from . import tasks
-from .filter_pushdown import apply_filter
 from .named_topics import refuse_missing_topics
 from .offsets import EARLIEST, LATEST, OffsetSpec
 from .opening import open_log
 from .options import SourceOptions
-from .planning import PlannedTask, available_ranges, plan_tasks, resolve_offsets
+from .planning import (
+    PlannedTask,
+    available_ranges,
+    narrowed,
+    plan_tasks,
+    resolve_offsets,
+)
 from .store_log import StoreLog
 from .tasks import LogPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
 
 def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[PlannedTask]:
@@ -53,7 +53,7 @@ def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[Pla
         ranges = {queue: (start, ends[queue]) for queue, start in starts.items()}
         there = available_ranges(ranges, logs, frozenset(ranges), fail_on_loss=options.fail_on_loss)
         size = part_bytes(options, sum(one.log_end - one.log_start for one in logs.values()))
-        return plan_tasks(log, there, size)
+        return plan_tasks(log, narrowed(there, options.topics.offsets), size)
     finally:
         log.close()
 
@@ -85,11 +85,11 @@ class FilteringLogReader(LogReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Apply the supported filters. Yield the others, which Spark applies."""
+        from .filter_pushdown import apply_filter  # Spark 4.0 has no filters
+
         for one in filters:
-            if (
-                isinstance(one, (EqualTo, In))
-                and (found := apply_filter(self.options, one)) is not None
-            ):
-                self.options = found
-            else:
+            found = apply_filter(self.options, one)
+            if found is None:
                 yield one
+            else:
+                self.options = found

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,17 @@ from ...store.scan.walk import sync, walk
 from ..errors import UnreachableError
 from ..safe_end import safe_end
 from ..segments import Segment, segments
-from ..splits import brokers_of, split_segment
+from ..splits import Split, brokers_of, split_segment
 from .log import AnySplit, BrokerLog, QueueName
 from .loss import report_loss
 from .marks import HEAD_BYTES, Mark, mark_of
-from .queue_units import OpenFiles, Units, open_units, queues_of
+from .queue_units import BatchUnits, OpenFiles, Units, open_units, queues_of
 from .store_topics import topics_of
 
+#: Bytes of log that cost as much as one record that is read by its queue.
+_PICK_BYTES: Final = 32 << 10
+#: Records that a plan names one by one.
+_PICKED_MAX: Final = 200_000
 #: Bytes at the end of the log in which its last record is searched, until one is found.
 _TAILS: Final = (4 << 10, 64 << 10, 1 << 20, 1 << 40)
 
@@ -163,6 +168,34 @@ class StoreLog:
         if reached < end:
             report_loss(_gap(store.root, reached, end), fail_on_loss=self._fail_on_loss)
         return found
+
+    def pick(
+        self, broker: str, ranges: Mapping[QueueName, tuple[int, int]], span: tuple[int, int]
+    ) -> list[AnySplit] | None:
+        store = self._stores[broker]
+        count = sum(end - start for start, end in ranges.values())
+        if count > _PICKED_MAX or count * _PICK_BYTES > span[1] - span[0]:
+            return None
+        sizes = dict(
+            record
+            for name, (start, end) in ranges.items()
+            for record in store.queues[name].records(start, end)
+        )
+        if len(sizes) < count and not any(
+            isinstance(store.queues[name], BatchUnits) for name in ranges
+        ):
+            return None  # a queue has fillers or lacks a file: the log tells what there is
+        found = sorted(sizes)
+        parts: list[AnySplit] = []
+        there = 0
+        for segment in store.segments:
+            mine = found[bisect_left(found, segment.base) : bisect_left(found, segment.end)]
+            if mine:
+                end = mine[-1] + sizes[mine[-1]]
+                place = (segment.base, segment.path, mine[0], end)
+                parts.append(Split(store.root, *place, broker, tuple(mine)))
+                there += len(mine)
+        return parts if there == len(found) else None
 
     def last_mark(self, broker: str) -> Mark | None:
         return self._stores[broker].last_mark()

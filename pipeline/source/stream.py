@@ -15,16 +15,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from ...client.clock import steady_s
+from ..errors import OptionError
+from ..spark_api import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-from ...client.clock import steady_s
-from ..errors import OptionError
 from . import tasks
 from .channel import pause
 from .continuity import Gap, compare, missing_brokers, report_gaps
@@ -231,9 +231,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Called by Spark: the tasks of one micro-batch. Raises DataLossError."""
         known, done = self._known(start), self._known(end)
+        begins = done.begins if done.is_compared else self._compared_late(known)
         ranges: QueueRanges = {}
         for queue, stop in done.offsets.items():
-            begin = done.begins.get(queue, known.offsets.get(queue, 0))
+            begin = begins.get(queue, known.offsets.get(queue, 0))
             if begin < stop:
                 ranges[queue] = begin, stop
         if not ranges:
@@ -255,6 +256,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lost -= sum(end - begin for begin, end in there.values())
         size = done.split_bytes or self._options.split_bytes
         return [LogPartition(one) for one in plan_tasks(self._log(), there, size)]
+
+    def _compared_late(self, known: Checkpoint) -> Offsets:
+        """Compare the checkpoint of a batch whose end was asked for without its start. Return
+        where each queue begins."""
+        logs, gaps = self._compared(known)
+        report_gaps(gaps, fail_on_loss=self._options.fail_on_loss)
+        self._lost_before = known.lost
+        self._lost += sum(gap.lost for gap in gaps)
+        begun = _after_gaps(known.offsets, gaps)
+        self._ends(logs, begun)
+        self._check_group(begun)
+        return begun
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called by Spark, in a task."""

@@ -105,6 +105,11 @@ class WireLog:
             if begin < stop
         ]
 
+    def pick(
+        self, broker: str, ranges: Mapping[QueueName, tuple[int, int]], span: tuple[int, int]
+    ) -> list[AnySplit] | None:
+        return None
+
     def last_mark(self, broker: str) -> Mark | None:
         start, end = self._bounds[broker]
         for size in _TAILS:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from cometmq.pipeline.errors import DataLossError
 from cometmq.pipeline.source.options import parse
 from cometmq.pipeline.source.stream import LogStreamReader
+from cometmq.pipeline.source.stream_without_start import StreamReaderWithoutStart
 from cometmq.tests.pipeline.logs import MadeLog, message
 
 
@@ -120,6 +121,51 @@ def test_few_messages_wait_for_more_up_to_the_maximum_delay(
     assert rows(source, first, second) == list(range(5, 10))
     log.append(*(message(n) for n in range(10, 18)))
     assert source.latestOffset(second, ReadAllAvailable()) != second
+
+
+def without_start(log: MadeLog, **options: str) -> StreamReaderWithoutStart:
+    """Return the reader of Spark 4.0 and 4.1."""
+    given = {"path": str(log.root), "startingOffsets": "earliest", "brokerName": "b", **options}
+    return StreamReaderWithoutStart(parse(given))
+
+
+def test_an_older_spark_reads_each_message_once_with_limits_from_the_second_batch_on(
+    tmp_path: Path,
+) -> None:
+    log = MadeLog(tmp_path).append(*(message(n, "t", n % 3) for n in range(100)))
+    source = without_start(log, maxOffsetsPerTrigger="20")
+    at = source.latestOffset()
+    assert rows(source, source.initialOffset(), at) == list(range(100))
+    log.append(*(message(n, "t", n % 5) for n in range(100, 200)))
+    found: list[int] = []
+    while (end := source.latestOffset()) != at:
+        some = rows(source, at, end)
+        assert 0 < len(some) <= 20
+        found, at = found + some, end
+    assert found == list(range(100, 200))
+    again = without_start(log)
+    assert rows(again, at, again.latestOffset()) == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_older_spark_reports_a_loss_when_a_restarted_query_plans_its_first_batch(
+    tmp_path: Path, strict: bool
+) -> None:
+    log = MadeLog(tmp_path).append(*(message(n) for n in range(100)))
+    source = without_start(log)
+    at = source.initialOffset()
+    log.append(*(message(n) for n in range(100, 1000)))
+    (log.root / "commitlog" / f"{0:020d}").unlink()
+    again = without_start(log, failOnDataLoss=str(strict).lower())
+    end = again.latestOffset()
+    if strict:
+        with pytest.raises(DataLossError, match=r"checkpoint is at 0: messages 0 to \d+ are lost"):
+            again.partitions(at, end)
+        return
+    read = rows(again, at, end)
+    assert read == list(range(read[0], 1000))
+    log.append(message(1000))
+    assert again.latestOffset()["$lost"] == read[0]
 
 
 def test_messages_deleted_by_retention_are_data_loss(tmp_path: Path) -> None:

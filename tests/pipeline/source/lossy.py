@@ -251,6 +251,7 @@ class Query:
     reader: LogStreamReader | None = None
     known: set[int] = field(default_factory=set)  # in the log when the last batch was planned
     plans: int = 0
+    form: type[LogStreamReader] = LogStreamReader  # StreamReaderWithoutStart: of Spark 4.0 and 4.1
 
     def start(self) -> LogStreamReader:
         """Return the running reader, or start one, as after a kill of the driver."""
@@ -259,7 +260,7 @@ class Query:
             if self.source == "endpoints":
                 where = {"endpoints": "127.0.0.1:1", "wireTimeoutMs": "1"}
             given = {"startingOffsets": "earliest", "subscribe": "t,u", **where, **self.options}
-            self.reader = LogStreamReader(parse(given))
+            self.reader = self.form(parse(given))
             if self.checkpoint is None:
                 self.checkpoint = stored(self.reader.initialOffset())
                 self._know()

@@ -18,6 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from cometmq.pipeline.errors import DataLossError
+from cometmq.pipeline.source.stream import LogStreamReader
+from cometmq.pipeline.source.stream_without_start import StreamReaderWithoutStart
 from cometmq.tests.pipeline.source.lossy import HandlerChannel, LossyStore, Query
 
 TOPICS = st.sampled_from(("t", "u"))
@@ -57,10 +59,15 @@ class Losses(RuleBasedStateMachine):
         self.replaced_at = 0  # the number of plans then
         self.returned: set[int] = set()  # by a restore after the query had gone on without them
 
-    @initialize(source=st.sampled_from(("path", "endpoints")), strict=st.booleans(), before=TOPICS)
-    def begin(self, source: str, strict: bool, before: str) -> None:
+    @initialize(
+        source=st.sampled_from(("path", "endpoints")),
+        strict=st.booleans(),
+        before=TOPICS,
+        form=st.sampled_from((LogStreamReader, StreamReaderWithoutStart)),
+    )
+    def begin(self, source: str, strict: bool, before: str, form: type[LogStreamReader]) -> None:
         self.strict = {"failOnDataLoss": str(strict).lower()}
-        self.query = Query(self.world, source, self.strict)
+        self.query = Query(self.world, source, self.strict, form=form)
         self.world.send(before, 3)
         self.world.back_up("backup")
         self.world.back_up("follower")

@@ -114,3 +114,9 @@ def test_the_row_schema_is_stable() -> None:
         "topic string, queueId int, queueOffset bigint, brokerName string"
     )
     assert len(COLUMNS) == 20
+
+
+def test_the_manual_has_every_option() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
+    table = text[text.index("| option | default |") : text.index("**Filters and columns.**")]
+    assert [name for name in OPTIONS if f"`{name}`" not in table] == []
