@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import grpc
 
 Metadata = tuple[tuple[str, str], ...]
+CLIENT_ID = "x-mq-client-id"
 #: Longest wait for an answer.
 TIMEOUT_S = 10.0
 _HINT_OF_KEYS = (
@@ -75,7 +76,7 @@ class Caller:
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
         #: The metadata of every call.
         self.fixed: Metadata = (
-            ("x-mq-client-id", client_id),
+            (CLIENT_ID, client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", __version__),
             ("x-mq-protocol", "v2"),

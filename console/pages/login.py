@@ -25,7 +25,7 @@ from ...operations.errors import CliError, ForbiddenError
 from ...proto import paths, v1
 from ..cluster import CALL_S
 from ..security import is_own_page, is_token
-from ..sessions import CURRENT, BearerToken, Session, Sessions
+from ..sessions import CURRENT, BearerToken, Session, Sessions, owner_of
 from ..views import Form, read_form
 
 _COOKIE = "cometmq-session"
@@ -105,18 +105,20 @@ class Gate:
             raise HTTPException(403, "The form is from another page, or the console has restarted.")
         credentials = _credentials(form)
         source = request.client.host if request.client else ""
-        name, now_ns = credentials.access_key, self._steady_ns()
+        name, now_ns = owner_of(credentials), self._steady_ns()
         if self._attempts.are_spent(source, name, now_ns):
             return self._page(request, _TOO_MANY, 429)
         session = Session(credentials, "", now_ns, now_ns, now_ns, may_watch=False)
+        self._attempts.failed(source, name, now_ns)  # so logins at the same time count, too
         try:
             await run_in_threadpool(self._check_authentication)
             may_watch = await run_in_threadpool(self._may_watch, session)
         except CliError as error:
-            if "UNAUTHORIZED" not in str(error):
-                return self._page(request, str(error), 502)
-            self._attempts.failed(source, name, now_ns)
-            return self._page(request, _WRONG, 403)
+            if "UNAUTHORIZED" in str(error):
+                return self._page(request, _WRONG, 403)
+            self._attempts.take_back(source, name)
+            return self._page(request, str(error), 502)
+        self._attempts.take_back(source, name)
         answer = RedirectResponse(own_path(form.text("to")), 303)
         answer.set_cookie(
             _COOKIE,

@@ -391,3 +391,6 @@ def test_failures_take_little_memory_and_networks_count_as_one_address() -> None
         attempts.failed(f"2001:db8::{number}", "orders", 1)
     assert attempts.are_spent("2001:db8::9", "orders", 1)
     assert not attempts.are_spent("2001:db8:0:1::9", "orders", 1)
+    attempts.take_back("2001:db8::3", "orders")
+    assert not attempts.are_spent("2001:db8::9", "orders", 1)
+    attempts.take_back("10.0.0.1", "unknown")
