@@ -10,6 +10,8 @@ from ..operations.errors import CliError, Exit
 from .lazy_group import LazyGroup
 from .main import ALIASES, COMMANDS
 
+#: A command has one of them.
+_ADDRESS_OPTIONS = ("--endpoint", "--namesrv")
 #: The ends of answers to values that a broker does not accept.
 _BAD_VALUES = ("(BAD_REQUEST)", "(ILLEGAL_TOPIC)", "(ILLEGAL_CONSUMER_GROUP)")
 
@@ -51,6 +53,8 @@ def run() -> int:
         _print_error(f"{error}{_next_step(error)}")
         return error.code
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error.message += _other_address(error)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -88,7 +92,17 @@ def _next_step(error: CliError) -> str:
         if found is not None:
             words.append(word)
             command = found
-    return f" See `{' '.join(words)} --help`."
+    end = "" if text.endswith((".", "?")) else "."
+    return f"{end} See `{' '.join(words)} --help`."
+
+
+def _other_address(error: click.NoSuchOption) -> str:
+    """Return the option with which a command is told its nodes, if it got that of others."""
+    if error.option_name not in _ADDRESS_OPTIONS or error.ctx is None:
+        return ""
+    known = {name for each in error.ctx.command.params for name in each.opts}
+    found = next((name for name in _ADDRESS_OPTIONS if name in known), "")
+    return f" Did you mean '{found}'?" if found else ""
 
 
 def _print_error(sentence: str) -> None:
