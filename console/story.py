@@ -122,7 +122,7 @@ def of_group(
             text = f"attempt {one.retries + 1}"
             events.append(Event(one.at_ms, f"Delivered to {group}", text, "", href))
     for each in held:
-        until = f"invisible to other consumers until {words.moment(each.visible_ms)}"
+        until = f"invisible to other consumers until {words.moment(each.visible_ms)} UTC"
         holder = f", held by {each.client_id}" if each.client_id else ""
         text = f"attempt {each.attempt} of its record{holder}; {until}"
         events.append(Event(each.delivered_ms, f"In flight in {group}", text, "", href, _LAST))

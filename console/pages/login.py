@@ -31,7 +31,9 @@ from ..views import Form, read_form
 _COOKIE = "cometmq-session"
 _FAILURES_MAX = 5
 _NAME_MAX, _SECRET_MAX, _TOKEN_MAX = 64, 128, 8 << 10
-_WRONG = "The cluster does not accept this login."
+_WRONG = (
+    "The cluster does not accept this login. Check the name and the secret key, or get a new token."
+)
 _TOO_MANY = "There were too many wrong logins of this user. Try again in a minute."
 
 
