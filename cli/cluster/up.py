@@ -45,10 +45,11 @@ class _Up(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
-            if not error.possibilities:
-                word = shlex.quote(error.command_name)
-                error.message += f" The directory is an option: cometmq up --data {word}"
-            raise
+            if error.possibilities:
+                raise
+            word = shlex.quote(error.command_name)
+            text = f"{error.message} The directory is an option: cometmq up --data {word}"
+            raise NoSuchCommand(error.command_name, text, ctx=ctx) from None
 
 
 @click.group(cls=_Up, invoke_without_command=True)
