@@ -53,9 +53,7 @@ def run() -> int:
         _print_error(f"{error}{_next_step(error)}")
         return error.code
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            error.message += _other_address(error)
-        error.show()
+        (_of_another_address(error) or error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -96,13 +94,17 @@ def _next_step(error: CliError) -> str:
     return f"{end} See `{' '.join(words)} --help`."
 
 
-def _other_address(error: click.NoSuchOption) -> str:
-    """Return the option with which a command is told its nodes, if it got that of others."""
-    if error.option_name not in _ADDRESS_OPTIONS or error.ctx is None:
-        return ""
+def _of_another_address(error: click.ClickException) -> click.ClickException | None:
+    """Return an error that names the option with which the command is told its nodes, if it got
+    that of other commands."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return None
     known = {name for each in error.ctx.command.params for name in each.opts}
-    found = next((name for name in _ADDRESS_OPTIONS if name in known), "")
-    return f" Did you mean '{found}'?" if found else ""
+    found = [name for name in _ADDRESS_OPTIONS if name in known]
+    if error.option_name not in _ADDRESS_OPTIONS or not found:
+        return None
+    text = f"{error.message} Did you mean '{found[0]}'?"
+    return click.NoSuchOption(error.option_name, text, ctx=error.ctx)
 
 
 def _print_error(sentence: str) -> None:
