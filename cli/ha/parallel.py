@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...operations.connection import Connection, checked
+from ...operations.connection import Connection, checked, failure
 from ...operations.errors import CliError, NotServedError
-from ..links import connect
+from ..links import connect, links
 
 
 class Calls:
@@ -89,7 +89,8 @@ class Calls:
             except CliError as error:
                 self.errors[address] = error
             except grpc.RpcError as error:
-                self.errors[address] = self._calls[address][0].failure(error)
+                # Not `Connection.failure`: it may ask the port what it is, and the others wait.
+                self.errors[address] = failure(error, address, links())
             except grpc.FutureCancelledError:
                 return
             self._changed.notify_all()
