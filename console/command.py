@@ -115,9 +115,9 @@ def console(
 ) -> None:
     """Serve the web console of a cluster.
 
-    The console acts with the credentials of this command, with --login with those of each person
-    that logs in. Give several nodes, so that it survives
-    the end of one. Further clusters use the addresses, the user and the TLS of their contexts.
+    The console acts with the credentials of this command; with --login, with those of each user
+    who logs in. Give several nodes, so that it survives the end of one. Further clusters use the
+    addresses, the user and the TLS of their contexts.
 
     \b
     cometmq console --port 8082 --endpoint "127.0.0.1:8081;127.0.0.1:8083"
@@ -126,9 +126,10 @@ def console(
     _check_login(host, login=login, allow_changes=allow_changes, further=further)
     if not is_loopback(host) and not hosts:
         text = (
-            f"{host} is reachable by other machines, and the console has no login. Name the hosts "
-            "by which browsers reach it with --allow-host, and put a proxy with a login in front."
+            f"{host} is reachable by other machines: name the hosts by which browsers reach the "
+            "console with --allow-host"
         )
+        text += "." if login else ", and use --login, or put a proxy with a login in front."
         raise CliError(text, Exit.USAGE)
     if trace_url and (
         not trace_url.startswith(("http://", "https://")) or "{trace_id}" not in trace_url

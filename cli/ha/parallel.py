@@ -7,7 +7,10 @@ from typing import Any
 
 from ...operations.connection import Connection, checked, failure
 from ...operations.errors import CliError, NotServedError
-from ..links import connect, links
+from ..links import connect
+
+#: What a command of these calls has in place of `--endpoint`.
+_INSTEAD = "nameserver with --namesrv"
 
 
 class Calls:
@@ -89,8 +92,9 @@ class Calls:
             except CliError as error:
                 self.errors[address] = error
             except grpc.RpcError as error:
-                # Not `Connection.failure`: it may ask the port what it is, and the others wait.
-                self.errors[address] = failure(error, address, links())
+                # Not the failure of the connection: it looks what listens, with the lock held.
+                links = self._calls[address][0].links
+                self.errors[address] = failure(error, address, links, instead=_INSTEAD)
             except grpc.FutureCancelledError:
                 return
             self._changed.notify_all()
