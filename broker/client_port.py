@@ -118,7 +118,8 @@ class ClientPort:
             locate = guard.locating(locate)
             rechecks = Rechecks(
                 asyncio.get_running_loop(),
-                lambda: (broker.metadata.users_version, self._links.revoked, guard.lapsed()),
+                lambda: (broker.metadata.users_version, self._links.revoked, guard.key_changes),
+                guard.lapses,
                 broker.receiving.end_polls,
                 guard.recheck_streams,
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -57,6 +58,9 @@ logger = logging.getLogger(__name__)
 _SIGNATURES_MAX = 20_000
 _DECISIONS_MAX = 100_000
 _RECENT_MAX = 1_024
+# Verified tokens, about 250 bytes each; the oldest one is dropped, and verified again if it comes
+# again.
+_TOKENS_MAX = 20_000
 # Longer ones are computed each time: a client must not choose the size of the tables.
 _HEADERS_KEPT_MAX = 512
 _NAME_KEPT_MAX = 255
@@ -141,9 +145,13 @@ class Guard:
         self._user_of_certificate = user_of_certificate
         self._attempts = Attempts(failures_max)
         self._bearers = bearers
-        #: Verified tokens by header.
-        self._tokens: dict[str, Bearer] = {}
-        self._lapsed = 0
+        #: Verified tokens by the digest of their header.
+        self._tokens: dict[bytes, Bearer] = {}
+        #: When the first accepted token ends, also one that is not kept; 0: there is none.
+        self._tokens_end_ms = 0
+        self._lapses = 0
+        #: Changes of the provider's keys so far.
+        self.key_changes = 0
         self._users_version = -1
         #: When the first of the known former secrets is accepted no longer; 0: there is none.
         self._expires_ms = 0
@@ -326,14 +334,11 @@ class Guard:
             # Who reads a token has it: a signature would be good for minutes, a token for hours.
             if not ctx.tls and not is_loopback(host_of(ctx.peer)):
                 raise unauthorized("a bearer token needs TLS.")
-            bearer = self._tokens.get(header)
-            if bearer is None:
-                bearer = self._bearers.verify(header.removeprefix(BEARER))
-                if len(self._tokens) >= _RECENT_MAX:
-                    self._tokens.clear()
-                self._tokens[header] = bearer
-            if self._wall_ms() >= bearer.until_ms:
+            bearer = self._token(self._bearers, header)
+            until_ms = bearer.until_ms
+            if self._wall_ms() >= until_ms:
                 raise unauthorized("the bearer token has expired.")
+            self._tokens_end_ms = min(self._tokens_end_ms or until_ms, until_ms)
             known = self._known.get(bearer.user) or self._open(bearer.user)
             _check_enabled(known)
         except BearerError as error:
@@ -344,19 +349,34 @@ class Guard:
             raise
         return known
 
+    def _token(self, bearers: BearerVerifier, header: str) -> Bearer:
+        """Return the content of a token, which may have ended. Raises BearerError."""
+        key = sha256(header.encode(errors="surrogatepass")).digest()
+        bearer = self._tokens.get(key)
+        if bearer is None:
+            bearer = bearers.verify(header.removeprefix(BEARER))
+            if len(self._tokens) >= _TOKENS_MAX:
+                del self._tokens[next(iter(self._tokens))]
+            self._tokens[key] = bearer
+        return bearer
+
     def forget_tokens(self) -> None:
         """Verify all tokens again: the provider has other keys."""
-        self._lapsed += len(self._tokens)
+        self.key_changes += 1
         self._tokens.clear()
 
-    def lapsed(self) -> int:
-        """Return the number of tokens that have expired so far; their streams end."""
+    def lapses(self) -> int:
+        """Return a number that changes when an accepted token has ended: its streams must end."""
         now_ms = self._wall_ms()
-        gone = [header for header, bearer in self._tokens.items() if now_ms >= bearer.until_ms]
-        for header in gone:
-            del self._tokens[header]
-        self._lapsed += len(gone)
-        return self._lapsed
+        if self._tokens_end_ms and now_ms >= self._tokens_end_ms:
+            self._lapses += 1
+            tokens = self._tokens.items()
+            self._tokens = {key: bearer for key, bearer in tokens if now_ms < bearer.until_ms}
+            # The check of the streams, which follows, adds the ends of tokens that are not kept.
+            self._tokens_end_ms = min(
+                (bearer.until_ms for bearer in self._tokens.values()), default=0
+            )
+        return self._lapses
 
     def _refresh(self) -> None:
         """Forget what is known if a user has changed or a former secret is accepted no longer."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _FILE_S, _URL_S, _SOONEST_S = 5.0, 300.0, 30.0
 _FETCH_S = 10.0
+#: Why a set is not read; the former one stays in use.
+_FAILURES = (OSError, ValueError, HTTPException)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -46,7 +48,7 @@ def check_place(place: str) -> None:
 
 
 def read(place: str) -> bytes:
-    """Return the document of a file or a URL. Raises OSError."""
+    """Return the document of a file or a URL. Raises OSError, HTTPException."""
     if "://" not in place:
         with Path(place).open("rb") as file:
             return file.read(JWKS_BYTES_MAX + 1)
@@ -74,7 +76,7 @@ class KeySetReader:
         one that cannot be read; a URL may answer later."""
         try:
             await self._read()
-        except (OSError, ValueError) as error:
+        except _FAILURES as error:
             if self._is_file:
                 raise
             logger.warning("oidc.keys_unknown place=%s error=%s", self._place, error)
@@ -107,5 +109,5 @@ class KeySetReader:
             self._wanted.clear()
             try:
                 await self._read()
-            except (OSError, ValueError) as error:
+            except _FAILURES as error:
                 logger.warning("oidc.keys_kept place=%s error=%s", self._place, error)
