@@ -45,8 +45,8 @@ def store_families(
         *_standard(store, stats, now_ms, gauge),
         gauge(
             "cometmq_log_offset",
-            "Physical offsets of the commit log, by name; from `waiting` on delayed messages and open "
-            "transactions wait, which retention keeps.",
+            "Physical offsets of the commit log, by name; from `waiting` on, delayed messages and "
+            "open transactions wait.",
             [
                 (("start",), stats.log_start),
                 (("end",), stats.log_end),

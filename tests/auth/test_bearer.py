@@ -18,8 +18,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 from msgspec.structs import replace
 
 from cometmq.auth.bearer import BearerError, BearerRules, BearerVerifier, read_keys
-from cometmq.broker.access import guard as guard_module
-from cometmq.broker.access import key_set
+from cometmq.broker.access import identities, key_set
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_set import check_place
 from cometmq.broker.access.rechecks import Rechecks
@@ -192,16 +191,16 @@ def tokens_of(verifier: BearerVerifier) -> World:
 def test_the_end_of_a_token_is_noted_also_when_it_is_not_kept(
     verifier: BearerVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard_module, "_TOKENS_MAX", 1)
+    monkeypatch.setattr(identities, "_TOKENS_MAX", 1)
     world = tokens_of(verifier)
     early, late = (
         context("127.0.0.1:1", False, (("authorization", f"Bearer {token(exp=end_s)}"),))
         for end_s in (int(time.time()) + 60, int(time.time()) + 600)
     )
     assert world.send(early) == world.send(late) == ""
-    lapses = world.guard.lapses()
+    lapses = world.identities.lapses()
     world.now_ms += 60_000 + 61_000
-    assert world.guard.lapses() == lapses + 1 == world.guard.lapses()
+    assert world.identities.lapses() == lapses + 1 == world.identities.lapses()
     assert not world.guard.still("low", (), early) and world.guard.still("low", (), late)
 
 
