@@ -229,8 +229,9 @@ class RetentionService:
             )
         if Reason.WAITS in verdict.overridden:
             logger.warning(
-                "waiting.overridden start=%d end=%d use=%d%%: delayed messages and open transactions"
-                " in it are lost; cometmq_timer_dropped and cometmq_transaction_checks count them",
+                "waiting.overridden start=%d end=%d use=%d%%: delayed messages and open "
+                "transactions in it are lost; cometmq_timer_dropped and cometmq_transaction_checks "
+                "count them",
                 facts.start,
                 facts.end,
                 self.disk_use,

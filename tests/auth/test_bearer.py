@@ -168,7 +168,7 @@ async def test_a_broken_answer_of_the_provider_keeps_the_former_keys(
             raise answer
         return answer
 
-    used: list[list[str]] = []
+    used: list[list[str | None]] = []
     monkeypatch.setattr(key_set, "read", read)
     monkeypatch.setattr(key_set, "_FILE_S", 0.001)
     reader = key_set.KeySetReader("keys.json", lambda keys: used.append([k.kid for k in keys.keys]))

@@ -11,7 +11,7 @@ from typing import Any, cast
 from cometmq.auth.model import Action, Policy, ResourcePattern, User
 from cometmq.broker.access.stored_bytes import StoredBytes
 from cometmq.proto import v2
-from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.format.record_layout import UNIT
 from cometmq.store.queue.queue_bytes import BLOCK_UNITS, QueueBytes
 from cometmq.tests.broker.access.test_quotas import FIRST, put, refused, send, signed, small
 from cometmq.tests.broker.live import create_topic, follower_of, running, settings, until
