@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from http.client import BadStatusLine
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import grpc.aio
@@ -178,6 +179,29 @@ async def test_a_broken_answer_of_the_provider_keeps_the_former_keys(
     finally:
         await reader.close()
     assert used == [["one"], ["one", "two"]]
+
+
+async def test_a_provider_that_does_not_answer_does_not_hold_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Event()
+
+    def read(_place: str) -> bytes:
+        answers.wait()
+        return document(FIRST_KEY)
+
+    used: list[Any] = []
+    monkeypatch.setattr(key_set, "read", read)
+    monkeypatch.setattr(key_set, "_START_S", 0.001)
+    reader = key_set.KeySetReader("https://id.example/keys", used.append)
+    try:
+        await reader.start()
+        assert not used
+        answers.set()
+        await until(lambda: len(used) == 1)
+    finally:
+        answers.set()
+        await reader.close()
 
 
 def tokens_of(verifier: BearerVerifier) -> World:
