@@ -164,7 +164,7 @@ def test_the_overview(console: Served, printed: Callable[..., Any]) -> None:
         }
         assert min(sums["lag"], sums["dead_letters"]) > 0
         return [
-            f"Sent {short(store['put_tps'])} /s Delivered {short(store['get_tps'])} /s",
+            f"Sent {short(store['put_tps'])} /s Read {short(store['get_tps'])} /s",
             f"Lag {sums['lag']:,} {counted(len(groups), 'group')}, "
             f"{counted(sums['in_flight'], 'message')} in flight",
             f"Dead letters {sums['dead_letters']:,} {sums['retries']:,} in retry",
