@@ -10,6 +10,8 @@ import click
 
 from ..cli.links import links
 from ..cli.options import endpoint_option
+from ..front.limits import NEEDS, lack, limits_of_process
+from ..front.process import raise_descriptor_limit
 from ..nodes.addresses import is_loopback
 from ..operations.connection import Connection
 from ..operations.errors import CliError, Exit
@@ -133,6 +135,7 @@ def console(
         not trace_url.startswith(("http://", "https://")) or "{trace_id}" not in trace_url
     ):
         raise CliError("--trace-url must be an http(s) URL with {trace_id}.", Exit.USAGE)
+    _check_limits()
     from .descriptors import read
     from .server import serve
     from .targets import Target, name_of, opened
@@ -156,6 +159,13 @@ def console(
                 supervised=supervised,
                 ready_file=ready_file,
             )
+
+
+def _check_limits() -> None:
+    """Raise RLIMIT_NOFILE to its hard limit. Raises CliError for limits below the minimum."""
+    raise_descriptor_limit()
+    if sentence := lack("console", limits_of_process(), NEEDS["console"]):
+        raise CliError(sentence)
 
 
 def _check_login(host: str, *, login: bool, allow_changes: bool, further: tuple[str, ...]) -> None:

@@ -196,7 +196,8 @@ class Connection:
         if error.code() in wrong:
             kind = kind_of_port(self.endpoint, self.links)
             if kind and kind != CLIENT_PORT:
-                return CliError(
+                not_served = error.code() is grpc.StatusCode.UNIMPLEMENTED
+                return (NotServedError if not_served else CliError)(
                     f"{self.endpoint} is {kind}. Name the client port of a broker with --endpoint"
                     " (8081 by default; `cometmq up` prints it)."
                 )
