@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from ...operations import words
 from ...operations.broker_groups import answers
 from ...operations.errors import CliError
 from ...operations.message_states import PAST, StoredMessage, newest, states
@@ -185,8 +186,9 @@ class DeadLetterPages:
         elif not pending:
             refusal = "No selected message can be sent."
         sentences = [
-            f"{pending} dead letters are sent again, to: {', '.join(targets) or 'no topic'}.",
-            f"{sent} were sent again before and are omitted.",
+            f"To send again: {words.counted(pending, 'dead letter')}, to"
+            f" {', '.join(targets) or 'no topic'}.",
+            f"Sent again before, and omitted: {sent}.",
             f"Other consumer groups that get them as well: {', '.join(others) or 'none'}.",
             "The copies are new messages. The dead letters stay until retention deletes them.",
         ]
