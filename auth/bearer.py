@@ -57,24 +57,37 @@ class Bearer(Struct, frozen=True):
 
 
 def read_keys(text: bytes) -> KeySet:
-    """Return the public keys of a JWKS document, without those of other uses. Raises ValueError."""
-    from joserfc.errors import JoseError
+    """Return the public keys of a JWKS document, without those of other uses and of unknown kinds
+    (RFC 7517, section 5). Raises ValueError."""
     from joserfc.jwk import KeySet
 
     if len(text) > JWKS_BYTES_MAX:
         raise ValueError(f"the key set has more than {JWKS_BYTES_MAX} bytes")
     try:
-        found = json.loads(text)["keys"]
-        usable = [one for one in found if _is_usable(one)]
-        if not 0 < len(usable) <= _KEYS_MAX:
-            raise ValueError(f"the key set has {len(usable)} keys for signatures")
-        return KeySet.import_key_set({"keys": usable})
-    except (TypeError, KeyError, AttributeError, JoseError, RecursionError) as error:
+        listed = [each for each in json.loads(text)["keys"] if _is_for_signatures(each)]
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"this is no key set (JWKS): {error}") from None
+    if len(listed) > _KEYS_MAX:
+        raise ValueError(f"the key set has {len(listed)} keys for signatures")
+    keys = [key for key in map(_imported, listed) if key is not None]
+    if not keys:
+        raise ValueError("the key set has no key for signatures")
+    return KeySet(keys)
 
 
-def _is_usable(key: dict[str, Any]) -> bool:
+def _is_for_signatures(key: dict[str, Any]) -> bool:
     return key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig" and "d" not in key
+
+
+def _imported(key: dict[str, Any]) -> Any:
+    """Return a key; None for one that the library does not know, for example of another curve."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    try:
+        return KeySet.import_key_set({"keys": [key]}).keys[0]
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 class BearerVerifier:

@@ -99,7 +99,9 @@ def test_without_a_login_there_is_nothing(console: Served) -> None:
 def test_a_wrong_login_is_refused_and_too_many_close_the_name(console: Served) -> None:
     browser = Browser(console)
     for name in ("low", "absent"):
-        answer = browser.log_in(user=name, secret="wrong-secret")
+        answer = browser.log_in(user=name, secret="wrong-secret", to="/topics")
+        assert f'name="user" value="{name}"' in answer.text
+        assert 'name="to" value="/topics"' in answer.text
         assert answer.status == 403 and "does not accept this login" in answer.text
         assert "set-cookie" not in answer.headers
     assert browser.send("/login", {"token": "x", "user": "low", "secret": SECRET}).status == 403
@@ -111,7 +113,8 @@ def test_a_wrong_login_is_refused_and_too_many_close_the_name(console: Served) -
         guesses = [{**login, "secret": f"guess-{n}"} for n in range(12)]
         found = [each.status for each in pool.map(lambda one: browser.send("/login", one), guesses)]
     assert sorted(found) == [403] * 5 + [429] * 7
-    assert browser.log_in(user="", secret="").status == 400
+    empty = browser.log_in(user="", secret="")
+    assert (empty.status, "<form" in empty.text) == (400, True)
     assert browser.log_in(user="a\r\nb", secret="c").status == 400
 
 
