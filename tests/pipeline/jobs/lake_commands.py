@@ -1,6 +1,6 @@
 """`cometmq pipeline lake` as a command: decoded bodies, a cluster, drivers killed by SIGKILL.
 
-    python -m cometmq.tests.pipeline.jobs.lake_commands FORMAT FOLDER
+    python -m cometmq.tests.pipeline.jobs.lake_commands FORMAT FOLDER [CHECK ...]
 
 Prints `held: NAME` for each check, with what it saw.
 """
@@ -13,13 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.dataset as ds
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pyspark import __version__ as SPARK
 
 import cometmq
 from cometmq.client.testing.broker import TestBroker
+from cometmq.pipeline.lake_tables import TableFormat, packages
 from cometmq.tests.pipeline.killing import end_all
 from cometmq.tests.pipeline.logs import MadeLog, message
 
@@ -34,17 +36,23 @@ AVRO = {
 }
 
 
+#: Maven lacks that of the newest patch release.
+AVRO_PACKAGE = ("org.apache.spark:spark-avro_2.13:4.1.1",)
+
+
 class Job:
     """Commands on one table."""
 
-    def __init__(self, form: str, table: Path) -> None:
+    def __init__(self, form: TableFormat, table: Path) -> None:
         self.form, self.table = form, table
         self.checkpoint = Path(f"{table}.checkpoint")
 
     def command(self, job: str, *arguments: str) -> list[str]:
         start = [sys.executable, "-P", "-W", "ignore", "-m", "cometmq.cli.main", "pipeline", job]
         chosen = ["--format", self.form, "--table", str(self.table), "--master", "local[2]"]
-        return [*start, *arguments, *chosen, "--conf", "spark.sql.shuffle.partitions=2"]
+        for name in ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"):
+            chosen += ["--conf", f"{name}=2"]
+        return [*start, *arguments, *chosen]
 
     def run(self, job: str, *arguments: str) -> dict[str, Any]:
         """Run a command; return its document. Repeat it if Python did not start in Spark's 10 s."""
@@ -90,8 +98,10 @@ def zigzag(number: int) -> bytes:
     return found + bytes([left])
 
 
-def decoded(job: Job, store: Path, *arguments: str) -> None:
-    report = job.run("lake", str(store), "--topic", "t", "--batch", *arguments)
+def decoded(job: Job, store: Path, *arguments: str, more: tuple[str, ...] = ()) -> None:
+    own = f"spark.jars.packages={','.join((*packages(job.form, '', SPARK), *more))}"
+    chosen = ("--conf", own) if more else ()
+    report = job.run("lake", str(store), "--topic", "t", "--batch", *arguments, *chosen)
     assert report["added"] == COUNT, report
     read = {int(row["msgId"], 16): row for row in job.rows()}
     assert sorted(read) == list(range(COUNT))
@@ -103,17 +113,17 @@ def decoded(job: Job, store: Path, *arguments: str) -> None:
         assert not bad or row["body"] == UNREADABLE
 
 
-def avro_bodies(form: str, folder: Path) -> None:
+def avro_bodies(form: TableFormat, folder: Path) -> None:
     """Bodies in Avro, every tenth unreadable."""
     bodies = (UNREADABLE if n % 10 == 9 else zigzag(n) + zigzag(n * 1000) for n in range(COUNT))
     log = MadeLog(folder / "avro").append(*(message(n, body=b) for n, b in enumerate(bodies)))
     (folder / "order.avsc").write_text(json.dumps(AVRO))
     chosen = ("--body", "avro", "--schema", str(folder / "order.avsc"))
-    decoded(Job(form, folder / "lake" / "bronze" / "avro"), log.root, *chosen)
+    decoded(Job(form, folder / "lake" / "bronze" / "avro"), log.root, *chosen, more=AVRO_PACKAGE)
 
 
-def protobuf_bodies(form: str, folder: Path) -> None:
-    """Bodies in Protobuf, every tenth unreadable."""
+def protobuf_bodies(form: TableFormat, folder: Path) -> None:
+    """Bodies in Protobuf, every tenth unreadable: only by name, where Maven has spark-protobuf."""
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto2")
     kind = file.message_type.add(name="Order")
     field = descriptor_pb2.FieldDescriptorProto
@@ -147,7 +157,7 @@ class Sender:
         self.sent += more
 
 
-def killed_drivers(form: str, folder: Path) -> None:
+def killed_drivers(form: TableFormat, folder: Path) -> None:
     """A stream from a cluster: its driver is killed during a batch, and between the commit of the
     table and Spark's. In the end each message is in the table once."""
     job = Job(form, folder / "lake" / "bronze" / "orders")
@@ -215,12 +225,13 @@ def until(driver: subprocess.Popen[bytes], holds: Callable[[], bool]) -> bool:
     return True
 
 
-CHECKS = (avro_bodies, protobuf_bodies, killed_drivers)
+CHECKS = (avro_bodies, killed_drivers)
+BY_NAME = (*CHECKS, protobuf_bodies)
 
 
-def main(form: str, folder: str) -> None:
-    for check in CHECKS:
-        check(form, Path(folder))
+def main(form: str, folder: str, *chosen: str) -> None:
+    for check in [one for one in BY_NAME if one.__name__ in chosen] or CHECKS:
+        check(cast(TableFormat, form), Path(folder))
         print(f"held: {check.__name__}", flush=True)
 
 
