@@ -242,5 +242,9 @@ def check_archive(
             split = split if one.about["broker"] == found.broker else None
         parts.append(_Check(root, one, split, None, _moved_files(one, moved)))
     problems = [text for found in run_parts(spark, parts, _check, "check") for text in found]
-    summary = {"archive": root, "units": len(manifests), "rows": sum(m.rows for m in manifests)}
+    summary = {
+        "archive": root,
+        "units": len(manifests),
+        "total_rows": sum(m.rows for m in manifests),
+    }
     return Report("check", summary, [], problems)

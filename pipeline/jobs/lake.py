@@ -31,6 +31,7 @@ from ..lake_tables import (
     merge_statement,
     partition_column,
 )
+from ..outbound import ORIGIN
 from .running import Report
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def lake(spark: SparkSession, plan: LakePlan, *, batch: bool = False, every: str
         trigger: Any = {"processingTime": every} if every else {"availableNow": True}
         writer.trigger(**trigger).start().awaitTermination()
     after = _rows(spark, plan.table)
-    summary = {"table": plan.table.place, "format": plan.table.format, "rows": after}
+    summary = {"table": plan.table.place, "format": plan.table.format, "total_rows": after}
     return Report("lake", {**summary, "added": after - before})
 
 
@@ -97,7 +98,7 @@ def compact(spark: SparkSession, table: Table) -> Report:
     """Merge the small files of a table."""
     before = _rows(spark, table)
     _run(spark, compact_statement(table), table)
-    return Report("lake", {"table": table.place, "compacted": True, "rows": before})
+    return Report("lake", {"table": table.place, "compacted": True, "total_rows": before})
 
 
 def expire(spark: SparkSession, table: Table, age_ms: int, now_ms: int) -> Report:
@@ -105,7 +106,9 @@ def expire(spark: SparkSession, table: Table, age_ms: int, now_ms: int) -> Repor
     if table.format == "delta":
         spark.conf.set(_DELTA_CHECK, "false")
     _run(spark, expire_statement(table, age_ms, now_ms), table)
-    return Report("lake", {"table": table.place, "expired": True, "rows": _rows(spark, table)})
+    return Report(
+        "lake", {"table": table.place, "expired": True, "total_rows": _rows(spark, table)}
+    )
 
 
 def verify_table(spark: SparkSession, table: Table, source: Mapping[str, str]) -> Report:
@@ -127,7 +130,7 @@ def verify_table(spark: SparkSession, table: Table, source: Mapping[str, str]) -
         queue = list(IDENTITY[:-1])
         firsts = log.groupBy(*queue).agg(f.min("queueOffset").alias("first"))
         extra = rows.join(log, list(IDENTITY), "left_anti").join(firsts, queue)
-        report = Report("verify", {"table": table.place, "rows": rows.count()})
+        report = Report("verify", {"table": table.place, "total_rows": rows.count()})
         report.summary["messages"] = log.count()
         found = {"missing": missing.count(), "twice": twice, "changed": changed}
         found["extra"] = extra.where("queueOffset >= first").count()
@@ -162,17 +165,33 @@ def replay_table(
 ) -> Report:
     """Send the messages of one topic of a table to a topic, each queue in order.
 
-    A repeat of the whole replay has the same message ids. `target`: options of the sink.
+    A repeat of the whole replay has the same message ids. Properties name the origin. `target`:
+    options of the sink.
     """
     from pyspark.sql import functions as f
 
     rows = spark.table(table.name).where((f.col("topic") == topic) & (f.length("body") > 0))
     key = f.upper(f.md5(f.concat_ws("/", f.lit(to), "brokerName", "physicalOffset")))
     ordered = rows.repartition("brokerName", "queueId").sortWithinPartitions("queueOffset")
-    sent = ordered.select("body", "keys", "tags", "properties", key.alias("uniqKey"))
+    sent = ordered.select("body", "keys", "tags", _with_origin(), key.alias("uniqKey"))
     writer = sent.write.format("rocketmq").mode("append").option("topic", to)
     writer.options(**dict(target)).save()
     return Report("replay", {"table": table.place, "topic": topic, "to": to, "sent": rows.count()})
+
+
+def _with_origin() -> Any:
+    """Return the properties of a row of a table with those that name its origin."""
+    from pyspark.sql import functions as f
+
+    names = list(ORIGIN.values())
+    texts = [
+        (f.unix_millis(column) if column.endswith("Timestamp") else f.col(column)).cast("string")
+        for column in ORIGIN
+    ]
+    origin = f.map_from_arrays(f.array(*map(f.lit, names)), f.array(*texts))
+    given = f.coalesce("properties", f.expr("cast(map() AS map<string, string>)"))
+    own = f.map_filter(given, lambda name, _: ~name.isin(names))
+    return f.map_concat(own, origin).alias("properties")
 
 
 def _shaped(frame: DataFrame, plan: LakePlan) -> DataFrame:

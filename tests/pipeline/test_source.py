@@ -15,6 +15,7 @@ from cometmq.pipeline.source.reader import plan
 from cometmq.pipeline.source.stream import LogStreamReader
 from cometmq.pipeline.source.tasks import LogPartition, read
 from cometmq.tests.pipeline.logs import MadeLog, message
+from cometmq.tests.pipeline.version_driver import pushed_filters
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,8 @@ def test_offsets_and_times_bound_a_read(spark: Any, store: MadeLog) -> None:
 def test_filters_are_pushed_down_with_filter_pushdown(spark: Any, store: MadeLog) -> None:
     frame = load(spark, store, filterPushdown="true").filter("topic = 'orders' and queueId = 1")
     assert frame.count() == 150
+    assert "queueId" in pushed_filters(frame)
+    assert "topic" in pushed_filters(frame)
     assert (
         load(spark, store, filterPushdown="true").filter("topic in ('x', 'payments')").count()
         == 300

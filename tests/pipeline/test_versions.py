@@ -32,6 +32,7 @@ def test_reads_streams_and_sinks_work_with_this_pyspark(version: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_a_table_has_each_message_once(form: str, tmp_path: Path) -> None:
-    driver = "cometmq.tests.pipeline.jobs.lake_driver"
-    assert run(TABLES, "--run", driver, form, str(tmp_path)).count("held: ") == 6
+@pytest.mark.parametrize(("driver", "checks"), [("lake_driver", 6), ("lake_commands", 2)])
+def test_a_table_has_each_message_once(driver: str, checks: int, form: str, tmp_path: Path) -> None:
+    module = f"cometmq.tests.pipeline.jobs.{driver}"
+    assert run(TABLES, "--run", module, form, str(tmp_path)).count("held: ") == checks

@@ -8,15 +8,18 @@ Prints a line for each check, and the version at the end.
 from __future__ import annotations
 
 import copy
+import io
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, datasource
 
 from cometmq.client.testing.broker import TestBroker
 from cometmq.pipeline.pyspark_rocketmq import configure, register
@@ -25,6 +28,7 @@ from cometmq.tests.pipeline.logs import MadeLog, message
 from cometmq.tests.pipeline.reading import whole_topic
 
 T = TypeVar("T")
+HAS_FILTERS = hasattr(datasource, "EqualTo")
 
 
 def patiently(step: Callable[[], T]) -> T:
@@ -80,6 +84,15 @@ class Query:
         return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
 
 
+def pushed_filters(frame: Any) -> str:
+    """Return what `EXPLAIN FORMATTED` says of pushed filters."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        frame.explain("formatted")
+    (line,) = re.findall(r"^PushedFilters: (.*)$", printed.getvalue(), re.MULTILINE)
+    return str(line)
+
+
 def batch_reads(spark: Any, folder: Path) -> None:
     """A batch gives all rows, with and without filters."""
     log = MadeLog(folder / "store").append(*(message(n, "ab"[n % 2], n % 3) for n in range(300)))
@@ -88,6 +101,15 @@ def batch_reads(spark: Any, folder: Path) -> None:
     for pushed in ("false", "true"):
         rows = frame.option("filterPushdown", pushed).load().filter("topic = 'a' and queueId = 2")
         assert rows.count() == 50, pushed
+    if HAS_FILTERS:
+        where = (
+            "topic = 'a' and tags in ('T0', 'T1') and queueId = 2 and queueOffset < 40 "
+            "and storeTimestamp > timestamp '2020-01-01'"
+        )
+        found = pushed_filters(frame.option("filterPushdown", "true").load().filter(where))
+        print(f"pushed: {found}", flush=True)
+        columns = ("topic", "tags", "queueId", "queueOffset", "storeTimestamp")
+        assert all(name in found for name in columns), found
 
 
 def stream_reads(spark: Any, folder: Path) -> None:
@@ -147,6 +169,7 @@ def main() -> None:
     builder = configure(SparkSession.builder.master("local[2]").appName("versions"))
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "768m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

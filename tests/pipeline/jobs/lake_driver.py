@@ -29,7 +29,7 @@ from cometmq.pipeline.jobs.lake import (
 from cometmq.pipeline.jobs.lake import lake as run_lake
 from cometmq.pipeline.jobs.running import Report
 from cometmq.pipeline.lake_tables import Table, TableFormat
-from cometmq.tests.pipeline.logs import MadeLog, message
+from cometmq.tests.pipeline.logs import BORN_MS, MadeLog, message
 from cometmq.tests.pipeline.reading import whole_topic
 from cometmq.tests.pipeline.version_driver import patiently
 
@@ -144,10 +144,10 @@ def versions(world: Lake) -> None:
     then = f"SELECT count(*) FROM {name} VERSION AS OF {first}"
     assert spark.sql(then).first()[0] == 30
     count = spark.table(name).count()
-    assert compact(spark, plan.table).summary["rows"] == count
+    assert compact(spark, plan.table).summary["total_rows"] == count
     assert spark.table(name).count() == count
     in_two_hours = 2 * 3_600_000 + int(spark.sql("SELECT unix_millis(now())").first()[0])
-    assert expire(spark, plan.table, 3_600_000, in_two_hours).summary["rows"] == count
+    assert expire(spark, plan.table, 3_600_000, in_two_hours).summary["total_rows"] == count
     if world.form == "iceberg":
         assert spark.sql(history).count() == 1
 
@@ -164,7 +164,11 @@ def replay(world: Lake) -> None:
             replay_table(world.spark, plan.table, "orders", "again", target)
         found = whole_topic(broker.endpoints, "again", count)
     assert len(found) == count
-    assert {one.body for one in found} >= {json.dumps({"id": 1, "cents": 10}).encode()}
+    (first,) = (one for one in found if one.body == order(1).body)
+    origin = {"replay-topic": "orders", "replay-queue-id": "1", "replay-queue-offset": "0"}
+    origin["replay-message-id"] = f"{1:032X}"
+    assert origin.items() <= first.properties.items(), first.properties
+    assert int(first.properties["replay-store-ms"]) == BORN_MS + 1_001
 
 
 def documented(world: Lake) -> None:
