@@ -202,7 +202,6 @@ class ClassicPop:
     def _acknowledge(self, group: str, topic: str, handles: list[str], peer: Connection) -> None:
         """Acknowledge messages. Raises WireError, RemotingError."""
         name = asked_topic(topic, group)
-        known_topic(self._metadata, name)
         request = v2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=name))
         for handle in handles:
             request.entries.add(receipt_handle=handle)
@@ -216,7 +215,6 @@ class ClassicPop:
         """Answer CHANGE_MESSAGE_INVISIBLETIME. Raises WireError, RemotingError."""
         header = command.header(ChangeInvisibleTime)
         name = asked_topic(header.topic, header.consumer_group)
-        known_topic(self._metadata, name)
         request = v2.ChangeInvisibleDurationRequest(
             group=v2.Resource(name=header.consumer_group),
             topic=v2.Resource(name=name),
@@ -229,7 +227,7 @@ class ClassicPop:
         except WireError as error:
             raise _refused(error.code, error.message) from None
         handle = decode_handle(answer.receipt_handle)
-        if handle is None:
+        if answer.status.code != v2.OK or handle is None:
             raise _refused(answer.status.code, answer.status.message)
         fields = {
             "popTime": str(handle.pop_ms),

@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq.broker.assembly.parts import Broker
 from cometmq.broker.messages.validation import MIXED
-from cometmq.front.clock import Clock
+from cometmq.broker.names.lite import queue_of
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import Message
 from cometmq.tests.broker.admin.test_admin_groups import delete as delete_group
 from cometmq.tests.broker.delay.test_recall import recall, send
-from cometmq.tests.broker.desk import Desk, desk, message
-from cometmq.tests.broker.lite_desk import ALL, Lite
-from cometmq.tests.broker.live import create_group, follower_of, running, settings, until
+from cometmq.tests.broker.delay.test_recalled_numbers import all_are, numbers
+from cometmq.tests.broker.desk import Desk, message
+from cometmq.tests.broker.failing_over import GROUP, HOUR, PLACES, SECOND, TOPIC, Row, check
+from cometmq.tests.broker.lite.test_lite_resets import EARLIEST, consumed, reset
+from cometmq.tests.broker.lite_desk import ALL, PARENT, Lite
+from cometmq.tests.broker.live import create_group, until
 from cometmq.tests.broker.metadata.test_incarnations import pulled
-from cometmq.tests.broker.timing import stored
+from cometmq.tests.broker.timing import arrives, stored
 from cometmq.tests.broker.transacting import end_transaction
 
-TOPIC, GROUP = "Later", "g"
-HOUR, SECOND = 3_600_000, 1000
 AHEAD = 8 * HOUR
-
-#: Acts at the first leader; returns what the check needs.
-Before = Callable[[Desk], Awaitable[Any]]
-#: Checks the next leader.
-After = Callable[[Desk, Any], Awaitable[None]]
-
-
-async def fail_over(root: Path, before: Before, after: After, ahead_ms: int) -> None:
-    """Act at a leader, and check its follower when it leads; the first clock is ahead."""
-    first, second = Clock(), Clock()
-    first.advance_wall_ms(ahead_ms)
-    async with (
-        desk(root / "leader", clock=first) as k,
-        running(follower_of(k.live.bound, root / "follower"), second) as follower,
-    ):
-        told = await before(k)
-        await k.dispatched()
-        k.node.pump.appended()  # also what the test wrote into the log itself
-        nodes = (k.node, follower.node)
-        await until(lambda: nodes[0].store.log_end == nodes[1].store.dispatched_offset)
-        await until(lambda: offsets(nodes[0]) == offsets(nodes[1]))
-    async with desk(root / "follower", settings(root / "follower"), second) as k:
-        await after(k, told)
-
-
-def offsets(node: Broker) -> list[tuple[str, str, int, int]]:
-    """Return the offsets of the group."""
-    return sorted(one for one in node.offsets if one[1] == GROUP)
 
 
 async def got(k: Desk, topic: str = TOPIC, **fields: Any) -> list[bytes]:
@@ -260,23 +231,93 @@ async def all_lite_messages_arrive(k: Desk, _: Any) -> None:
     assert sorted((await lite.receive()).bodies) == [b"1", b"2"]
 
 
-ROWS: dict[str, tuple[Before, After]] = {
-    "a wildcard group whose client is away": (away, all_lite_messages_arrive),
-    "a message in flight": (in_flight, visible_in_its_own_time),
-    "a delay level": (level, due_after_its_own_time),
-    "timers": (timers, a_new_timer_does_not_wait_behind_them),
-    "a recalled message": (recalled, the_other_one_arrives),
-    "a topic of a deleted one's name": (successor, nothing_old_arrives),
-    "dead letters of a deleted topic": (buried, only_other_letters_are_read),
-    "a locked batch": (locked, only_what_is_not_acknowledged_dies),
-    "a deleted group": (deleted, stays_deleted),
-    "messages that wait for a retry": (retrying, changes_and_acknowledgements_are_refused),
+async def reset_back(k: Desk) -> None:
+    lite = Lite(k)
+    lite.parent()
+    lite.bind()
+    await consumed(lite, "room-1", "room-2", "lobby")
+    assert len(await reset(lite, edge=EARLIEST, lite_topics="room-*")) == 2
+
+
+async def lite_offsets_are_where_they_were_set(k: Desk, _: Any) -> None:
+    lite = Lite(k)
+    names = ("room-1", "room-2", "lobby")
+    assert [lite.offset(name) for name in names] == [0, 0, 2]
+    assert lite.sync(ALL, *names) == v2.OK
+    bodies: list[bytes] = []
+    while len(bodies) < 4:
+        bodies += (await lite.receive(batch=4)).bodies
+    assert sorted(bodies) == [b"room-1-1", b"room-1-2", b"room-2-1", b"room-2-2"]
+    planned = await reset(lite, edge=EARLIEST, dry_run=True)
+    assert planned[queue_of(PARENT, "lobby")] == (2, 0)
+    assert await reset(lite, edge=EARLIEST) == planned
+    assert [lite.offset(name) for name in names] == [0, 0, 0]
+
+
+async def sent_again(k: Desk) -> int:
+    """Under deduplication: one message is sent again with its id, another one is not yet."""
+    k.topic(TOPIC, message_type=v2.DELAY)
+    due_ms = k.node.runtime.clock.wall_ms() + HOUR
+    for name in ("here", "there"):
+        handle = await send(k, b"recalled", due_ms, name)
+        assert await send(k, b"repeated", due_ms, name) == handle
+        assert (await recall(k, handle)).status.code == v2.OK
+    await send(k, b"here", due_ms, "here")
+    return due_ms
+
+
+async def what_is_sent_again_arrives_once(k: Desk, due_ms: int) -> None:
+    await send(k, b"there", due_ms, "there")
+    await until(lambda: not k.node.timers.enqueue_lag)
+    assert (await numbers(k))["metric"] == 2
+    k.advance(due_ms + SECOND - k.node.runtime.clock.wall_ms())
+    await arrives(k, b"here", b"there")
+    await k.node.timers.settle()
+    assert k.node.timers.waiting(TOPIC) == 0
+
+
+async def counted(k: Desk) -> tuple[int, str]:
+    k.topic(TOPIC, message_type=v2.DELAY)
+    due_ms = k.node.runtime.clock.wall_ms() + HOUR
+    first, second, _ = [await send(k, b"%d" % n, due_ms, f"M{n}") for n in range(3)]
+    assert (await recall(k, first)).status.code == v2.OK
+    assert await numbers(k) == all_are(2)
+    return due_ms, second
+
+
+async def recalled_ones_do_not_count(k: Desk, told: tuple[int, str]) -> None:
+    due_ms, second = told
+    await until(lambda: not k.node.timers.enqueue_lag)
+    assert await numbers(k) == all_are(2)
+    assert (await recall(k, second)).status.code == v2.OK
+    assert await numbers(k) == all_are(1)
+    k.advance(due_ms + SECOND - k.node.runtime.clock.wall_ms())
+    await arrives(k, b"2")
+    await k.node.timers.settle()
+    assert k.node.timers.waiting(TOPIC) == 0
+
+
+ROWS = {
+    "a wildcard group whose client is away": Row(away, all_lite_messages_arrive),
+    "a message in flight": Row(in_flight, visible_in_its_own_time),
+    "a delay level": Row(level, due_after_its_own_time),
+    "timers": Row(timers, a_new_timer_does_not_wait_behind_them),
+    "a recalled message": Row(recalled, the_other_one_arrives),
+    "a topic of a deleted one's name": Row(successor, nothing_old_arrives),
+    "dead letters of a deleted topic": Row(buried, only_other_letters_are_read),
+    "a locked batch": Row(locked, only_what_is_not_acknowledged_dies),
+    "a deleted group": Row(deleted, stays_deleted),
+    "messages that wait for a retry": Row(retrying, changes_and_acknowledgements_are_refused),
+    "a reset of a lite group": Row(reset_back, lite_offsets_are_where_they_were_set),
+    "messages sent again after a recall": Row(
+        sent_again, what_is_sent_again_arrives_once, {"message_deduplication_enable": True}
+    ),
+    "numbers after a recall": Row(counted, recalled_ones_do_not_count),
 }
 
 
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("ahead_ms", [0, AHEAD], ids=["same clock", "clock behind"])
-async def test_it_holds_at_the_next_leader(tmp_path: Path, row: str, ahead_ms: int) -> None:
-    before, after = ROWS[row]
+@pytest.mark.parametrize("place", PLACES)
+async def test_it_holds(tmp_path: Path, row: str, place: str) -> None:
     async with asyncio.timeout(60):
-        await fail_over(tmp_path, before, after, ahead_ms)
+        await check(tmp_path, ROWS[row], place)

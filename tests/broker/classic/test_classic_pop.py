@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.classic.assignment import POP_TOPICS, pops, share, with_mode
+from cometmq.broker.metadata.tables import PERM_WRITE, Topic
 from cometmq.remoting.bare_json import loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
@@ -114,6 +116,25 @@ async def test_a_changed_invisible_time_brings_the_message_again(tmp_path: Path)
         retry = f"%RETRY%{GROUP}_{TOPIC}" if "1" in again.properties_dict["POP_CK"] else TOPIC
         done = await client.call(Request.ACK_MESSAGE, **named(again, topic=retry))
         assert done.code == Reply.SUCCESS
+
+
+@pytest.mark.parametrize("gone", ["deleted", "unreadable", "group deleted"])
+async def test_the_handle_of_what_cannot_be_read_any_more_names_no_message(
+    tmp_path: Path, gone: str
+) -> None:
+    async with classic(tmp_path) as (live, client):
+        await client.post(message(b"1"))
+        (record,) = await popped(client)
+        meta_log = live.node.meta_log
+        if gone == "deleted":
+            meta_log.delete_topic(TOPIC)
+        elif gone == "unreadable":
+            meta_log.write_topic(Topic(TOPIC, 2, 2, perm=PERM_WRITE))
+        else:
+            meta_log.delete_group(GROUP, keep_offsets=False)
+        for code in (Request.ACK_MESSAGE, Request.CHANGE_MESSAGE_INVISIBLETIME):
+            answer = await client.call(code, **named(record, invisibleTime=1_000))
+            assert (answer.code, answer.fields) == (Reply.NO_MESSAGE, {})
 
 
 async def test_a_pop_waits_for_a_message_and_ends_with_its_client(tmp_path: Path) -> None:
