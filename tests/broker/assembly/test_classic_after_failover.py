@@ -79,7 +79,7 @@ async def read(client: RemotingClient, topic: str = TOPIC, offset: int = 0) -> l
 
 async def pop(client: RemotingClient, **more: Any) -> list[Record]:
     """Pop what is available."""
-    answer = await client.post(popping(**OURS, **more))
+    answer = await client.post(popping(**OURS, pollTime=0, **more))
     return records(answer.body) if answer.code == Reply.SUCCESS else []
 
 

@@ -35,7 +35,7 @@ from cometmq.tests.remoting.client import RemotingClient
 def popping(**more: Any) -> Command:
     fields = {
         **{"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 32},
-        **{"invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0},
+        **{"invisibleTime": 60_000, "pollTime": 5_000, "bornTime": 0, "initMode": 0},
         **{"expType": "TAG", "exp": "*", "order": "false", **more},
     }
     return Command(Request.POP_MESSAGE, {name: str(value) for name, value in fields.items()})
@@ -148,6 +148,14 @@ async def test_a_pop_waits_for_a_message_and_ends_with_its_client(tmp_path: Path
             other.post(popping(pollTime=20_000))
             await until(lambda: live.node.pop.waiting == 1)
         await until(lambda: live.node.pop.waiting == 0)
+
+
+async def test_a_pop_that_does_not_wait_is_answered_at_once(tmp_path: Path) -> None:
+    async with classic(tmp_path) as (live, client):
+        answer = client.post(popping(pollTime=0))
+        await until(lambda: answer.done() or live.node.pop.waiting)
+        assert live.node.pop.waiting == 0
+        assert (await answer).code == Reply.POLLING_TIMEOUT
 
 
 async def test_a_refused_pop_has_a_code(tmp_path: Path) -> None:
