@@ -40,7 +40,7 @@ LEFT_OUT = {
         timer_service timer_stamp timer_trouble trace transaction_bounds transaction_checks
         transaction_records transaction_restart trouble_that_passes wire_messages
         clock_model clock_steps leaks recalled_numbers incarnation_model after_failover
-        altered_settings
+        altered_settings classic_after_failover
     """,
     "cli": """
         acts_over_many admin_commands auth_commands backup backup_users bench broker_groups commands

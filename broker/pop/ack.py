@@ -5,11 +5,11 @@ repeated; a handle is valid for as long as its delivery lasts, through every cha
 time, and after the expiry until the message is delivered again (after a restart or a failover,
 until it lies in the retry topic); it acknowledges the message that it was delivered with, never
 another message that got the same queue offset after a diverged tail was truncated. OK means that
-the message does not come again, unless the clock was set back by less than the invisible time
-while the broker was stopped. An unusable handle is INVALID_RECEIPT_HANDLE and nothing else, because
-push consumers retry every other code without end; an unknown group has no handles and is not
-created, nor has a topic that was deleted or made unreadable; the answer to a change always has a
-usable handle.
+the message does not come again, unless the clock was set back by less than the invisible time while
+the broker was stopped, or the handle is of before a change that shortened that time. An unusable
+handle is INVALID_RECEIPT_HANDLE and nothing else, because push consumers retry every other code
+without end; an unknown group has no handles and is not created, nor has a topic that was deleted or
+made unreadable; the answer to a change always has a usable handle.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ async def only_other_letters_are_read(k: Desk, client: RemotingClient, _: Any) -
 async def deleted(k: Desk, client: RemotingClient) -> None:
     k.topic(TOPIC)
     await send(k, client, "1")
-    await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, **{TOPIC: "*"}))
+    await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, **{TOPIC: "*"}))
     assert await read(client) == [b"1"]
     answer = await client.call(Admin.DELETE_SUBSCRIPTIONGROUP, groupName=GROUP)
     assert answer.code == Reply.SUCCESS
@@ -218,7 +218,7 @@ async def deleted(k: Desk, client: RemotingClient) -> None:
 
 @dialled
 async def stays_deleted(k: Desk, client: RemotingClient, _: Any) -> None:
-    await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, **{TOPIC: "*"}))
+    await client.call(Request.HEART_BEAT, heartbeat("c1", GROUP, 1, **{TOPIC: "*"}))
     answer = await client.post(pulling(**OURS, queueId=0))
     assert answer.code == Reply.SUBSCRIPTION_GROUP_NOT_EXIST
     assert GROUP not in k.node.metadata.groups
@@ -290,7 +290,7 @@ async def only_what_is_not_acknowledged_dies(k: Desk, client: RemotingClient, _:
 
 async def locks(client: RemotingClient, client_id: str) -> bool:
     """Lock the queue for a client of the group; return whether it has it."""
-    await client.call(Request.HEART_BEAT, heartbeat(client_id, GROUP, **{TOPIC: "*"}))
+    await client.call(Request.HEART_BEAT, heartbeat(client_id, GROUP, 1, **{TOPIC: "*"}))
     document = {"clientId": client_id, "consumerGroup": GROUP, "mqSet": [QUEUE]}
     answer = await client.call(Request.LOCK_BATCH_MQ, json.dumps(document).encode())
     return bool(loads(answer.body)["lockOKMQSet"])
