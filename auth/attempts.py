@@ -49,6 +49,15 @@ class Attempts:
             del self._failures[next(iter(self._failures))]
         self._failures[pair] = number + 1, since_ns
 
+    def take_back(self, source: str, user: str) -> None:
+        """Uncount a failure: of a login that was counted before its outcome was known."""
+        pair = _pair(source, user)
+        number, since_ns = self._failures.get(pair, (0, 0))
+        if number > 1:
+            self._failures[pair] = number - 1, since_ns
+        else:
+            self._failures.pop(pair, None)
+
     def clear(self) -> None:
         """Forget all failures."""
         self._failures.clear()

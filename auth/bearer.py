@@ -25,6 +25,9 @@ TOKEN_LENGTH_MAX = 8 << 10
 #: A key set of a provider has a few keys, each below 1 KiB.
 JWKS_BYTES_MAX = 256 << 10
 _KEYS_MAX = 64
+#: Of ID tokens and access tokens (RFC 9068, section 2.1), in lower case; a provider signs others,
+#: as of a logout, with the same key.
+_TYPES = ("jwt", "at+jwt", "application/at+jwt")
 _ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
@@ -57,24 +60,37 @@ class Bearer(Struct, frozen=True):
 
 
 def read_keys(text: bytes) -> KeySet:
-    """Return the public keys of a JWKS document, without those of other uses. Raises ValueError."""
-    from joserfc.errors import JoseError
+    """Return the public keys of a JWKS document, without those of other uses and of unknown kinds
+    (RFC 7517, section 5). Raises ValueError."""
     from joserfc.jwk import KeySet
 
     if len(text) > JWKS_BYTES_MAX:
         raise ValueError(f"the key set has more than {JWKS_BYTES_MAX} bytes")
     try:
-        found = json.loads(text)["keys"]
-        usable = [one for one in found if _is_usable(one)]
-        if not 0 < len(usable) <= _KEYS_MAX:
-            raise ValueError(f"the key set has {len(usable)} keys for signatures")
-        return KeySet.import_key_set({"keys": usable})
-    except (TypeError, KeyError, AttributeError, JoseError, RecursionError) as error:
+        listed = [each for each in json.loads(text)["keys"] if _is_for_signatures(each)]
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"this is no key set (JWKS): {error}") from None
+    if len(listed) > _KEYS_MAX:
+        raise ValueError(f"the key set has {len(listed)} keys for signatures")
+    keys = [key for key in map(_imported, listed) if key is not None]
+    if not keys:
+        raise ValueError("the key set has no key for signatures")
+    return KeySet(keys)
 
 
-def _is_usable(key: dict[str, Any]) -> bool:
+def _is_for_signatures(key: dict[str, Any]) -> bool:
     return key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig" and "d" not in key
+
+
+def _imported(key: dict[str, Any]) -> Any:
+    """Return a key; None for one that the library does not know, for example of another curve."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    try:
+        return KeySet.import_key_set({"keys": [key]}).keys[0]
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 class BearerVerifier:
@@ -98,13 +114,15 @@ class BearerVerifier:
         if self.keys is None:
             raise BearerError("the provider's keys are not known yet")
         try:
-            claims = jwt.decode(token, self._key_of, algorithms=_ALGORITHMS).claims
+            decoded = jwt.decode(token, self._key_of, algorithms=_ALGORITHMS)
         except InvalidKeyIdError:
             self.on_unknown_key()
             raise BearerError("its key is not in the provider's key set") from None
         except (JoseError, ValueError, TypeError, KeyError, RecursionError):
             raise BearerError("it is malformed, or its signature is wrong") from None
-        return self._checked(claims)
+        if str(decoded.header.get("typ", "JWT")).lower() not in _TYPES:
+            raise BearerError("it is no access token or ID token")
+        return self._checked(decoded.claims)
 
     def _key_of(self, token: Any) -> Any:
         """Return the key that the token names; without a name, the only one."""

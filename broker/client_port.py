@@ -22,6 +22,7 @@ from . import services
 from .access.audit import AuditFile, AuditLog
 from .access.audit_topic import AuditTopic
 from .access.guard import Guard
+from .access.identities import Identities
 from .access.rechecks import Rechecks
 from .admin.build import build_admin
 from .admin.fault_service import FaultService
@@ -111,14 +112,20 @@ class ClientPort:
         if audit is not None:
             methods = list(map(audit.watching, methods))
         if self._config.authentication_enabled:
-            guard = self.guard = await self._guard(audit, await self._bearers(stack))
+            identities = await self._identities(stack)
+            guard = self.guard = self._guard(audit, identities)
             broker.quotas.identify(guard.user_of)
             broker.clients.user_of, broker.clients.may = guard.user_of, guard.allows
             methods = list(map(guard.watching, methods))
             locate = guard.locating(locate)
             rechecks = Rechecks(
                 asyncio.get_running_loop(),
-                lambda: (broker.metadata.users_version, self._links.revoked, guard.lapsed()),
+                lambda: (
+                    broker.metadata.users_version,
+                    self._links.revoked,
+                    identities.key_changes,
+                ),
+                identities.lapses,
                 broker.receiving.end_polls,
                 guard.recheck_streams,
             )
@@ -197,49 +204,65 @@ class ClientPort:
             dropped=broker.runtime.counters.audit_dropped,
         )
 
-    async def _bearers(self, stack: AsyncExitStack) -> BearerVerifier | None:
-        """Return what verifies bearer tokens, if there is an issuer. Raises ValueError, OSError."""
-        config = self._config
-        if not config.oidc_issuer:
-            return None
-        from .access.key_set import KeySetReader  # for brokers with an issuer only
-
-        if find_spec("joserfc") is None:
-            raise ValueError("oidcIssuer needs joserfc: pip install 'cometmq[oidc]'")
-        rules = BearerRules(config.oidc_issuer, config.oidc_audience, config.oidc_user_claim)
-        verifier = BearerVerifier(rules, self._clock.machine_ms)
-
-        def use(keys: KeySet) -> None:
-            verifier.keys = keys
-            if self.guard is not None:
-                self.guard.forget_tokens()
-
-        reader = KeySetReader(config.oidc_jwks, use)
-        verifier.on_unknown_key = reader.want
-        stack.push_async_callback(reader.close)
-        await reader.start()
-        return verifier
-
-    async def _guard(self, audit: AuditLog | None, bearers: BearerVerifier | None) -> Guard:
-        """Derive the keys and return the check of every call. Raises ValueError, OSError."""
-        broker = self._broker
+    async def _identities(self, stack: AsyncExitStack) -> Identities:
+        """Derive the keys and return what finds the user of a call. Raises ValueError, OSError."""
+        broker, config = self._broker, self._config
+        bearers = self._bearers()
         sealed = [user.secret for user in broker.metadata.users.values()]
         await asyncio.to_thread(lambda: broker.keys.key.prepare(sealed))
-        return Guard(
+        identities = Identities(
             metadata=broker.metadata,
             keys=broker.keys,
             wall_ms=self._clock.machine_ms,
+            clock_skew_ms=config.authentication_clock_skew,
+            refused=broker.runtime.counters.refused_calls,
+            local_times=config.authentication_local_times,
+            steady_ns=self._clock.steady_ns,
+            failures_max=config.authentication_max_failures,
+            bearers=bearers,
+        )
+        if bearers is not None:
+            await self._follow_keys(bearers, identities.forget_tokens, stack)
+        return identities
+
+    def _bearers(self) -> BearerVerifier | None:
+        """Return what verifies bearer tokens, if there is an issuer. Raises ValueError."""
+        config = self._config
+        if not config.oidc_issuer:
+            return None
+        if find_spec("joserfc") is None:
+            raise ValueError("oidcIssuer needs joserfc: pip install 'cometmq[oidc]'")
+        rules = BearerRules(config.oidc_issuer, config.oidc_audience, config.oidc_user_claim)
+        return BearerVerifier(rules, self._clock.machine_ms)
+
+    async def _follow_keys(
+        self, bearers: BearerVerifier, changed: Callable[[], None], stack: AsyncExitStack
+    ) -> None:
+        """Keep the provider's keys current. Raises ValueError, OSError."""
+        from .access.key_set import KeySetReader  # for brokers with an issuer only
+
+        def use(keys: KeySet) -> None:
+            bearers.keys = keys
+            changed()
+
+        reader = KeySetReader(self._config.oidc_jwks, use)
+        bearers.on_unknown_key = reader.want
+        stack.push_async_callback(reader.close)
+        await reader.start()
+
+    def _guard(self, audit: AuditLog | None, identities: Identities) -> Guard:
+        """Return the check of every call."""
+        broker = self._broker
+        return Guard(
+            identities=identities,
+            metadata=broker.metadata,
             cluster=self._config.broker_cluster_name,
             authorize=self._config.authorization_enabled,
-            clock_skew_ms=self._config.authentication_clock_skew,
-            local_times=self._config.authentication_local_times,
             refused=broker.runtime.counters.refused_calls,
             audit=audit,
             clients=broker.clients,
             steady_ns=self._clock.steady_ns,
             user_of_certificate=self._links.user_of,
-            failures_max=self._config.authentication_max_failures,
-            bearers=bearers,
         )
 
     def _methods(self, relay: Relay) -> list[Method]:

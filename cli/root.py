@@ -10,6 +10,8 @@ from ..operations.errors import CliError, Exit
 from .lazy_group import LazyGroup
 from .main import ALIASES, COMMANDS
 
+#: A command has one of them.
+_ADDRESS_OPTIONS = ("--endpoint", "--namesrv")
 #: The ends of answers to values that a broker does not accept.
 _BAD_VALUES = ("(BAD_REQUEST)", "(ILLEGAL_TOPIC)", "(ILLEGAL_CONSUMER_GROUP)")
 
@@ -51,7 +53,7 @@ def run() -> int:
         _print_error(f"{error}{_next_step(error)}")
         return error.code
     except click.ClickException as error:
-        error.show()
+        (_of_another_address(error) or error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -88,7 +90,21 @@ def _next_step(error: CliError) -> str:
         if found is not None:
             words.append(word)
             command = found
-    return f" See `{' '.join(words)} --help`."
+    end = "" if text.endswith((".", "?")) else "."
+    return f"{end} See `{' '.join(words)} --help`."
+
+
+def _of_another_address(error: click.ClickException) -> click.ClickException | None:
+    """Return an error that names the option with which the command is told its nodes, if it got
+    that of other commands."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return None
+    known = {name for each in error.ctx.command.params for name in each.opts}
+    found = [name for name in _ADDRESS_OPTIONS if name in known]
+    if error.option_name not in _ADDRESS_OPTIONS or not found:
+        return None
+    text = f"{error.message} Did you mean '{found[0]}'?"
+    return click.NoSuchOption(error.option_name, text, ctx=error.ctx)
 
 
 def _print_error(sentence: str) -> None:

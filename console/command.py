@@ -10,6 +10,8 @@ import click
 
 from ..cli.links import links
 from ..cli.options import endpoint_option
+from ..front.limits import NEEDS, lack, limits_of_process
+from ..front.process import raise_descriptor_limit
 from ..nodes.addresses import is_loopback
 from ..operations.connection import Connection
 from ..operations.errors import CliError, Exit
@@ -113,9 +115,9 @@ def console(
 ) -> None:
     """Serve the web console of a cluster.
 
-    The console acts with the credentials of this command, with --login with those of each person
-    that logs in. Give several nodes, so that it survives
-    the end of one. Further clusters use the addresses, the user and the TLS of their contexts.
+    The console acts with the credentials of this command; with --login, with those of each user
+    who logs in. Give several nodes, so that it survives the end of one. Further clusters use the
+    addresses, the user and the TLS of their contexts.
 
     \b
     cometmq console --port 8082 --endpoint "127.0.0.1:8081;127.0.0.1:8083"
@@ -124,14 +126,16 @@ def console(
     _check_login(host, login=login, allow_changes=allow_changes, further=further)
     if not is_loopback(host) and not hosts:
         text = (
-            f"{host} is reachable by other machines, and the console has no login. Name the hosts "
-            "by which browsers reach it with --allow-host, and put a proxy with a login in front."
+            f"{host} is reachable by other machines: name the hosts by which browsers reach the "
+            "console with --allow-host"
         )
+        text += "." if login else ", and use --login, or put a proxy with a login in front."
         raise CliError(text, Exit.USAGE)
     if trace_url and (
         not trace_url.startswith(("http://", "https://")) or "{trace_id}" not in trace_url
     ):
         raise CliError("--trace-url must be an http(s) URL with {trace_id}.", Exit.USAGE)
+    _check_limits()
     from .descriptors import read
     from .server import serve
     from .targets import Target, name_of, opened
@@ -155,6 +159,13 @@ def console(
                 supervised=supervised,
                 ready_file=ready_file,
             )
+
+
+def _check_limits() -> None:
+    """Raise RLIMIT_NOFILE to its hard limit. Raises CliError for limits below the minimum."""
+    raise_descriptor_limit()
+    if sentence := lack("console", limits_of_process(), NEEDS["console"]):
+        raise CliError(sentence)
 
 
 def _check_login(host: str, *, login: bool, allow_changes: bool, further: tuple[str, ...]) -> None:

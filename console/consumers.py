@@ -106,7 +106,8 @@ def why(
     if said is not None:
         return (BAD if not one.clients or one.fails else WARNING), f"{' '.join(said)}{age}"
     if not one.lag:
-        return "ok", "The group has consumed everything."
+        but = f" but {words.counted(one.dead_letters, 'dead letter')}" if one.dead_letters else ""
+        return "ok", f"The group has consumed everything{but}."
     if one.in_flight and held:
         since = words.span(max(0, now_ms - held[0].delivered_ms))
         holders = {each.client_id for each in held if each.client_id}

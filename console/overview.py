@@ -18,7 +18,7 @@ _PRESSURE = {
     "stop": "The disk is full: writes are refused.",
 }
 
-_DISK_CURE = "Lower fileReservedTime, or give it a larger disk."
+_DISK_CURE = "Lower fileReservedTime, or use a larger disk."
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 

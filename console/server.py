@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 
 from ..front.clock import Clock
+from ..front.process import connections_max, descriptor_limit
 from ..operations.connection import Connection
 from ..operations.errors import CliError
 from ..operations.private_file import replace
@@ -28,7 +29,7 @@ from .sessions import SessionCaller
 from .targets import Target
 from .views import templates
 
-# Connections: those of the open overviews, and as many for pages.
+# Connections: those of the open overviews, and as many for pages; fewer if descriptors are scarce.
 _CONNECTIONS_MAX = 2 * VIEWERS_MAX
 _BACKLOG = 64
 # The pipe of the server that started this console; its content has no meaning.
@@ -75,7 +76,7 @@ def serve(
             server_header=False,
             ws="none",
             http=TimedProtocol,
-            limit_concurrency=_CONNECTIONS_MAX,
+            limit_concurrency=connections_max(_CONNECTIONS_MAX, 0, descriptor_limit()),
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
         )

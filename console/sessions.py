@@ -8,14 +8,17 @@ when the cluster refuses the user. Nothing is written to disk.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+import json
 import secrets
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from ..operations.connection import Caller, Metadata
+from ..operations.connection import CLIENT_ID, Caller, Metadata
 from ..operations.credentials import Credentials
 from ..operations.errors import CliError
 from ..operations.links import Links
@@ -28,12 +31,17 @@ CHECKED_S = 5
 _NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BearerToken:
     """A token of an OpenID Connect provider, in the place of a user's secret key."""
 
     text: str = field(repr=False)
     access_key: str = "a bearer token"
+
+    @cached_property
+    def owner(self) -> str:
+        """The subject that the token names: verified where the cluster has accepted the token."""
+        return f"token of {_subject(self.text)}"
 
     def sign(self, _date_time: str) -> Metadata:
         """Return the headers of a call."""
@@ -52,6 +60,8 @@ class Session:
     checked_ns: int
     #: The user may read the cluster, which the console watches with its own user.
     may_watch: bool
+    #: A client id belongs to one user, so each session has its own.
+    client_id: str = field(default_factory=lambda: f"cometmq-console@{secrets.token_hex(8)}")
     #: No request is served with it any more, and its streams end.
     ended: bool = False
 
@@ -71,7 +81,9 @@ class SessionCaller(Caller):
         session = CURRENT.get()
         if session is None:
             raise CliError("Log in first: this call is made without a session.")
-        return (*self.fixed, *session.credentials.sign(self.second()))
+        others = (each for each in self.fixed if each[0] != CLIENT_ID)
+        signed = session.credentials.sign(self.second())
+        return ((CLIENT_ID, session.client_id), *others, *signed)
 
 
 class Sessions:
@@ -89,11 +101,8 @@ class Sessions:
     def open(self, credentials: Credentials | BearerToken, *, may_watch: bool) -> str:
         """Begin a session; return its cookie."""
         now_ns = self._steady_ns()
-        own = [
-            key
-            for key, each in self._known.items()
-            if each.credentials.access_key == credentials.access_key
-        ]
+        owner = owner_of(credentials)
+        own = [key for key, each in self._known.items() if owner_of(each.credentials) == owner]
         if len(own) >= OF_ONE_MAX:
             self._end(own[0])
         elif len(self._known) >= SESSIONS_MAX:
@@ -137,6 +146,24 @@ class Sessions:
 
 def _key(cookie: str) -> bytes:
     return hashlib.sha256(cookie.encode("utf-8", "replace")).digest()
+
+
+def owner_of(credentials: Credentials | BearerToken) -> str:
+    """Return the name by which sessions and wrong logins are counted."""
+    return credentials.owner if isinstance(credentials, BearerToken) else credentials.access_key
+
+
+def _subject(token: str) -> str:
+    """Return the issuer and the subject of a token that is not verified, or nothing."""
+    claims = token.split(".")[1:2]
+    try:
+        found = json.loads(base64.urlsafe_b64decode(claims[0] + "==")) if claims else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return ""
+    named = json.dumps([str(found.get("iss")), str(found.get("sub"))])
+    return hashlib.sha256(named.encode()).hexdigest()
 
 
 def has_ended() -> bool:

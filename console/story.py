@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
+
 from ..client.message import Message
 from ..operations import words
 from ..operations.broker_groups import BrokerGroups
@@ -18,7 +20,7 @@ from ..operations.message_states import PAST, StoredMessage, states
 from ..proto import paths, v1, v2
 from .cluster import Cluster
 from .overview import BAD, OK, WARNING
-from .views import link, quoted
+from .views import link, quoted, time_in_zone
 
 #: Consumer groups whose state is read: each costs some calls.
 GROUPS_MAX = 20
@@ -122,9 +124,10 @@ def of_group(
             text = f"attempt {one.retries + 1}"
             events.append(Event(one.at_ms, f"Delivered to {group}", text, "", href))
     for each in held:
-        until = f"invisible to other consumers until {words.moment(each.visible_ms)}"
         holder = f", held by {each.client_id}" if each.client_id else ""
-        text = f"attempt {each.attempt} of its record{holder}; {until}"
+        text = Markup("attempt {} of its record{}; invisible to other consumers until {}").format(
+            each.attempt, holder, time_in_zone(each.visible_ms)
+        )
         events.append(Event(each.delivered_ms, f"In flight in {group}", text, "", href, _LAST))
     state, at_ms = row["state"], row["at_ms"] or 0
     attempts = f"after {words.counted(row['attempts'], 'attempt')}" if row["attempts"] else ""
@@ -139,8 +142,8 @@ def of_group(
         events.append(Event(0, f"Consumed by {group}", "its offset is past the copy", OK, href))
     elif state == PAST and not is_acknowledged(records):
         text = (
-            f"it is {row['consumer_offset']:,}; not known is whether a consumer acknowledged the"
-            " message, its filter left it out, or a reset skipped it"
+            f"it is {row['consumer_offset']:,}; it is not known whether a consumer acknowledged"
+            " the message, its filter left it out, or a reset skipped it"
         )
         events.append(Event(0, f"The offset of {group} is past it", text, "", href))
     elif state.startswith(("waiting", "in flight")) and not held and not records:

@@ -127,8 +127,8 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
         "number": words.number,
         "short": words.short,
         "size": words.size,
-        "moment": _time,
-        "clock_time": words.clock_time,
+        "moment": moment,
+        "clock_time": _clock_time,
         "span": words.span,
         "q": quoted,
     }
@@ -145,10 +145,20 @@ def templates(token: str, *, allow_changes: bool, trace_url: str = "") -> Enviro
     return found
 
 
-def _time(ms: int) -> str:
+def moment(ms: int) -> str:
     """Return a time in UTC, which the script of a page shows in the zone of the browser."""
     text = words.moment(ms)
     return Markup('<time data-ms="{}">{}</time>').format(ms, text) if ms > 0 else text
+
+
+def _clock_time(ms: int) -> str:
+    """Return a time of the day in UTC, which the script shows in the zone of the browser."""
+    return Markup('<time data-ms="{}" data-clock>{}</time>').format(ms, words.clock_time(ms))
+
+
+def time_in_zone(ms: int) -> str:
+    """Return a time with its zone, for a sentence."""
+    return Markup("{} <span data-zone>(UTC)</span>").format(moment(ms))
 
 
 class Views:

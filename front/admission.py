@@ -9,7 +9,7 @@ from functools import partial
 
 from ..nodes.addresses import host_of, is_loopback
 from ..nodes.node_links import NodeLinks
-from ..proto.errors import PERMISSION_DENIED, RpcFailure
+from ..proto.errors import INVALID_ARGUMENT, PERMISSION_DENIED, RpcFailure
 from .context import FORWARDED, USER, RequestContext
 
 #: Refuses a call before its request is parsed: raises RpcFailure or WireError.
@@ -43,6 +43,10 @@ def forwarded_by_nodes_only(links: NodeLinks, admit: Admission | None) -> Admiss
     """
 
     def check(ctx: RequestContext) -> None:
+        # A node could not pass the call on. HTTP/2 itself allows no other control character.
+        for name, value in ctx.metadata:
+            if not value.isascii() or "\t" in value:
+                raise RpcFailure(INVALID_ARGUMENT, f"{name} holds more than printable ASCII")
         if ctx.forwarded:
             check_node(links, ctx)
             # Never the node's own address: an unknown client is not one of this machine.

@@ -42,6 +42,7 @@ NEEDS: Final = {
     "single": Needs(160 * MIB, 200),
     "namesrv": Needs(80 * MIB, 80, 256 * MIB, 24),
     "proxy": Needs(96 * MIB, 120, 512 * MIB, 32),
+    "console": Needs(80 * MIB, 80, 1024 * MIB, 24),
 }
 
 

@@ -160,8 +160,10 @@ class RecordFile:
             os.fsync(fd)
             temporary.replace(self.path)
             _sync_directory(self.path.parent)
-        except BaseException:
+        except BaseException as error:
             os.close(fd)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(temporary)  # a start that fails names the disk
             raise
         self.close()
         self._fd, self._size, self._whole = fd, len(data), True

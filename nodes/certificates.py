@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: No user has a longer name.
+_USER_NAME_MAX = 64
 _CRL_BEGIN = b"-----BEGIN X509 CRL-----"
 
 
@@ -141,11 +143,12 @@ class Names(Struct, frozen=True):
 
     def user(self, identity: Identity) -> str:
         """Return the only name of this kind, which is that of a user; empty if there is none, or
-        several."""
+        several, or no header can carry it from a proxy to a broker."""
         if identity == "none":
             return ""
         names = self.common_names if identity == "CN" else (*self.dns_names, *self.emails)
-        return names[0] if len(names) == 1 else ""
+        usable = len(names) == 1 and len(names[0]) <= _USER_NAME_MAX
+        return names[0] if usable and names[0].isascii() and names[0].isprintable() else ""
 
 
 @lru_cache(maxsize=1_024)

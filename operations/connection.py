@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import grpc
 
 Metadata = tuple[tuple[str, str], ...]
+CLIENT_ID = "x-mq-client-id"
 #: Longest wait for an answer.
 TIMEOUT_S = 10.0
 _HINT_OF_KEYS = (
@@ -75,7 +76,7 @@ class Caller:
         client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
         #: The metadata of every call.
         self.fixed: Metadata = (
-            ("x-mq-client-id", client_id),
+            (CLIENT_ID, client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", __version__),
             ("x-mq-protocol", "v2"),
@@ -126,8 +127,10 @@ def _how_to_allow(user: str, resource: str, needed: str) -> str:
     return f" An administrator allows it with: {shlex.join(['cometmq', 'acl', 'create', *words])}"
 
 
-def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
-    """Convert a failed call to a CliError."""
+def failure(
+    error: grpc.RpcError, endpoint: str, links: Links, *, instead: str = "node with --endpoint"
+) -> CliError:
+    """Convert a failed call to a CliError; `instead` is what the operator can name instead."""
     import grpc
 
     code = error.code()
@@ -135,7 +138,7 @@ def failure(error: grpc.RpcError, endpoint: str, links: Links) -> CliError:
         with_tls = " with TLS" if links.uses_tls(endpoint) else ""
         return CliError(
             f"Cannot connect to {endpoint}{with_tls}. Start a cluster with `cometmq up`, or name a"
-            " running node with --endpoint."
+            f" running {instead}."
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
@@ -194,7 +197,8 @@ class Connection:
         if error.code() in wrong:
             kind = kind_of_port(self.endpoint, self.links)
             if kind and kind != CLIENT_PORT:
-                return CliError(
+                not_served = error.code() is grpc.StatusCode.UNIMPLEMENTED
+                return (NotServedError if not_served else CliError)(
                     f"{self.endpoint} is {kind}. Name the client port of a broker with --endpoint"
                     " (8081 by default; `cometmq up` prints it)."
                 )

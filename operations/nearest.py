@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..proto import paths, v1
 from .errors import CliError
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ _KINDS = {"(TOPIC_NOT_FOUND)": "topic", "(CONSUMER_GROUP_NOT_FOUND)": "group"}
 
 def names(connection: Connection, kind: str) -> list[str]:
     """Return the topics or groups, or of very many the first page. Raises CliError."""
+    from ..proto import paths, v1  # help texts need no protobuf
+
     call: Any = connection.call
     if kind == "topic":
         topics = call(paths.LIST_TOPICS, v1.ListTopicsRequest(), v1.ListTopicsResponse, _TIMEOUT_S)

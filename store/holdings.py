@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 _STORE_ID: Final = re.compile(rf'"{STORE_KEY}":"([^"]*)"')
 
+_EMPTY_TABLE: Final = b'"offsetTable":{}'
+#: Contents of a file that has lost its table.
+_NOTHING: Final = (b"", b"{}", b"[]", b"null")
+
 FILE_NAME: Final = "holdings"
 _OFFSETS: Final = f"{CONFIG_FOLDER}/consumerOffset.json"
 #: Files that cannot be rebuilt from the log. Each counts as present while its backup is, and as
@@ -128,9 +132,12 @@ def present_parts(root: Path, known: Collection[str]) -> Iterator[str]:
 
 
 def _has_entries(path: Path, known: bool) -> bool:
-    if not path.exists() or not path.stat().st_size:
+    if not path.exists():
         return False
-    return known or b'"offsetTable":{}' not in path.read_bytes()
+    # No broker writes a file without the name of its table.
+    if path.stat().st_size < len(_EMPTY_TABLE) and path.read_bytes().strip() in _NOTHING:
+        return False
+    return known or _EMPTY_TABLE not in path.read_bytes()
 
 
 def _id_in(path: Path) -> str | None:

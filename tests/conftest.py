@@ -105,6 +105,10 @@ def pytest_configure(config: pytest.Config) -> None:
     lifecycle._freeze_heap = lambda: None
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(durations.Recorder(), "cometmq-durations")
+    else:
+        # The size of a terminal that readline assumes, in every process that imports it.
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
 
 
 def pytest_collection_finish() -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FILE_S, _URL_S, _SOONEST_S = 5.0, 300.0, 30.0
-_FETCH_S = 10.0
+#: The end of a node waits for a fetch.
+_FETCH_S = 5.0
+#: Clients that come at once find the keys of a provider that answers as usual.
+_START_S = 2.0
+#: Why a set is not read; the former one stays in use.
+_FAILURES = (OSError, ValueError, HTTPException)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -46,7 +51,7 @@ def check_place(place: str) -> None:
 
 
 def read(place: str) -> bytes:
-    """Return the document of a file or a URL. Raises OSError."""
+    """Return the document of a file or a URL. Raises OSError, HTTPException."""
     if "://" not in place:
         with Path(place).open("rb") as file:
             return file.read(JWKS_BYTES_MAX + 1)
@@ -67,18 +72,19 @@ class KeySetReader:
         self._is_file = "://" not in place
         self._last = b""
         self._wanted = asyncio.Event()
+        #: The first attempt has ended.
+        self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Read the set, and follow it. Raises ValueError for a file that is no key set, OSError for
-        one that cannot be read; a URL may answer later."""
-        try:
+        one that cannot be read; a URL may answer later, and holds the start for a moment only."""
+        if self._is_file:
             await self._read()
-        except (OSError, ValueError) as error:
-            if self._is_file:
-                raise
-            logger.warning("oidc.keys_unknown place=%s error=%s", self._place, error)
         self._task = asyncio.ensure_future(self._follow())
+        if not self._is_file:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._tried.wait(), _START_S)
 
     async def close(self) -> None:
         """Stop."""
@@ -98,6 +104,11 @@ class KeySetReader:
 
     async def _follow(self) -> None:
         while True:
+            try:
+                await self._read()
+            except _FAILURES as error:
+                logger.warning("oidc.keys_kept place=%s error=%s", self._place, error)
+            self._tried.set()
             if self._is_file or not self._last:
                 await asyncio.sleep(_FILE_S)
             else:
@@ -105,7 +116,3 @@ class KeySetReader:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), _URL_S)
             self._wanted.clear()
-            try:
-                await self._read()
-            except (OSError, ValueError) as error:
-                logger.warning("oidc.keys_kept place=%s error=%s", self._place, error)

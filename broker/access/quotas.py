@@ -49,7 +49,7 @@ _SHOWN_MAX = 1_000
 class _Meter:
     """What one user or topic uses."""
 
-    __slots__ = ("_bytes", "_messages", "clients", "polls", "quota", "stored", "subject")
+    __slots__ = ("_bytes", "_messages", "clients", "polls", "quota", "round", "stored", "subject")
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -57,8 +57,10 @@ class _Meter:
         #: Telemetry streams by client id.
         self.clients: Counter[str] = Counter()
         self.polls = 0
-        #: Bytes in the log at the last round, and of what was accepted since; None: not known.
-        self.stored: int | None = None
+        #: Bytes in the log at the end of a round of `StoredBytes`, and of what was accepted since.
+        self.stored = 0
+        #: Number of that round; -1: not known.
+        self.round = -1
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
 
@@ -70,7 +72,7 @@ class _Meter:
 
     def refused_limit(self, now_ns: int) -> str:
         """Return the name of the limit of sends that is reached, or an empty text."""
-        if self.quota is not None and 0 < self.quota.stored <= (self.stored or 0):
+        if self.quota is not None and 0 < self.quota.stored <= self.stored:
             return "stored"
         if self._messages is not None and not self._messages.admits(now_ns):
             return "messages"
@@ -83,8 +85,7 @@ class _Meter:
             self._messages.take(messages)
         if self._bytes is not None:
             self._bytes.take(size)
-        if self.stored is not None:
-            self.stored += size
+        self.stored += size
 
     def refusal(self, kind: str) -> WireError:
         limit = getattr(self.quota, kind)
@@ -114,7 +115,7 @@ class Quotas:
         self._refused = refused
         self._authorize = authorize
         self._stored = StoredBytes(
-            loop, queues, lambda topic: topic in metadata.topics, self._measured
+            loop, queues, lambda topic: topic in metadata.topics, self._has_stored
         )
         self._user_of: Callable[[RequestContext], str] | None = None
         self._meters: dict[str, _Meter] = {}
@@ -132,9 +133,8 @@ class Quotas:
         meters = self._meters_of(ctx, (topic,) if topic else ())
         now_ns = self._steady_ns()
         for meter in meters:
-            if meter.stored is None and meter.quota is not None and meter.quota.stored:
-                self._stored.start()
-                meter.stored = self._stored_of(meter.subject)
+            if meter.quota is not None and meter.quota.stored:
+                self._measure(meter)
         for meter in meters:
             kind = meter.refused_limit(now_ns)
             if kind:
@@ -154,15 +154,16 @@ class Quotas:
             self._stored.start()
         return [(subject, self._stored_of(subject)) for subject in sorted(named)[:_SHOWN_MAX]]
 
-    def _measured(self) -> bool:
-        """Take the result of a round; return whether there shall be another one."""
-        for meter in self._meters.values():
-            meter.stored = self._stored_of(meter.subject) if meter.stored is not None else None
-        wanted = any(each.stored for each in self._metadata.quotas.values())
-        if not wanted:
-            for meter in self._meters.values():
-                meter.stored = None
-        return wanted
+    def _measure(self, meter: _Meter) -> None:
+        """Take the result of the last round, once. Here, because the end of a round would hold the
+        event loop with thousands of meters."""
+        self._stored.start()
+        if meter.round != self._stored.rounds:
+            meter.round = self._stored.rounds
+            meter.stored = self._stored_of(meter.subject)
+
+    def _has_stored(self) -> bool:
+        return any(each.stored for each in self._metadata.quotas.values())
 
     def _stored_of(self, subject: str) -> int:
         kind, _, name = subject.partition(":")

@@ -2,7 +2,8 @@
 
 Waiting polls are answered without messages, all of them: their clients poll again, and the new poll
 is checked. Telemetry streams are checked one by one. Only a change of users or policies costs more
-than a comparison.
+than a comparison. The end of a token ends no polls: with many clients one ends every second, and a
+poll lasts for seconds only.
 """
 
 from __future__ import annotations
@@ -25,26 +26,29 @@ class Rechecks:
         self,
         loop: asyncio.AbstractEventLoop,
         version: Callable[[], object],
+        lapses: Callable[[], object],
         end_polls: Callable[[], None],
         streams: Callable[[], Iterator[None]],
     ) -> None:
-        """`version` changes with users, policies and revoked certificates; `streams` checks one
-        stream at each step."""
+        """`version` changes with users, policies, revoked certificates and the keys of tokens,
+        `lapses` when a token has ended; `streams` checks one stream at each step."""
         self._loop = loop
         self._version = version
         self._end_polls = end_polls
         self._streams = streams
-        self._seen = version()
+        self._lapses = lapses
+        self._seen = version(), lapses()
         self._checking: Iterator[None] | None = None
         self._timer: asyncio.Handle | None = None
 
     def start(self) -> None:
         """Look now, and every half a second."""
         self._timer = self._loop.call_later(_LOOK_S, self.start)
-        version = self._version()
-        if version != self._seen:
-            self._seen = version
-            self._end_polls()
+        seen = self._version(), self._lapses()
+        if seen != self._seen:
+            if seen[0] != self._seen[0]:
+                self._end_polls()
+            self._seen = seen
             begun, self._checking = self._checking, self._streams()
             if begun is None:
                 self._check()

@@ -8,6 +8,7 @@ after `_ROUND_S`. Nothing is measured without a quota of storage. What waits els
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
     from ...auth.model import User
     from ...store.queue.consume_queue import ConsumeQueue
 
+logger = logging.getLogger(__name__)
+
 #: About 3 ms: units, and queues that are looked at, of a step.
 _STEP_UNITS = 65_536
 _STEP_QUEUES = 2_000
+#: A queue with something new costs as much as these units more.
+_READ_UNITS = 1_000
 #: Between two steps, so that a store of 80,000 queues costs a tenth of the loop at most.
 _STEP_S = 0.03
 _ROUND_S = 1.0
+#: After a queue that cannot be read.
+_FAILED_S = 30.0
 _LAST = "\U0010ffff"
 
 
@@ -39,14 +46,15 @@ class StoredBytes:
         loop: asyncio.AbstractEventLoop,
         queues: Mapping[tuple[str, int], ConsumeQueue],
         counts: Callable[[str], bool],
-        on_round: Callable[[], bool],
+        wanted: Callable[[], bool],
     ) -> None:
-        """`counts`: whether a topic counts. `on_round` is called after each round; without its
-        consent there is no other one."""
+        """`counts`: whether a topic counts. `wanted`: whether another round follows a round."""
         self._loop = loop
         self._queues = queues
         self._counts = counts
-        self._on_round = on_round
+        self._wanted = wanted
+        #: Rounds that have ended: the answers change with it.
+        self.rounds = 0
         self._known: dict[tuple[str, int], QueueBytes] = {}
         self._names: list[str] = []
         #: Bytes of all topics before each of `_names`, and of all.
@@ -94,10 +102,13 @@ class StoredBytes:
         pause_s = _STEP_S
         try:
             next(self._round)
-        except StopIteration:
+        except (StopIteration, OSError) as end:
             self._round = None
             pause_s = _ROUND_S
-            if not self._on_round():
+            if isinstance(end, OSError):
+                logger.warning("quota.not_measured error=%s: the former sizes count", end)
+                pause_s = _FAILED_S
+            elif not self._wanted():
                 self._known.clear()
                 return
         self._timer = self._loop.call_later(pause_s, self._step)
@@ -106,23 +117,30 @@ class StoredBytes:
         """Read all queues, one step at a time."""
         totals: dict[str, int] = {}
         units, looks = _STEP_UNITS, _STEP_QUEUES
-        for place, queue in list(self._queues.items()):
-            topic = place[0]
-            if not self._counts(topic):
+        counted = 0
+        for place in list(self._queues):
+            topic, queue = place[0], self._queues.get(place)
+            if queue is None or not self._counts(topic):
                 continue
             known = self._known.get(place)
             if known is None or not known.is_of(queue):
                 known = self._known[place] = QueueBytes(queue)
+            counted += 1
             looks -= 1
             while (used := known.read(units)) >= units or looks <= 0:
                 yield
                 units, looks = _STEP_UNITS, _STEP_QUEUES
-            units -= used
+            units -= used + _READ_UNITS * bool(used)
             totals[topic] = totals.get(topic, 0) + known.total
-        for place in self._known.keys() - self._queues.keys():
-            del self._known[place]
-        self._names = sorted(totals)
-        self._before = [0, *accumulate(totals[name] for name in self._names)]
+        if counted > _STEP_QUEUES:
+            yield
+        if len(self._known) > counted:
+            for place in self._known.keys() - self._queues.keys():
+                del self._known[place]
+        names = sorted(totals)
+        self._before = [0, *accumulate(totals[name] for name in names)]
+        self._names = names
+        self.rounds += 1
 
 
 def _ranges(user: User) -> Iterator[tuple[str, str]]:

@@ -116,7 +116,7 @@ class UserAdmin:
         except SealError:
             return False
         same = hmac.compare_digest(secret, request.secret.encode())
-        return same and known.is_super == request.is_super
+        return same and known.enabled and known.is_super == request.is_super
 
     def delete(self, request: v1.DeleteUserRequest, ctx: RequestContext) -> asyncio.Future[Answer]:
         """Delete a user with its policies."""

@@ -40,11 +40,13 @@ def store_families(
     """Metrics of the store; `confirm` is the confirm offset, `now_ms` the wall time."""
     gauge, counter = families.gauge, families.counter
     stats = store.stats()
+    waiting_from = store.retention.waiting_from()
     return [
         *_standard(store, stats, now_ms, gauge),
         gauge(
             "cometmq_log_offset",
-            "Physical offsets of the commit log, by name.",
+            "Physical offsets of the commit log, by name; from `waiting` on, delayed messages and "
+            "open transactions wait.",
             [
                 (("start",), stats.log_start),
                 (("end",), stats.log_end),
@@ -52,6 +54,7 @@ def store_families(
                 (("confirm",), confirm),
                 (("dispatched",), store.dispatched_offset),
                 (("archived",), stats.archive_watermark),
+                *([(("waiting",), waiting_from)] if waiting_from is not None else []),
             ],
             ("position",),
         ),

@@ -34,7 +34,7 @@ class Position:
 def offsets_of(content: dict[Any, Any]) -> dict[str, dict[int, int]]:
     """Return the table of `consumerOffset.json`: by `topic@group`, by queue. Raises KeyError for
     the content of another file."""
-    return tables(content["offsetTable"] if content else None)
+    return tables(content["offsetTable"])
 
 
 def tables(table: Any) -> dict[str, dict[int, int]]:

@@ -4,6 +4,7 @@ Pure functions. The official Java, Go, C# and C++ clients use TLS by default and
 does not support it, so the banner shows how to switch TLS off.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ _MEANING = {
     ("async", "sync"): "in the memory of every in-sync replica: survives the loss of one",
     ("sync", "sync"): "on the disk of every in-sync replica",
 }
+
+#: What programs in Python, Java and Go say in addition to sign their calls.
+_SIGNED = (
+    'Credentials("admin", SECRET_KEY)',
+    '.setCredentialProvider(new StaticSessionCredentialsProvider("admin", SECRET_KEY))',
+    ', Credentials: &credentials.SessionCredentials{AccessKey: "admin", AccessSecret: SECRET_KEY}',
+)
 
 
 def endpoints(plans: Sequence[Plan]) -> str:
@@ -90,7 +98,7 @@ def banner(
     rows += [("console", f"http://{HOST}:{port}/") for port in consoles]
     lines = [f"CometMQ {version} is ready after {seconds:.1f} s.", ""]
     lines += [f"  {name:<11} {text}" for name, text in rows]
-    lines += ["", *_how_to_connect(endpoints(plans), door), ""]
+    lines += ["", *_how_to_connect(endpoints(plans), door, data if _has_users(plans) else ""), ""]
     lines.append("Press Ctrl-C to drain and stop the cluster.")
     return "\n".join(lines)
 
@@ -111,8 +119,12 @@ def _of_groups(
     return [(title, f"{name}: {text}") for name, text in texts.items() if text]
 
 
+def _has_users(plans: Sequence[Plan]) -> bool:
+    return any(plan.flags.get("authentication_enabled") for plan in plans)
+
+
 def _security(plans: Sequence[Plan]) -> str:
-    if any(plan.flags.get("authentication_enabled") for plan in plans):
+    if _has_users(plans):
         return "signatures and permissions are checked (keys: admin-credentials in the data)"
     return "signatures are accepted unchecked"
 
@@ -136,18 +148,23 @@ def _addresses(plan: Plan, pid: int) -> str:
     return f"{', '.join(parts)}, process {pid}"
 
 
-def _how_to_connect(target: str, door: str) -> list[str]:
-    """Return one line for each language, with TLS switched off where the door needs plaintext."""
+def _how_to_connect(target: str, door: str, keys: str) -> list[str]:
+    """Return one line for each language, with TLS switched off where the door needs plaintext.
+
+    `keys`: the data directory with the keys that sign calls; empty: there are no users.
+    """
     first = target.split(";", maxsplit=1)[0]
     endpoint = "" if first == f"{HOST}:8081" else f" --endpoint {first}"
+    endpoint = f" --data {shlex.quote(keys)}" if keys else endpoint
+    python, java, go = _SIGNED if keys else ("Credentials()", "", "")
     plain_java = "" if door == "native" else ".enableSsl(false)"
     plain_go = "" if door == "native" else "golang.EnableSsl = false; "
     lines = [
         f"  first       cometmq topic create orders{endpoint}",
-        f'  Python      ClientConfiguration("{target}", Credentials())',
+        f'  Python      ClientConfiguration("{target}", {python})',
         f'  Java        ClientConfiguration.newBuilder().setEndpoints("{target}")'
-        f"{plain_java}.build()",
-        f'  Go          {plain_go}golang.NewProducer(&golang.Config{{Endpoint: "{target}"}})',
+        f"{java}{plain_java}.build()",
+        f'  Go          {plain_go}golang.NewProducer(&golang.Config{{Endpoint: "{target}"{go}}})',
     ]
     if door != "native":
         lines.append(

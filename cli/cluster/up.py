@@ -7,6 +7,7 @@ event loop and the supervisor are imported.
 
 import contextlib
 import os
+import shlex
 import socket
 import sys
 import time
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click.exceptions import NoSuchCommand
 
 from ...operations.errors import CliError, Exit
 from ...operations.private_file import PRIVATE_UMASK
@@ -33,7 +35,24 @@ _RESTART_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 10.0
 
 
-@click.group(invoke_without_command=True)
+class _Up(click.Group):
+    """The commands of `up`; a directory is not one of them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Raises NoSuchCommand that names `--data` for a directory."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            if error.possibilities:
+                raise
+            word = shlex.quote(error.command_name)
+            text = f"{error.message} The directory is an option: cometmq up --data {word}"
+            raise NoSuchCommand(error.command_name, text, ctx=ctx) from None
+
+
+@click.group(cls=_Up, invoke_without_command=True)
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),

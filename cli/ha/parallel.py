@@ -5,9 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...operations.connection import Connection, checked
+from ...operations.connection import Connection, checked, failure
 from ...operations.errors import CliError, NotServedError
 from ..links import connect
+
+#: What a command of these calls has in place of `--endpoint`.
+_INSTEAD = "nameserver with --namesrv"
 
 
 class Calls:
@@ -89,7 +92,9 @@ class Calls:
             except CliError as error:
                 self.errors[address] = error
             except grpc.RpcError as error:
-                self.errors[address] = self._calls[address][0].failure(error)
+                # Not the failure of the connection: it looks what listens, with the lock held.
+                links = self._calls[address][0].links
+                self.errors[address] = failure(error, address, links, instead=_INSTEAD)
             except grpc.FutureCancelledError:
                 return
             self._changed.notify_all()

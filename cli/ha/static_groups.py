@@ -111,6 +111,24 @@ def require_out(
     )
 
 
+def require_known(
+    replicas: Sequence[Replica],
+    state: v1.GroupState,
+    last: v1.InSyncSet | None,
+    request: PromotionRequest,
+) -> None:
+    """Require that the leader which registered the last set is one of the replicas: nameservers
+    that have started since do not know where it is, and it may live. Raises CliError."""
+    if last is None or not last.leader_uuid or last.epoch < state.epoch or request.leader_is_dead:
+        return
+    if all(one.uuid != last.leader_uuid for one in replicas):
+        raise CliError(
+            f"The leader of epoch {last.epoch} has not registered since the nameservers started,"
+            " and may still accept writes. Stop it, or use --dead if its process has certainly"
+            " ended."
+        )
+
+
 def choose(
     replicas: Sequence[Replica],
     state: v1.GroupState,
@@ -274,7 +292,7 @@ class StaticFailover:
         if self._request.dry_run:
             self._say(f"would fence all with epoch {epoch}")
             leading = old is not None and old.broker_id in self._leading
-            holders = self._holders(old, is_fenced=leading)
+            holders = self._holders(state, old, is_fenced=leading)
             chosen = choose(self._replicas, state, old, self._request, holders)
             self._say(f"would promote {chosen.name}, which ends at {_end(chosen)}")
             return state
@@ -295,7 +313,7 @@ class StaticFailover:
         why, is_dead = require_out(old, fenced, self._request)
         self._say(why)
         is_fenced = old is not None and old.broker_id in fenced & self._leading
-        holders = self._holders(old, is_fenced=is_fenced)
+        holders = self._holders(state, old, is_fenced=is_fenced)
         chosen = self.chosen = choose(self._replicas, state, old, self._request, holders)
         new = next_state(self._replicas, state, chosen, epoch, self._request)
         self._say(f"{chosen.name} is the most advanced, it ends at {_end(chosen)}")
@@ -308,16 +326,19 @@ class StaticFailover:
         self._wait(chosen, epoch)
         return new
 
-    def _holders(self, old: Replica | None, *, is_fenced: bool) -> frozenset[str] | None:
+    def _holders(
+        self, state: v1.GroupState, old: Replica | None, *, is_fenced: bool
+    ) -> frozenset[str] | None:
         """Return the replicas that may hold everything confirmed, by uuid; None: the confirm offset
         of the leader decides, which answered as leader and is fenced, or loss is accepted.
 
         Asked when the old leader cannot write any more, so that it cannot change the set after.
         Raises CliError if the set is not known.
         """
+        last, why = self._last_set()
+        require_known(self._replicas, state, last, self._request)
         if self._request.accept_loss:
             return None
-        last, why = self._last_set()
         if is_fenced:
             assert old is not None and old.status is not None
             if last is None or last.epoch <= old.status.beat.last_epoch:

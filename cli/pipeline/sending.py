@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ...operations.errors import CliError, Exit
 from ..confirm import go_on, plan_options
@@ -34,6 +35,11 @@ _target = address_option(
     metavar="HOST:PORT",
     what="Target cluster.",
 )
+
+#: What a replay of a table does not know: parameter -> what is typed.
+_NOT_OF_TABLES = {"directory": "STORE", "identity": "--id", "dry_run": "--dry-run"} | {
+    name: f"--{name}" for name in ("store", "archive", "broker", "queue", "start", "end", "rate")
+}
 
 
 @click.command()
@@ -105,10 +111,11 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
 
 def _replay_table(options: SessionOptions, said: dict[str, Any]) -> int:
     """Send the messages of a table. Raises CliError."""
-    names = ("directory", "store", "archive", "broker", "queue", "start", "end", "rate", "dry_run")
-    other = [name for name in names if said[name]]
+    given = click.get_current_context().get_parameter_source
+    other = [name for name in _NOT_OF_TABLES if given(name) is ParameterSource.COMMANDLINE]
     if other:
-        raise CliError(f"--table cannot be used with {other[0]}.", Exit.USAGE)
+        text = f"--table cannot be used with {_NOT_OF_TABLES[other[0]]}: it sends the whole topic."
+        raise CliError(text, Exit.USAGE)
     target = cluster_options(said["endpoint"])
     with table_session("replay", said["table"], said["form"], options) as (spark, table):
         from ...pipeline.jobs.lake import replay_table

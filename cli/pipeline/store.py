@@ -48,6 +48,9 @@ def verify(
     """
     from ...pipeline.jobs.verify import verify as run
 
+    if topics and not (table or form):
+        text = "--topic is for --table: without a table the whole log is verified."
+        raise CliError(text, Exit.USAGE)
     require_directories(store=store)
     if table or form:
         options = SessionOptions(master, memory, settings)

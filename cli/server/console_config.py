@@ -22,7 +22,7 @@ class ConsoleConfig:
         False, "Let the web console change the cluster; false: it only reads."
     )
     console_login: bool = _setting(
-        False, "Let persons log in to the web console with users of the cluster, and their rights."
+        False, "Users of the cluster log in to the web console, and see and change what they may."
     )
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from ..browse import Queue
 from ..cluster import Cluster, problems
 from ..inputs import bad, whole
 from ..search import EXPORTED_MAX, Located, MessageSearch
-from ..views import Form, Plan, Views, link, quoted
+from ..views import Form, Plan, Views, link, moment, quoted
 from .groups import all_groups, group_rows
 from .messages import copy_of, message_row
 from .topics import consumers_of, kind_of
@@ -153,10 +153,10 @@ class DeadLetterPages:
     def _fate(self, group: str, state: dict[str, str]) -> dict[str, str]:
         """Return the state with what the group did with the copy, as `fate`."""
         fate = ""
-        if state["copy"]:
+        if state["copy_id"]:
             groups = self._cluster.groups()
             for broker in self._cluster.names():
-                copy = newest(groups, broker, state["target"], state["copy"])
+                copy = newest(groups, broker, state["target"], state["copy_id"])
                 for row in states(groups, StoredMessage(broker, copy), [group]) if copy else ():
                     fate = _FATES.get(row["state"], row["state"]).format(group=group)
         return {**state, "fate": fate}
@@ -176,7 +176,7 @@ class DeadLetterPages:
         others = sorted(groups - {group})
         kinds: dict[str, str] = {}
         states = [self._sent_again(one, kinds) for one in found]
-        sent = sum(bool(state["copy"]) for state in states)
+        sent = sum(bool(state["copy_id"]) for state in states)
         pending = sum(not state["sent_again"] for state in states)
         refusal = ""
         if not targets:
@@ -186,8 +186,9 @@ class DeadLetterPages:
         elif not pending:
             refusal = "No selected message can be sent."
         sentences = [
-            f"{pending} dead letters are sent again, to: {', '.join(targets) or 'no topic'}.",
-            f"{sent} were sent again before and are omitted.",
+            f"To send again: {words.counted(pending, 'dead letter')}, to"
+            f" {', '.join(targets) or 'no topic'}.",
+            f"Sent again before, and omitted: {sent}.",
             f"Other consumer groups that get them as well: {', '.join(others) or 'none'}.",
             "The copies are new messages. The dead letters stay until retention deletes them.",
         ]
@@ -325,11 +326,11 @@ class DeadLetterPages:
             wanted = self._copy(letter, kinds)
             found = earlier(self._cluster.groups(), wanted)
         except CliError as error:
-            return {"sent_again": f"unknown: {error}", "copy": "", "target": ""}
+            return {"sent_again": f"unknown: {error}", "copy_id": "", "target": ""}
         if found is None:
-            return {"sent_again": "", "copy": "", "target": ""}
-        stored = words.moment(found.system_properties.store_timestamp.ToMilliseconds())
-        return {"sent_again": stored, "copy": wanted.message_id, "target": wanted.topic}
+            return {"sent_again": "", "copy_id": "", "target": ""}
+        stored = moment(found.system_properties.store_timestamp.ToMilliseconds())
+        return {"sent_again": stored, "copy_id": wanted.message_id, "target": wanted.topic}
 
 
 def origin_of(message: v2.Message) -> str:

@@ -97,6 +97,7 @@ class SearchPage:
             },
             rows=rows,
             newest=_NEWEST,
+            topics_max=_TOPICS_MAX,
         )
 
     def _topics(self) -> dict[str, int]:
@@ -135,7 +136,7 @@ class SearchPage:
                     for queue, message in self._newest(topic)
                     if words and words_match(words, message)
                 )
-            except CliError:  # the right to read a topic may lack
+            except CliError:  # the user may lack the right to read the topic
                 continue
 
     def _indexed(self, topic: str, wanted: str) -> Iterator[Located]:

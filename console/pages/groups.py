@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -24,7 +25,7 @@ from ..cluster import Cluster, check, problems
 from ..consumers import Facts, why
 from ..inputs import bad, moment_ms, whole
 from ..paging import PAGE_ROWS, page_of
-from ..views import Form, Plan, Views, moved, quoted
+from ..views import Form, Plan, Views, moved, quoted, time_in_zone
 from .named import Section, searched
 
 _ATTEMPTS_MAX = 1_000
@@ -188,7 +189,7 @@ class GroupPages:
             offset = max(one.consumer_offset, one.min_offset, 0)
             try:
                 batch = browse.pull(self._cluster.connection, place, offset, one.max_offset, 1)
-            except CliError:  # the right to read the topic may lack
+            except CliError:  # the user may lack the right to read the topic
                 continue
             found += [browse.stored_ms(message) for message in batch.messages]
         return min(found, default=0)
@@ -291,7 +292,8 @@ class GroupPages:
             changes = [change for _, answer in answers(looked) for change in answer.changes]
         rows = [change_row(change) for change in changes if change.before != change.after]
         url = f"/groups/{quoted(name)}"
-        sentences = [f"Set group {name} on topic {fields['topic']} to {_where(fields)}."]
+        set_to = Markup("Set group {} on topic {} to {}.")
+        sentences: list[str] = [set_to.format(name, fields["topic"], _where(fields))]
         sentences.append(str(moves.effect(*changes)))
         plan = Plan(
             f"Reset the offsets of {name}",
@@ -403,9 +405,8 @@ def _shift(fields: dict[str, str]) -> int:
 def _where(fields: dict[str, str]) -> str:
     queue = f" of queue {fields['queue']}" if fields["queue"] else ""
     if fields["to"] == "time":
-        return (
-            f"the first message{queue} stored at {words.moment(int(fields['time']))} UTC or later"
-        )
+        moment = time_in_zone(int(fields["time"]))
+        return Markup("the first message{} stored at {} or later").format(queue, moment)
     if fields["to"] == "shift":
         count = _shift(fields)
         way = "back" if count < 0 else "forward"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import quote
 
 from jinja2 import Environment
@@ -24,14 +25,17 @@ from ...operations.credentials import Credentials
 from ...operations.errors import CliError, ForbiddenError
 from ...proto import paths, v1
 from ..cluster import CALL_S
+from ..inputs import bad
 from ..security import is_own_page, is_token
-from ..sessions import CURRENT, BearerToken, Session, Sessions
+from ..sessions import CURRENT, BearerToken, Session, Sessions, owner_of
 from ..views import Form, read_form
 
 _COOKIE = "cometmq-session"
 _FAILURES_MAX = 5
 _NAME_MAX, _SECRET_MAX, _TOKEN_MAX = 64, 128, 8 << 10
-_WRONG = "The cluster does not accept this login."
+_WRONG = (
+    "The cluster does not accept this login. Check the name and the secret key, or get a new token."
+)
 _TOO_MANY = "There were too many wrong logins of this user. Try again in a minute."
 
 
@@ -62,7 +66,8 @@ class Gate:
         path, method = scope["path"], scope["method"]
         try:
             if path == "/login":
-                answer = await self._login(request) if method == "POST" else self._page(request)
+                to = request.query_params.get("to", "/")
+                answer = await self._login(request) if method == "POST" else self._page(to)
             elif (session := await self._session(request)) is None:
                 answer = _to_login(request)
             elif path == "/logout" and method == "POST":
@@ -91,10 +96,10 @@ class Gate:
                 session.may_watch = False  # the cluster does not answer
         return session
 
-    def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
-        target = request.query_params.get("to", "/")
+    def _page(self, to: str, problem: str = "", status: int = 200, user: str = "") -> Response:
+        """Return the page; `to` is the path after a login, `user` the name that was given."""
         text = self._templates.get_template("login.html").render(
-            to=target, problem=problem, base=""
+            to=to, problem=problem, user=user, base=""
         )
         return HTMLResponse(text, status)
 
@@ -103,20 +108,26 @@ class Gate:
         own = is_token(str(self._templates.globals["token"]), form.text("token"))
         if not own or not is_own_page(request.headers):
             raise HTTPException(403, "The form is from another page, or the console has restarted.")
-        credentials = _credentials(form)
+        again = partial(self._page, form.text("to"), user=form.text("user")[:_NAME_MAX])
+        try:
+            credentials = _credentials(form)
+        except CliError as error:
+            return again(str(error), 400)
         source = request.client.host if request.client else ""
-        name, now_ns = credentials.access_key, self._steady_ns()
+        name, now_ns = owner_of(credentials), self._steady_ns()
         if self._attempts.are_spent(source, name, now_ns):
-            return self._page(request, _TOO_MANY, 429)
+            return again(_TOO_MANY, 429)
         session = Session(credentials, "", now_ns, now_ns, now_ns, may_watch=False)
+        self._attempts.failed(source, name, now_ns)  # so logins at the same time count, too
         try:
             await run_in_threadpool(self._check_authentication)
             may_watch = await run_in_threadpool(self._may_watch, session)
         except CliError as error:
-            if "UNAUTHORIZED" not in str(error):
-                return self._page(request, str(error), 502)
-            self._attempts.failed(source, name, now_ns)
-            return self._page(request, _WRONG, 403)
+            if "UNAUTHORIZED" in str(error):
+                return again(_WRONG, 403)
+            self._attempts.take_back(source, name)
+            return again(str(error), 502)
+        self._attempts.take_back(source, name)
         answer = RedirectResponse(own_path(form.text("to")), 303)
         answer.set_cookie(
             _COOKIE,
@@ -166,13 +177,13 @@ class Gate:
 
 
 def _credentials(form: Form) -> Credentials | BearerToken:
-    """Return what a login form has. Raises HTTPException."""
+    """Return what a login form has. Raises CliError."""
     name, secret, bearer = form.text("user"), form.text("secret"), form.text("bearer")
     if bearer and bearer.isascii() and bearer.isprintable() and len(bearer) <= _TOKEN_MAX:
         return BearerToken(bearer)
     usable = name and secret and (name + secret).isascii() and (name + secret).isprintable()
     if bearer or not usable or len(name) > _NAME_MAX or len(secret) > _SECRET_MAX:
-        raise HTTPException(400, "A login has the name and the secret key of a user, or a token.")
+        raise bad("Give the name and the secret key of a user, or a bearer token.")
     return Credentials(name, secret)
 
 

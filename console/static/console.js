@@ -27,7 +27,7 @@
     };
     // A curve of days has dates, one of hours has no seconds.
     const [first, last] = seconds > 172800 ? [5, 16] : seconds > 7200 ? [11, 16] : [11, 19];
-    const time = (at) => new Date(at * 1000).toISOString().slice(first, last).replace("T", " ");
+    const time = (at) => localText(new Date(at * 1000)).slice(first, last);
     return {
       width, height: 180, legend: { show: false }, cursor: { show: false },
       padding: [10, 28, 0, 0],
@@ -152,12 +152,15 @@
     }
     return "0 s";
   };
+  function localText(at) {
+    const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${two(at.getMilliseconds(), 3)}`;
+    return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+  }
   function localTimes(part) {
     for (const one of part.querySelectorAll("time[data-ms]")) {
       const at = new Date(+one.dataset.ms);
       if (!one.title) one.title = `${one.textContent} UTC`;
-      const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${two(at.getMilliseconds(), 3)}`;
-      one.textContent = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
+      one.textContent = "clock" in one.dataset ? localText(at).slice(11, 19) : localText(at);
       const age = Date.now() - at;
       one.title = `${one.title.split(",")[0]}, ${age >= 0 ? `${spanOf(age)} ago` : `in ${spanOf(-age)}`}`;
     }
@@ -183,6 +186,10 @@
   document.addEventListener("DOMContentLoaded", () => {
     label();
     localTimes(document);
+    // A time that was sent as UTC comes back with the form.
+    for (const one of document.querySelectorAll("input[data-local]")) {
+      if (one.dataset.local.endsWith("Z")) one.value = localText(new Date(one.dataset.local)).slice(0, 19).replace(" ", "T");
+    }
     // The field that is filled is the one that is meant.
     document.addEventListener("input", ({ target }) => {
       const way = target.closest(".field-of")?.previousElementSibling?.querySelector("input[type=radio]");

@@ -39,7 +39,11 @@ class KvConfig:
         """Read the file, if there is one. Raises OSError, ValueError."""
         if self._path is None or not self._path.exists():
             return
-        document = json.loads(self._path.read_text(encoding="utf-8"))
+        try:
+            document = json.loads(self._path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            text = f"{self._path} is damaged ({error}): restore it, or move it away (its entries"
+            raise ValueError(f"{text} are those that tools have put, and are lost then).") from None
         if not isinstance(document, dict) or not all(
             isinstance(each, dict) for each in document.values()
         ):

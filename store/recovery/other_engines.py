@@ -5,11 +5,14 @@ the files that this store reads (docs/formats/store-format.md, section 1): it wo
 empty one, and writing into it damages it for Apache.
 """
 
+import os
+import re
 from pathlib import Path
 from typing import Final
 
-#: The file that every RocksDB has.
-_CURRENT: Final = "CURRENT"
+#: Files of a RocksDB. The first names the newest of the second, and a copy that was cut short may
+#: lack it.
+_FILES: Final = re.compile(r"CURRENT|MANIFEST-\d+|.*\.sst")
 _QUEUES: Final = (
     "is a RocksDB with the queues of an Apache broker (storeType=defaultRocksDB). Leave the "
     "directory to Apache's broker, and copy its topics over the network (`cometmq mirror`)"
@@ -43,12 +46,21 @@ def found(root: Path) -> str:
     """Return a sentence about what lies in the store directory and cannot be opened, or ""."""
     for name, what in _ROCKSDB.items():
         folder = root / name
-        if any((path / _CURRENT).is_file() for path in (folder, *_folders(folder, name))):
+        if any(_is_rocksdb(path) for path in (folder, *_folders(folder, name))):
             return f"{folder} {what}. Nothing was changed."
     for path in sorted(root.glob("dledger-*")):
         if path.is_dir():
             return f"{path} {_DLEDGER}. Nothing was changed."
     return ""
+
+
+def _is_rocksdb(folder: Path) -> bool:
+    """Return whether files of a RocksDB lie in the folder; one pass, as topics may be many."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(_FILES.fullmatch(entry.name) and entry.is_file() for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _folders(folder: Path, name: str) -> list[Path]:

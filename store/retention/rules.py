@@ -230,7 +230,7 @@ def _against(segment: SegmentFacts, situation: Situation, rules: Rules) -> list[
         found.append((Reason.REPLICA, f"a connected follower is only at {replica_end}"))
     waiting_from = situation.waiting_from
     if waiting_from is not None and segment.end > waiting_from:
-        text = f"delayed messages or transactions wait, the oldest at {waiting_from}"
+        text = f"delayed messages or open transactions may wait from {waiting_from} on"
         found.append((Reason.WAITS, text))
     return found
 

@@ -229,9 +229,12 @@ class RetentionService:
             )
         if Reason.WAITS in verdict.overridden:
             logger.warning(
-                "waiting.overridden start=%d end=%d use=%d%%: delayed messages or open transactions"
-                " are lost; cometmq_timer_dropped and cometmq_transaction_checks count them",
-                *(facts.start, facts.end, self.disk_use),
+                "waiting.overridden start=%d end=%d use=%d%%: delayed messages and open "
+                "transactions in it are lost; cometmq_timer_dropped and cometmq_transaction_checks "
+                "count them",
+                facts.start,
+                facts.end,
+                self.disk_use,
             )
         return segment
 

@@ -258,14 +258,16 @@ class TimerStore:
     def oldest(self, read_ms: int) -> int | None:
         """Return the log offset of the oldest message in the slots from `read_ms` on; None without
         one. `read_ms` is the time up to which messages are delivered. While units are left that no
-        call has examined, the answer is that of an older message."""
+        call has examined, the answer is that of an older message; 0 if a damaged unit hides
+        others."""
         import numpy as np
 
         if self._oldest[0] >= read_ms:
             return self._oldest[1]
         number, last = 0, None
-        batches = self.log.walk(self._examined).batches()
-        for number, (position, rows) in enumerate(islice(batches, _BATCHES), 1):  # noqa: B007
+        walk = self.log.walk(self._examined)
+        batches = islice(walk.batches(), _BATCHES)
+        for number, (position, rows) in enumerate(batches, 1):  # noqa: B007
             slots = rows["write_ms"].astype(np.int64) + rows["delay_ms"]
             waiting = slots >= read_ms
             if waiting.any():
@@ -276,7 +278,12 @@ class TimerStore:
                 return oldest
             self._examined = position + len(rows) * UNIT_BYTES
             last = int(rows["physical_offset"][-1])
-        return last if number == _BATCHES else None
+        if number == _BATCHES:
+            return last
+        if walk.end < self.log.end:
+            self.damaged = True
+            return 0
+        return None
 
     def number_at(self, slot_ms: int) -> int:
         """Return the number of messages in the slot of this time (for `rules.congested`)."""

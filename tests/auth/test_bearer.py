@@ -6,8 +6,11 @@ import base64
 import hmac
 import json
 import time
+from collections.abc import Iterator
+from http.client import BadStatusLine
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -16,16 +19,20 @@ from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 from msgspec.structs import replace
 
 from cometmq.auth.bearer import BearerError, BearerRules, BearerVerifier, read_keys
+from cometmq.broker.access import identities, key_set
 from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_set import check_place
+from cometmq.broker.access.rechecks import Rechecks
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
 from cometmq.proto.native import is_available
+from cometmq.tests.auth.test_guard import World
 from cometmq.tests.auth.test_owners import put
 from cometmq.tests.broker.access.test_quotas import FIRST, publishing, send, signed
+from cometmq.tests.broker.access.test_quotas_of_storage import Turns
 from cometmq.tests.broker.live import Live, create_topic, running, settings, telemetry, until
 from cometmq.tests.harness.wire import Wire
 
@@ -122,6 +129,16 @@ def test_another_key_set_ends_the_former_keys_and_an_unknown_key_asks_for_it(
     assert verifier.verify(token(SECOND_KEY, "ES256", "two")).user == "low"
 
 
+def test_only_id_tokens_and_access_tokens_are_accepted(verifier: BearerVerifier) -> None:
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "low", "exp": int(time.time()) + 600}
+    header = {"alg": "RS256", "kid": "one"}
+    for typ in ("JWT", "jwt", "at+jwt", "application/at+jwt"):
+        assert verifier.verify(jwt.encode({**header, "typ": typ}, claims, FIRST_KEY)).user == "low"
+    for typ in ("logout+jwt", "dpop+jwt", ""):
+        with pytest.raises(BearerError):
+            verifier.verify(jwt.encode({**header, "typ": typ}, claims, FIRST_KEY))
+
+
 @pytest.mark.parametrize(
     "text",
     [b"", b"{}", b"[]", b'{"keys": []}', b'{"keys": [1]}', b"[" * 100_000, b"x" * 300_000],
@@ -138,6 +155,108 @@ def test_secrets_and_keys_for_encryption_are_no_keys_of_signatures() -> None:
         read_keys(json.dumps({"keys": [secret.as_dict(private=True)]}).encode())
     found = read_keys(document(FIRST_KEY, encrypting))
     assert isinstance(found, KeySet) and [key.kid for key in found.keys] == ["one"]
+
+
+def test_keys_of_an_unknown_kind_do_not_spoil_the_set() -> None:
+    keys = json.loads(document(FIRST_KEY))["keys"]
+    keys += [{"kty": "EC", "kid": "new", "crv": "P-999", "x": "AA", "y": "AA"}, {"kty": "RSA"}]
+    found = read_keys(json.dumps({"keys": keys}).encode())
+    assert [key.kid for key in found.keys] == ["one"]
+
+
+async def test_a_broken_answer_of_the_provider_keeps_the_former_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[bytes | Exception] = [
+        document(FIRST_KEY),
+        BadStatusLine("?"),
+        document(FIRST_KEY, SECOND_KEY),
+    ]
+
+    def read(_place: str) -> bytes:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    used: list[list[str | None]] = []
+    monkeypatch.setattr(key_set, "read", read)
+    monkeypatch.setattr(key_set, "_FILE_S", 0.001)
+    reader = key_set.KeySetReader("keys.json", lambda keys: used.append([k.kid for k in keys.keys]))
+    await reader.start()
+    try:
+        await until(lambda: len(used) == 2)
+    finally:
+        await reader.close()
+    assert used == [["one"], ["one", "two"]]
+
+
+async def test_a_provider_that_does_not_answer_does_not_hold_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Event()
+
+    def read(_place: str) -> bytes:
+        answers.wait()
+        return document(FIRST_KEY)
+
+    used: list[Any] = []
+    monkeypatch.setattr(key_set, "read", read)
+    monkeypatch.setattr(key_set, "_START_S", 0.001)
+    reader = key_set.KeySetReader("https://id.example/keys", used.append)
+    try:
+        await reader.start()
+        assert not used
+        answers.set()
+        await until(lambda: len(used) == 1)
+    finally:
+        answers.set()
+        await reader.close()
+
+
+def tokens_of(verifier: BearerVerifier) -> World:
+    """Return a guard that accepts tokens, with a user that they name."""
+    world = World(bearers=verifier)
+    world.now_ms = int(time.time() * 1_000)
+    world.user("low", ("Topic:orders", "Pub", True))
+    return world
+
+
+def test_the_end_of_a_token_is_noted_also_when_it_is_not_kept(
+    verifier: BearerVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identities, "_TOKENS_MAX", 1)
+    world = tokens_of(verifier)
+    early, late = (
+        context("127.0.0.1:1", False, (("authorization", f"Bearer {token(exp=end_s)}"),))
+        for end_s in (int(time.time()) + 60, int(time.time()) + 600)
+    )
+    assert world.send(early) == world.send(late) == ""
+    lapses = world.identities.lapses()
+    world.now_ms += 60_000 + 61_000
+    assert world.identities.lapses() == lapses + 1 == world.identities.lapses()
+    assert not world.guard.still("low", (), early) and world.guard.still("low", (), late)
+
+
+def test_the_end_of_a_token_ends_streams_and_no_polls() -> None:
+    version, lapses, ended, checked = [0], [0], [], []
+
+    def streams() -> Iterator[None]:
+        checked.append(1)
+        yield
+
+    loop = Turns()
+    rechecks = Rechecks(
+        cast(Any, loop), lambda: version[0], lambda: lapses[0], lambda: ended.append(1), streams
+    )
+    rechecks.start()
+    assert (checked, ended) == ([], [])
+    lapses[0] += 1
+    rechecks.start()
+    assert (checked, ended) == ([1], [])
+    version[0] += 1
+    rechecks.start()
+    assert (checked, ended) == ([1, 1], [1])
 
 
 def test_a_key_set_comes_from_a_file_or_over_tls() -> None:

@@ -307,6 +307,10 @@ def test_a_certificate_with_several_names_names_no_user(authority: Authority) ->
     assert user("SAN", "a.example", "b.example") == ""
     assert user("SAN", NODE) == ""
     assert user("none", "a.example", common_name="orders") == ""
+    # A proxy sends the name to its brokers in a header.
+    for name in ("órders", "orders\0", "orders\r\nx: y"):
+        assert user("CN", "a.example", common_name=name) == "", name
+    assert user("SAN", f"{'o' * 63}.example") == ""
     assert names_of(b"no certificate") is None
 
 

@@ -14,6 +14,7 @@ from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions, par
 from cometmq.auth.secrets import SecretKey
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
+from cometmq.broker.access.identities import Identities
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.metadata.tables import Metadata
@@ -31,17 +32,22 @@ KEYS = KeySource("", "token", Path("unused"))
 class World:
     """A guard with users."""
 
-    def __init__(self, *, authorize: bool = True, **clock: Any) -> None:
+    def __init__(self, *, authorize: bool = True, **chosen: Any) -> None:
         self.now_ms = TIME_MS
         self.refused: Counter[str] = Counter()
         self.metadata = Metadata(True, 10, 10, Clock().steady_ns)
-        self.guard = Guard(
+        self.identities = Identities(
             metadata=self.metadata,
             keys=KEYS,
             wall_ms=lambda: self.now_ms,
+            **{"clock_skew_ms": 0, **chosen},
+            refused=self.refused,
+        )
+        self.guard = Guard(
+            identities=self.identities,
+            metadata=self.metadata,
             cluster="DefaultCluster",
             authorize=authorize,
-            **{"clock_skew_ms": 0, **clock},
             refused=self.refused,
         )
 
@@ -103,13 +109,13 @@ def test_a_signature_seen_before_is_not_computed_again() -> None:
     world.user("orders", ("Topic:*", "Pub", True))
     for topic in ("a", "b", "a"):
         assert world.send(signed("orders"), topic) == ""
-    assert world.guard.computed == 1
+    assert world.identities.computed == 1
     world.send(signed("orders", time="20261123T060429Z"))
-    assert world.guard.computed == 2
+    assert world.identities.computed == 2
     # A wrong signature is computed each time: only successes are stored.
     for _ in range(2):
         assert world.send(signed("orders", "wrong-secret"))
-    assert world.guard.computed == 4
+    assert world.identities.computed == 4
 
 
 def test_long_names_and_headers_take_no_memory() -> None:
@@ -128,7 +134,7 @@ def test_long_names_and_headers_take_no_memory() -> None:
     for computed in (2, 3):
         metadata = (("authorization", header), ("x-mq-date-time", TIME))
         assert world.send(RequestContext("c", peer="10.1.2.3:5", metadata=metadata)) == ""
-        assert world.guard.computed == computed
+        assert world.identities.computed == computed
 
 
 def test_a_row_has_only_calls_that_were_checked_lately() -> None:
@@ -391,3 +397,6 @@ def test_failures_take_little_memory_and_networks_count_as_one_address() -> None
         attempts.failed(f"2001:db8::{number}", "orders", 1)
     assert attempts.are_spent("2001:db8::9", "orders", 1)
     assert not attempts.are_spent("2001:db8:0:1::9", "orders", 1)
+    attempts.take_back("2001:db8::3", "orders")
+    assert not attempts.are_spent("2001:db8::9", "orders", 1)
+    attempts.take_back("10.0.0.1", "unknown")

@@ -101,6 +101,8 @@ async def test_requests_with_mistakes_are_refused(tmp_path: Path) -> None:
         assert (await put(wire, "a", must_exist=True)).code == v2.NOT_FOUND
         await put(wire, "a", is_super=True)
         assert (await put(wire, "a", must_be_new=True)).code == v2.BAD_REQUEST
+        assert (await put(wire, "off", enabled=False)).code == v2.OK
+        assert (await put(wire, "off", must_be_new=True)).code == v2.BAD_REQUEST
         last = await put(wire, "a", secret="", enabled=False)
         assert (last.code, last.message.startswith("a is the last")) == (v2.FORBIDDEN, True)
         delete = v1.DeleteUserRequest(name="a")

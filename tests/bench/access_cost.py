@@ -21,6 +21,7 @@ from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.quota import Quota
 from cometmq.auth.signature import authorization
 from cometmq.broker.access.guard import Guard
+from cometmq.broker.access.identities import Identities
 from cometmq.broker.access.key_source import KeySource
 from cometmq.broker.access.quotas import Quotas
 from cometmq.broker.metadata.tables import Metadata
@@ -48,13 +49,18 @@ def world() -> tuple[Guard, Quotas, Metadata]:
     metadata = Metadata(True, 10, 10, Clock().steady_ns)
     policy = Policy(ResourcePattern.parse("Topic:orders"), parse_actions("Pub"), True)
     metadata.put_user(User("service", keys.key.seal("service", "secret-key"), policies=(policy,)))
-    guard = Guard(
+    identities = Identities(
         metadata=metadata,
         keys=keys,
         wall_ms=lambda: _SIGNED_MS,
+        clock_skew_ms=300_000,
+        refused=Counter(),
+    )
+    guard = Guard(
+        identities=identities,
+        metadata=metadata,
         cluster="DefaultCluster",
         authorize=True,
-        clock_skew_ms=300_000,
         refused=Counter(),
     )
     quotas = Quotas(

@@ -161,6 +161,7 @@ class NameserverDoor(Door):
         #: Broker ids of the in-sync set that a static leader registered; None: none did.
         self.registered: list[int] | None = [one.broker_id for one in replicas]
         self.nameservers = 1
+        self.set_leader = ""  #: uuid of the leader that registered the set
         self.asked: list[Any] = []
         self.handlers = {paths.GET_CLUSTER: (v1.GetClusterRequest, lambda _: self._cluster())}
         if state is not None:
@@ -186,6 +187,7 @@ class NameserverDoor(Door):
             uuids = [f"u{number}" for number in self.registered]
             route.in_sync.epoch, route.in_sync.nameservers = epoch, self.nameservers
             route.in_sync.replica_uuids.extend(uuids)
+            route.in_sync.leader_uuid = self.set_leader
         return found
 
     def _groups(self) -> v1.GroupsResponse:

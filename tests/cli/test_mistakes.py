@@ -18,7 +18,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "topic list extra": (2, "Try 'cometmq topic list --help'"),
     "topic create": (2, "Missing argument 'NAME'"),
     "topic create orders --type fifo": (1, "`cometmq topic alter orders --type fifo`"),
-    "topic create bad/name": (1, "See `cometmq topic create --help`"),
+    "topic create bad/name": (1, "(ILLEGAL_TOPIC). See `cometmq topic create --help`"),
     "topic create orders --queues 0": (2, "not in the range 1<=x<=1024"),
     "topic create t2 --type quick": (2, "'quick' is not one of 'normal', 'fifo'"),
     "topic list -o xml": (2, "is not one of 'table', 'wide', 'json', 'yaml'"),
@@ -60,6 +60,10 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "quota set nobody --messages 5": (1, "See `cometmq quota set --help`"),
     "up restart mater --data {data}": (4, "`cometmq up status`"),
     "up status --data {data}/none": (1, "Name its data directory with --data"),
+    "up {data}": (2, "The directory is an option: cometmq up --data {data}"),
+    "up statu": (2, "Did you mean one of: 'restart', 'status'"),
+    "ha status --endpoint {ns}": (2, "Did you mean '--namesrv'?"),
+    "ha status --namesrv 127.0.0.1:1": (1, "or name a running nameserver with --namesrv."),
     "up --data {data}": (1, "or name another directory with --data"),
     "store ls {data}": (4, "DATA/NAME/store"),
     "backup verify {data}": (2, "See `cometmq backup verify --help`"),
@@ -113,6 +117,6 @@ def test_the_answer_to_a_mistake_names_what_helps(
     code, sentence = MISTAKES[typed]
     done = cluster.run(*typed.format(**places).split(), check=False)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert sentence in done.stderr
+    assert sentence.format(**places) in done.stderr
     assert _NEXT.search(done.stderr), done.stderr
     assert "Traceback" not in done.stderr

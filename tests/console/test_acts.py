@@ -290,3 +290,30 @@ def test_the_stack_of_a_java_consumer_is_shown(
     finally:
         consumer.kill()
         consumer.communicate()
+
+
+def test_every_time_of_a_page_is_in_the_zone_of_the_browser(
+    console: Served, tab: Page, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("zoned", queues=1)
+    shared_cluster.create_group("zoners")
+    with cometmq.sync.Producer(shared_cluster.endpoints, topics=["zoned"]) as producer:
+        producer.send("zoned", b"1")
+    receive(shared_cluster, "zoned", "zoners", 1)
+    assert tab.context.browser is not None
+    context = tab.context.browser.new_context(timezone_id="Asia/Kolkata")  # UTC+05:30
+    page = context.new_page()
+    try:
+        form = f"{console.url}/groups/zoners/reset?topic=zoned&time=2026-11-29T04:00:00.000Z"
+        page.goto(f"{form}&to=time")
+        shown(page, "stored at 2026-11-29 09:30:00.000 (local) or later")
+        page.goto(f"{form}&to=shift&shift=1&skip_retries=1")
+        shown(page, "choose another position")
+        assert page.input_value("[name=time]") == "2026-11-29T09:30"
+        shown(page, "a time (local)")
+        for path in ("/", "/topics/zoned", "/message?topic=zoned&queue=0&offset=0"):
+            page.goto(console.url + path)
+            shown(page, "(local)")
+            assert "UTC" not in page.inner_text("main"), path
+    finally:
+        context.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode
 
 import pytest
@@ -11,7 +12,14 @@ from click.testing import CliRunner
 
 from cometmq.cli.root import cli
 from cometmq.console.pages.login import own_path
-from cometmq.console.sessions import IDLE_S, LONGEST_S, OF_ONE_MAX, Sessions
+from cometmq.console.sessions import (
+    IDLE_S,
+    LONGEST_S,
+    OF_ONE_MAX,
+    BearerToken,
+    Sessions,
+    owner_of,
+)
 from cometmq.operations.credentials import Credentials, read_file
 from cometmq.tests.auth.test_bearer import AUDIENCE, FIRST_KEY, ISSUER, document, token
 from cometmq.tests.cli.access.test_auth_commands import run
@@ -91,13 +99,22 @@ def test_without_a_login_there_is_nothing(console: Served) -> None:
 def test_a_wrong_login_is_refused_and_too_many_close_the_name(console: Served) -> None:
     browser = Browser(console)
     for name in ("low", "absent"):
-        answer = browser.log_in(user=name, secret="wrong-secret")
+        answer = browser.log_in(user=name, secret="wrong-secret", to="/topics")
+        assert f'name="user" value="{name}"' in answer.text
+        assert 'name="to" value="/topics"' in answer.text
         assert answer.status == 403 and "does not accept this login" in answer.text
         assert "set-cookie" not in answer.headers
     assert browser.send("/login", {"token": "x", "user": "low", "secret": SECRET}).status == 403
     found = [browser.log_in(user="guessed", secret=f"guess-{n}").status for n in range(6)]
     assert found == [403] * 5 + [429]
-    assert browser.log_in(user="", secret="").status == 400
+    # Guesses at the same time are counted before their outcome is known.
+    login = {"token": _TOKEN.search(browser.get("/login").text)[1], "user": "together"}  # type: ignore[index]
+    with ThreadPoolExecutor(12) as pool:
+        guesses = [{**login, "secret": f"guess-{n}"} for n in range(12)]
+        found = [each.status for each in pool.map(lambda one: browser.send("/login", one), guesses)]
+    assert sorted(found) == [403] * 5 + [429] * 7
+    empty = browser.log_in(user="", secret="")
+    assert (empty.status, "<form" in empty.text) == (400, True)
     assert browser.log_in(user="a\r\nb", secret="c").status == 400
 
 
@@ -125,6 +142,18 @@ def test_a_user_sees_and_changes_what_it_may(cluster: Cluster, console: Served) 
 
     assert boss.post("/logout", {}, "/topics").headers["location"] == "/login"
     assert boss.get("/topics").status == 303
+
+
+def test_a_page_of_one_user_refuses_no_other_user(console: Served, cluster: Cluster) -> None:
+    admin = read_file(cluster.data / "admin-credentials")
+    boss, low = Browser(console), Browser(console)
+    assert boss.log_in(user=admin.access_key, secret=admin.secret_key).status == 303
+    # It reads messages: from then on the client id belongs to the user.
+    sent = boss.post("/topics/orders/send", {"kind": "normal", "body": "a"}, "/topics/orders")
+    assert sent.status < 400, sent.text
+    assert "orders" in boss.get("/messages?topic=orders&by=offset&queue=0&offset=0").text
+    assert low.log_in(user="low", secret=SECRET).status == 303
+    assert "orders" in low.get("/topics").text
 
 
 def test_a_bearer_token_logs_in_and_a_disabled_user_is_out(
@@ -168,6 +197,17 @@ def test_sessions_have_an_end_and_a_number() -> None:
         assert used and sessions.find(cookies[1]) is used
         now_ns[0] += IDLE_S * 10**9
     assert sessions.find(cookies[1]) is None and used and used.ended
+
+
+def test_bearer_tokens_have_sessions_and_wrong_logins_by_subject() -> None:
+    sessions = Sessions(lambda: 0)
+    other = sessions.open(BearerToken(token(sub="other")), may_watch=True)
+    for n in range(OF_ONE_MAX + 1):
+        sessions.open(BearerToken(token(jti=str(n))), may_watch=True)
+    assert len(sessions) == OF_ONE_MAX + 1 and sessions.find(other)
+    assert owner_of(BearerToken(token())) != owner_of(BearerToken(token(iss="elsewhere")))
+    for text in ("", "a", "a.b.c", "a.W10.c", f"a.{'W1tb' * 9_000}.c", "a.\u00e9.c"):
+        assert owner_of(BearerToken(text)) == owner_of(BearerToken("a"))
 
 
 def test_a_login_contradicts_changes_for_everyone() -> None:

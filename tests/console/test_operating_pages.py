@@ -179,7 +179,7 @@ def test_trace_records_have_the_times_of_deliveries_and_acknowledgements() -> No
     assert events[2].detail == "after 500 ms"
     (unknown,) = of_group(row, [], [])
     assert unknown.title == "The offset of readers is past it"
-    assert unknown.detail.startswith("it is 9; not known is whether a consumer acknowledged")
+    assert unknown.detail.startswith("it is 9; it is not known whether a consumer acknowledged")
 
 
 def test_a_record_is_replicated_when_every_in_sync_replica_has_it() -> None:

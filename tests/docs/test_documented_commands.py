@@ -42,7 +42,8 @@ _ALL = dict(_commands(cli, click.Context(cli)))
 
 def _pages() -> list[str]:
     pages = [_ROOT / "README.md", _ROOT / "examples" / "README.md", *(_ROOT / "docs").glob("*.md")]
-    return [page.read_text() for page in pages]
+    # A command may go on in the next line.
+    return [page.read_text().replace("\\\n", "") for page in pages]
 
 
 def _documented() -> list[str]:

@@ -142,3 +142,18 @@ def test_a_broker_below_its_minimum_does_not_start(
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "store/commitlog").exists()
+
+
+@pytest.mark.real_start
+def test_a_console_below_its_minimum_does_not_start() -> None:
+    command = [sys.executable, "-P", "-m", "cometmq.cli.main", "console", "--port", "0"]
+    done = subprocess.run(
+        command,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "The console needs 80 open files, and may have 20" in done.stderr

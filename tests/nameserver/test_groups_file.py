@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.cli.server.process import _sentence
 from cometmq.ha.core.cas_register import Ballot
 from cometmq.ha.core.group_state import GroupState, Member, Ref
 from cometmq.nameserver.acceptor_store import AcceptorRefusedError, AcceptorStore
@@ -90,6 +91,21 @@ def test_a_write_that_failed_leaves_nothing_behind(
     again.open()
     assert again.values == {"k": b"old", "other": b"x"}
     again.close()
+
+
+def test_a_start_on_a_full_disk_names_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space") as raised:
+            GroupsFile(tmp_path).open()
+    sentence = _sentence("namesrv", raised.value, ())
+    assert f"The disk of {tmp_path} has" in sentence
+    assert "Free space on it" in sentence
 
 
 async def test_a_change_is_durable_before_it_is_published(

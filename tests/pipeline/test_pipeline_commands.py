@@ -42,6 +42,8 @@ from cometmq.tests.pipeline.written import sent, write_store
 
 pytestmark = pytest.mark.timeout(600)
 
+TABLE = ("replay", "--table", "/lake/t", "--format", "delta", "--topic", "t", "--to", "u")
+
 
 @pytest.fixture
 def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -152,6 +154,10 @@ def test_all_jobs_run_in_sequence(run: Callable[..., Any], tmp_path: Path) -> No
         (("compact", "a", "--latest", "t"), "--latest TOPIC and --to DIR together"),
         (("dlq", "--store", "s", "--to", "t"), "--to requires --resend"),
         (("replay", "--topic", "t", "--to", "u"), "Give exactly one source"),
+        ((*TABLE, "--queue", "0"), "--table cannot be used with --queue"),
+        ((*TABLE, "--dry-run"), "--table cannot be used with --dry-run"),
+        ((*TABLE, "--id", "again"), "--table cannot be used with --id"),
+        (("verify", "s", "--topic", "t"), "--topic is for --table"),
         (("dlq",), "Give exactly one source"),
         (("dlq", "s", "--store", "s"), "Give exactly one source"),
         (("dlq", "s", "--reason", "("), "--reason is not a valid regular expression"),

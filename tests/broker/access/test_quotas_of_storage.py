@@ -4,11 +4,14 @@ as many bytes in the log; also after retention, a restart, and another quota.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any, cast
 
 from cometmq.auth.model import Action, Policy, ResourcePattern, User
 from cometmq.broker.access.stored_bytes import StoredBytes
 from cometmq.proto import v2
+from cometmq.store.format.record_layout import UNIT
 from cometmq.store.queue.queue_bytes import BLOCK_UNITS, QueueBytes
 from cometmq.tests.broker.access.test_quotas import FIRST, put, refused, send, signed, small
 from cometmq.tests.broker.live import create_topic, follower_of, running, settings, until
@@ -75,6 +78,40 @@ async def test_a_follower_that_leads_counts_what_it_has(tmp_path: Path) -> None:
         async with running(follower_of(live.bound, tmp_path / "b")) as second:
             await until(lambda: second.node.store.reader.max_offset("orders", 0) == 1)
             await until(lambda: dict(second.node.quotas.stored()).get("Topic:orders", 0) > 5_000)
+
+
+class Turns:
+    """An event loop whose timers a test runs."""
+
+    def __init__(self) -> None:
+        self.due: list[Any] = []
+
+    def call_later(self, _delay_s: float, work: Any) -> Any:
+        self.due.append(work)
+        return work
+
+
+class Unreadable:
+    """A queue that cannot be read at first."""
+
+    min_offset, max_offset = 0, 3
+    is_damaged = True
+
+    def read(self, first: int, count: int) -> bytes:
+        if self.is_damaged:
+            raise OSError(errno.EIO, "no")
+        return UNIT.pack(0, 100, 0) * min(count, self.max_offset - first)
+
+
+def test_measuring_goes_on_after_a_queue_that_could_not_be_read() -> None:
+    loop, queue = Turns(), Unreadable()
+    queues: Any = {("orders", 0): queue}
+    stored = StoredBytes(cast(Any, loop), queues, lambda _: True, lambda: True)
+    stored.start()
+    assert (stored.of_topic("orders"), stored.rounds, len(loop.due)) == (0, 0, 1)
+    queue.is_damaged = False
+    loop.due.pop()()
+    assert (stored.of_topic("orders"), stored.rounds, len(loop.due)) == (300, 1, 1)
 
 
 def test_the_topics_of_a_user_count_once() -> None:

@@ -31,7 +31,7 @@ from cometmq.tests.remoting.client import RemotingClient
 
 pytestmark = pytest.mark.timeout(36_000)
 
-TIMES = 200 * int(os.environ.get("TEST_EXAMPLES", "1"))
+TIMES = max(200, round(200 * float(os.environ.get("TEST_EXAMPLES", "1"))))
 #: At a time; what grows with it is not counted.
 BATCH = 50
 #: Blocks that a round may keep for each operation, and in all: for caches with a limit.

@@ -225,8 +225,8 @@ async def test_changes_of_tools_have_lines_in_the_audit_log(tmp_path: Path) -> N
         await client.post(signed(request(create, **topic), "p"))
         await client.post(signed(request(create, **topic, topicSysFlag=0), "admin"))
         await client.post(signed(request(Admin.GET_TOPIC_CONFIG, topic="new"), "admin"))
-        user = b'{"username":"ann","password":"secret-of-ann"}'
-        for _ in range(2):
+        for secret in ("secret-of-ann", "secret-of-ann", "another-one"):
+            user = f'{{"username":"ann","password":"{secret}"}}'.encode()
             await client.post(
                 signed(request(Admin.AUTH_CREATE_USER, user, username="ann"), "admin")
             )
@@ -240,6 +240,7 @@ async def test_changes_of_tools_have_lines_in_the_audit_log(tmp_path: Path) -> N
         ("p", "UPDATE_AND_CREATE_TOPIC", "new", Reply.NO_PERMISSION),
         ("admin", "UPDATE_AND_CREATE_TOPIC", "new", v2.OK),
         ("admin", "AUTH_CREATE_USER", "ann", v2.OK),
+        ("admin", "AUTH_CREATE_USER", "ann", v2.OK),  # the same again
         ("admin", "AUTH_CREATE_USER", "ann", Reply.INVALID_PARAMETER),
         ("p", "SET_MESSAGE_REQUEST_MODE", "", Reply.NO_PERMISSION),
     ]

@@ -102,8 +102,10 @@ async def filled(root: Path, name: str) -> Content:
         await one.sent("early", *(f"{name} early {n}".encode() for n in range(9)))
         await take(one, "early", 9)
         await one.sent("orders", *(f"{name} {n}".encode().ljust(900) for n in range(60)))
-        one.node.store.retention.step(1 << 44, 4)
-        deletion = one.node.store.retention._deletion
+        retention = one.node.store.retention
+        # Once the services know that no delayed message or transaction waits.
+        await until(lambda: any(verdict.delete for verdict in retention.step(1 << 44, 4)))
+        deletion = retention._deletion
         assert deletion is not None
         await until(deletion.finished)
         assert one.node.store.min_offset("early", 0) == 9

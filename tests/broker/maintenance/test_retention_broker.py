@@ -29,6 +29,7 @@ from cometmq.tests.broker.live import (
     settings,
     until,
 )
+from cometmq.tests.broker.metrics.test_observed import samples
 from cometmq.tests.broker.transacting import end_transaction
 from cometmq.tests.harness.wire import Wire
 
@@ -287,7 +288,10 @@ async def test_segments_stay_while_messages_wait_in_them(tmp_path: Path) -> None
             one.node.maintenance.tick()
         verdict = one.node.store.retention.verdicts(one.node.runtime.clock.machine_ms(), 4)[0]
         assert (verdict.delete, verdict.reason) == (False, Reason.WAITS)
-        assert "wait, the oldest at" in verdict.sentence
+        assert "may wait from" in verdict.sentence
+        offsets = (await samples(one.live))["cometmq_log_offset"]
+        waiting = [row.value for row in offsets if row.labels["position"] == "waiting"]
+        assert waiting == [one.node.store.retention.waiting_from()]
         assert await end_transaction(one, "half", transaction) == v2.OK
         one.advance(1_801_000)
         for topic in ("later", "level", "half"):

@@ -34,6 +34,7 @@ async def test_rates_count_what_users_send_and_get(tmp_path: Path) -> None:
         clock.now_ns += 10 * NS_PER_S
         assert k.node.store.meter.put_messages > stored + 10, "the broker stores records of its own"
         assert rates.rates() == (1.0, 1.0)
+        assert (rates.sent_per_s("orders"), rates.sent_per_s("others")) == (1.0, 0.0)
         rates.sample()
         clock.now_ns += 10 * NS_PER_S
         assert rates.rates() == (0.0, 0.0)

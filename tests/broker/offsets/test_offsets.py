@@ -205,3 +205,13 @@ def test_waiting_snapshots_are_dropped_on_a_leader_change(tmp_path: Path) -> Non
     offsets.drop_waiting()
     assert offsets.catch_up(2_000) == 0
     assert offsets.get("t", "g", 0) is None
+
+
+def test_a_file_that_has_lost_its_table_gives_way_to_its_backup(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_text("{}")
+    (tmp_path / "consumerOffset.json.bak").write_text(APACHE)
+    offsets, backup = made(tmp_path), ConsumerOffsets(tmp_path / "consumerOffset.json.bak", int)
+    offsets.load()
+    backup.load()
+    assert list(offsets)
+    assert list(offsets) == list(backup)

@@ -225,7 +225,7 @@ def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
     run(cluster, "quota", "set", "topic:orders", "--messages", "5", "--bytes", "100", cwd=at)
     run(cluster, "quota", "set", "Topic:orders", "--bytes", "0", "--polls", "7", cwd=at)
     listed = json.loads(run(cluster, "quota", "list", "-o", "json", cwd=at))
-    expected = {"messages": 5, "bytes": "-", "connections": "-", "polls": 7}
+    expected = {"messages": 5, "bytes": "-", "connections": "-", "polls": 7, "stored": "-"}
     assert listed == [{"subject": "Topic:orders", **expected}]
     assert "Give a limit" in run(cluster, "quota", "set", "Topic:orders", code=2, cwd=at)
     assert "is invalid" in run(cluster, "quota", "set", "x", "--polls", "1", code=1, cwd=at)

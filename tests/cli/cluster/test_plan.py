@@ -194,6 +194,26 @@ def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
         assert words in text, words
 
 
+def test_the_banner_of_a_cluster_with_users_signs_what_it_proposes(tmp_path: Path) -> None:
+    (plan,) = plans(tmp_path, port=0, single=True, auth=True).values()
+    text = banner(
+        version="1",
+        plans=[plan],
+        pids={},
+        bound={"door": "native"},
+        states={"broker-a": leading()},
+        data="my data",
+        seconds=0.5,
+    )
+    for words in (
+        "cometmq topic create orders --data 'my data'\n",
+        'Credentials("admin", SECRET_KEY))',
+        'StaticSessionCredentialsProvider("admin", SECRET_KEY)).build()',
+        'SessionCredentials{AccessKey: "admin", AccessSecret: SECRET_KEY}})',
+    ):
+        assert words in text, words
+
+
 def test_the_banner_of_one_process_tells_its_remoting_ports_apart(tmp_path: Path) -> None:
     (plan,) = plans(tmp_path, port=0, single=True, remoting=True).values()
     plan.keep_ports({"remoting": "h:4001", "namesrv_remoting": "h:4002"})

@@ -243,7 +243,7 @@ def test_a_position_that_the_node_does_not_know_is_unknown(shared_cluster: Clust
     assert isinstance(leader["confirm"], int)
     assert (follower["confirm"], type(follower["behind_bytes"])) == (None, int)
     at = ("--endpoint", shared_cluster.address("master"))
-    table = shared_cluster.run("cluster", "describe", *at).stdout
+    table = shared_cluster.run("cluster", "describe", *at, "-o", "wide").stdout
     (line,) = (line for line in table.splitlines() if " follower " in line)
     assert line.split().count("unknown") == 1
 

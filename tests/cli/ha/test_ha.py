@@ -166,6 +166,19 @@ def test_a_replica_that_the_leader_had_dropped_is_not_promoted(stack: ExitStack)
     assert invoke("failover", "--namesrv", nameserver.address)[0] == 0
 
 
+def test_a_leader_that_restarted_nameservers_do_not_know_may_be_alive(stack: ExitStack) -> None:
+    """Their file names it in the last in-sync set, but no route has its address."""
+    other = ReplicaDoor(1, state=state_of(0, 0, 1))
+    nameserver = doors(stack, other)
+    nameserver.registered, nameserver.set_leader = [0, 1], "u0"
+    other.epoch = 4
+    for more in ((), ("--dry-run",), ("--accept-loss",)):
+        code, sentence = invoke("failover", "--namesrv", nameserver.address, *more)
+        assert (code, other.promoted) == (Exit.FAILED, None)
+        assert "has not registered since the nameservers started" in sentence
+    assert invoke("failover", "--namesrv", nameserver.address, "--dead")[0] == 0
+
+
 def test_a_suspect_replica_does_not_lead(stack: ExitStack) -> None:
     old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1, suspect=True)
     namesrv = static(stack, old, other)

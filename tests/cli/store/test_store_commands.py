@@ -284,7 +284,8 @@ def test_a_store_without_its_log_is_refused(root: Path, tmp_path: Path, command:
 def test_a_missing_configuration_is_an_error_sentence(normal: Path) -> None:
     done = store("verify", normal, "--config", "nowhere.conf")
     assert done.returncode == 2
-    assert done.stderr == "cometmq: Cannot read nowhere.conf: No such file or directory.\n"
+    said = "cometmq: Cannot read nowhere.conf: No such file or directory."
+    assert done.stderr == f"{said} See `cometmq store verify --help`.\n"
 
 
 def test_a_file_in_place_of_the_log_folder_is_refused(root: Path) -> None:

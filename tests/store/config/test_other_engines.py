@@ -20,6 +20,8 @@ PLACES = [
     "config/rdb/CURRENT",
     "config/rdb/inner/CURRENT",
     "kvStore/CURRENT",
+    "consumequeue/MANIFEST-000004",
+    "config/rdb/000012.sst",
     "dledger-n0/data/00000000000000000000",
 ]
 

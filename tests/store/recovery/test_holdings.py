@@ -391,3 +391,13 @@ def test_verify_names_a_missing_first_part(tmp_path: Path) -> None:
     assert "Retention has left the log from 0 on, and it now begins later." in " ".join(
         result.output.split()
     )
+
+
+@pytest.mark.parametrize("text", ["", "{}", " {}\n", "null", "[]"])
+def test_a_file_that_has_lost_its_table_is_missing(tmp_path: Path, text: str) -> None:
+    name = "config/consumerOffset.json"
+    (tmp_path / "config").mkdir()
+    (tmp_path / name).write_text(text)
+    assert list(holdings.present_parts(tmp_path, {name})) == []
+    (tmp_path / name).write_text('{"offsetTable":{}}')
+    assert list(holdings.present_parts(tmp_path, {name})) == [name]

@@ -63,6 +63,16 @@ def test_put_returns_what_it_did(tmp_path: Path) -> None:
     made.close()
 
 
+def test_messages_behind_a_damaged_unit_may_wait(tmp_path: Path) -> None:
+    made = timers(tmp_path)
+    made.recover(NOW_MS)
+    positions = [made.put(NOW_MS + 9_000, NOW_MS, offset, 90) for offset in (100, 200, 300)]
+    made.log._write(positions[1], b"\xff" * UNIT_BYTES)
+    made.log._write(positions[0], TimerUnit(-1, 1, NOW_MS, 1_000, 100, 90, 0).sealed().encode())
+    assert (made.oldest(NOW_MS + 5_000), made.damaged) == (0, True)
+    made.close()
+
+
 def test_the_oldest_waiting_message_is_known(tmp_path: Path) -> None:
     made = timers(tmp_path)
     made.recover(NOW_MS)
