@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any, Self
@@ -43,6 +44,16 @@ def credentials(
         return grpc.ssl_channel_credentials(roots)
     key, chain = ((folder / f"{name}.{kind}").read_bytes() for kind in ("key", "pem"))
     return grpc.ssl_channel_credentials(roots, key, chain)
+
+
+def is_open(address: str) -> bool:
+    """Return whether something listens at an address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 class TlsCluster:
@@ -108,11 +119,14 @@ class TlsCluster:
         process.wait()
 
     def restart(self, name: str) -> None:
-        """Stop a node, start it again and wait until all replicas are in sync."""
+        """Stop a node, start it again and wait until it serves and all replicas are in sync."""
         process = self._processes.pop(name)
         process.terminate()
         process.wait(30)
         self.start(name)
+        # The others may still know it as in sync from before.
+        address = self.namesrv if name == "ns" else self.client(name)
+        wait_until(f"{name} listens", lambda: is_open(address))
         wait_until(f"all are in sync after the restart of {name}", self.in_sync)
 
     def log(self, name: str) -> str:
