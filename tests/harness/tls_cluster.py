@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any, Self
 
 import grpc
 
+from cometmq.drills.process import accepts
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.pace import paced_ms
 from cometmq.tests.harness.ports import free_ports
@@ -44,16 +44,6 @@ def credentials(
         return grpc.ssl_channel_credentials(roots)
     key, chain = ((folder / f"{name}.{kind}").read_bytes() for kind in ("key", "pem"))
     return grpc.ssl_channel_credentials(roots, key, chain)
-
-
-def is_open(address: str) -> bool:
-    """Return whether something listens at an address."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 class TlsCluster:
@@ -125,8 +115,8 @@ class TlsCluster:
         process.wait(30)
         self.start(name)
         # The others may still know it as in sync from before.
-        address = self.namesrv if name == "ns" else self.client(name)
-        wait_until(f"{name} listens", lambda: is_open(address))
+        host, _, port = (self.namesrv if name == "ns" else self.client(name)).rpartition(":")
+        wait_until(f"{name} listens", lambda: accepts(host, int(port)))
         wait_until(f"all are in sync after the restart of {name}", self.in_sync)
 
     def log(self, name: str) -> str:
