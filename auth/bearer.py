@@ -25,6 +25,9 @@ TOKEN_LENGTH_MAX = 8 << 10
 #: A key set of a provider has a few keys, each below 1 KiB.
 JWKS_BYTES_MAX = 256 << 10
 _KEYS_MAX = 64
+#: Of ID tokens and access tokens (RFC 9068, section 2.1), in lower case; a provider signs others,
+#: as of a logout, with the same key.
+_TYPES = ("jwt", "at+jwt", "application/at+jwt")
 _ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
@@ -111,13 +114,15 @@ class BearerVerifier:
         if self.keys is None:
             raise BearerError("the provider's keys are not known yet")
         try:
-            claims = jwt.decode(token, self._key_of, algorithms=_ALGORITHMS).claims
+            decoded = jwt.decode(token, self._key_of, algorithms=_ALGORITHMS)
         except InvalidKeyIdError:
             self.on_unknown_key()
             raise BearerError("its key is not in the provider's key set") from None
         except (JoseError, ValueError, TypeError, KeyError, RecursionError):
             raise BearerError("it is malformed, or its signature is wrong") from None
-        return self._checked(claims)
+        if str(decoded.header.get("typ", "JWT")).lower() not in _TYPES:
+            raise BearerError("it is no access token or ID token")
+        return self._checked(decoded.claims)
 
     def _key_of(self, token: Any) -> Any:
         """Return the key that the token names; without a name, the only one."""

@@ -129,6 +129,16 @@ def test_another_key_set_ends_the_former_keys_and_an_unknown_key_asks_for_it(
     assert verifier.verify(token(SECOND_KEY, "ES256", "two")).user == "low"
 
 
+def test_only_id_tokens_and_access_tokens_are_accepted(verifier: BearerVerifier) -> None:
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "low", "exp": int(time.time()) + 600}
+    header = {"alg": "RS256", "kid": "one"}
+    for typ in ("JWT", "jwt", "at+jwt", "application/at+jwt"):
+        assert verifier.verify(jwt.encode({**header, "typ": typ}, claims, FIRST_KEY)).user == "low"
+    for typ in ("logout+jwt", "dpop+jwt", ""):
+        with pytest.raises(BearerError):
+            verifier.verify(jwt.encode({**header, "typ": typ}, claims, FIRST_KEY))
+
+
 @pytest.mark.parametrize(
     "text",
     [b"", b"{}", b"[]", b'{"keys": []}', b'{"keys": [1]}', b"[" * 100_000, b"x" * 300_000],

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import grpc
 
+from cometmq.drills.process import accepts
 from cometmq.tests.harness.cluster import cometmq_command, wait_until
 from cometmq.tests.harness.pace import paced_ms
 from cometmq.tests.harness.ports import free_ports
@@ -108,11 +109,14 @@ class TlsCluster:
         process.wait()
 
     def restart(self, name: str) -> None:
-        """Stop a node, start it again and wait until all replicas are in sync."""
+        """Stop a node, start it again and wait until it serves and all replicas are in sync."""
         process = self._processes.pop(name)
         process.terminate()
         process.wait(30)
         self.start(name)
+        # The others may still know it as in sync from before.
+        host, _, port = (self.namesrv if name == "ns" else self.client(name)).rpartition(":")
+        wait_until(f"{name} listens", lambda: accepts(host, int(port)))
         wait_until(f"all are in sync after the restart of {name}", self.in_sync)
 
     def log(self, name: str) -> str:

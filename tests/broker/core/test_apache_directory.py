@@ -24,7 +24,7 @@ FOREIGN_GROUP = {"newGroupField": "x", "brokerId": 3, "whichBrokerWhenConsumeSlo
 FOREIGN_FILES = (
     "rocksdbstore/CURRENT",
     "compaction/compactionLog/T/0/00000000000000000000",
-    "kvStore/MANIFEST-000001",
+    "kvStore/LOG",
     "config/rdb/LOG",
     "config/somethingElse.json",
 )
