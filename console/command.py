@@ -11,7 +11,6 @@ import click
 from ..cli.links import links
 from ..cli.options import endpoint_option
 from ..front.limits import NEEDS, lack, limits_of_process
-from ..front.process import raise_descriptor_limit
 from ..nodes.addresses import is_loopback
 from ..operations.connection import Connection
 from ..operations.errors import CliError, Exit
@@ -163,6 +162,8 @@ def console(
 
 def _check_limits() -> None:
     """Raise RLIMIT_NOFILE to its hard limit. Raises CliError for limits below the minimum."""
+    from ..front.process import raise_descriptor_limit
+
     raise_descriptor_limit()
     if sentence := lack("console", limits_of_process(), NEEDS["console"]):
         raise CliError(sentence)
