@@ -38,6 +38,9 @@ from .queue import PopQueue
 
 _HEAP_SLACK = 64
 _ALL = 1 << 60
+#: Each delivery of a message has a later pop time than the one before: several in a millisecond are
+#: ahead of the clock.
+_SAME_TIME_MS = 1_000
 
 
 #: Deliveries of one queue that become visible together: time, queue, offsets.
@@ -327,7 +330,7 @@ class PopGroup:
         if offset < queue.next_read or offset in queue.skips or offset in queue.moving:
             # Acknowledged before, or expired and copied: the handle itself shows which. While the
             # clock is behind its pop time (it was set back between two runs), it may be either.
-            valid = claim.pop_ms <= now_ms < claim.expires_ms
+            valid = claim.pop_ms - _SAME_TIME_MS <= now_ms < claim.expires_ms
             return Outcome.CONSUMED if valid else Outcome.STALE
         if self._foreign(claim, now_ms) and len(queue.skips) < self.in_flight_max:
             return Outcome.DONE
