@@ -40,7 +40,7 @@ _END_MAX_S = 253_402_300_800
 
 
 class BearerError(ValueError):
-    """A token that is not accepted; the text says why, without a part of it."""
+    """A token is refused. The message gives the reason, and contains no part of the token."""
 
 
 class BearerRules(Struct, frozen=True):

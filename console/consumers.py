@@ -96,7 +96,7 @@ def _why_not_consumed(one: Facts) -> tuple[str, str] | None:
 def why(
     one: Facts, held: Sequence[v1.GroupDelivery], now_ms: int, oldest_ms: int = 0
 ) -> tuple[str, str]:
-    """Return the level and the sentence that says why a group lags, or that it does not.
+    """Return the level of an alarm, and a sentence: why the group lags, or that it has no lag.
 
     `held` are its messages in flight, those held longest first; `oldest_ms` is the time at which
     the oldest message that waits was stored, 0 if it is not known.

@@ -24,7 +24,7 @@ from ..operations.errors import CliError
 from ..operations.links import Links
 
 IDLE_S, LONGEST_S = 1_800, 43_200
-#: Sessions of all users, and of one: the oldest gives way.
+#: Sessions of all users, and of one user; a further login ends the oldest one.
 SESSIONS_MAX, OF_ONE_MAX = 500, 20
 #: A session whose user was checked before is checked again by the next request.
 CHECKED_S = 5
@@ -53,7 +53,7 @@ class Session:
     """One login."""
 
     credentials: Credentials | BearerToken
-    #: Of its forms.
+    #: Every form of the session carries it: other sites cannot know it.
     token: str
     made_ns: int
     used_ns: int
@@ -62,7 +62,7 @@ class Session:
     may_watch: bool
     #: A client id belongs to one user, so each session has its own.
     client_id: str = field(default_factory=lambda: f"cometmq-console@{secrets.token_hex(8)}")
-    #: No request is served with it any more, and its streams end.
+    #: The session serves no more requests, and its streams end.
     ended: bool = False
 
 

@@ -166,7 +166,7 @@ class Connection:
         at: str = "",
         caller: Caller | None = None,
     ) -> None:
-        """`user` signs the calls; None: the user of `links`. `caller` makes them all in its way.
+        """`user` signs the calls; None: the user of `links`. `caller` is another identity for them.
 
         `at` is an address from a route of the endpoint. It is called with the endpoint's TLS and
         user, as clients do, and without the cluster token: it may belong to another cluster.

@@ -11,7 +11,7 @@ from .errors import CliError
 if TYPE_CHECKING:
     from .connection import Connection
 
-#: The list is a help: it does not delay an error for longer.
+#: An error waits no longer for the names.
 _TIMEOUT_S = 2.0
 _SUGGESTIONS_MAX = 3
 #: The kinds of names, by the code of the answer that does not find one.

@@ -163,19 +163,16 @@ class TimerService:
         """Start to deliver from recovered files."""
         store = self._store
         replicated = self._replicated_progress()
+        read_ms = report.read_ms
         # Without messages there is nothing to read again. After a kill the queue may lack some.
-        empty = report.newest < 0 and not store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
-        if empty:
+        if report.newest < 0 and not store.max_offset(TIMER_TOPIC, TIMER_QUEUE):
             read_ms = now_ms
-            if read_ms < replicated[1]:
-                # The clock is behind the last stop: what arrives now is not delivered up to that
-                # time.
+            if now_ms < replicated[1]:
+                # The clock is behind the last stop: its read time would hold back new messages.
                 timers.go_back(replicated[1])
-                self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
-        elif timers.went_back(*replicated):
-            read_ms = report.read_ms
-        else:
-            read_ms = max(report.read_ms, replicated[1])
+                self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, now_ms)
+        elif not timers.went_back(*replicated):
+            read_ms = max(read_ms, replicated[1])
         core = TimerCore(read_ms, report.queue_offset, self._config.timer_precision_ms)
         self._timers, self._core = timers, core
         if report.waiting is not None:

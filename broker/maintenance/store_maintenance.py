@@ -58,8 +58,8 @@ class StoreMaintenance:
         traffic: TrafficRates,
         waiting: Sequence[Callable[[], int | None]],
     ) -> None:
-        """`waiting` return the log offset of the oldest record that waits to be delivered, if this
-        replica leads; None without one."""
+        """Each of `waiting` returns the log offset of the oldest record that waits to be delivered,
+        if this replica leads; None if no record waits."""
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._store = store

@@ -15,7 +15,7 @@ BLOCK_UNITS: Final = 4096
 
 
 class QueueBytes:
-    """The sum of one queue, as far as it has been read."""
+    """Counts the bytes of one queue's records; each `read` continues where the last one ended."""
 
     __slots__ = ("_begin", "_blocks", "_end", "_queue", "total")
 
@@ -28,7 +28,7 @@ class QueueBytes:
         self._blocks: dict[int, int] = {}
 
     def is_of(self, queue: ConsumeQueue) -> bool:
-        """Return whether this is the sum of this queue, and not of a deleted one of its name."""
+        """Return whether this counts the given queue, and not a deleted one of the same name."""
         return self._queue is queue
 
     def read(self, units_max: int) -> int:

@@ -10,8 +10,8 @@ import pytest
 
 from cometmq.tests.harness.cluster import Cluster, temporary
 
-#: What is typed -> exit code, and what the answer says. Places: {data} of the cluster, {ns}, {ha},
-#: {metrics} are its other ports.
+#: A command line with a mistake, the exit code, and a part of the answer. `{data}` is the directory
+#: of the cluster; `{ns}`, `{ha}` and `{metrics}` are its other ports.
 MISTAKES: dict[str, tuple[int, str]] = {
     "topics": (2, "No such command 'topics'. (Did you mean one of: 'topic'"),
     "topic creat orders": (2, "Did you mean 'create'?"),
