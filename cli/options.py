@@ -151,6 +151,19 @@ def tls_options(command: F) -> F:
     return _add(command, _TLS_OPTIONS)
 
 
+def namesrv_option(command: F) -> F:
+    """Add `--namesrv`, and `--data`."""
+    option = address_option(
+        "--namesrv",
+        kind="nameservers",
+        default=DEFAULT_NAMESERVER,
+        envvar="COMETMQ_NAMESRV_ADDR",
+        metavar="HOST:PORT;...",
+        what="Nameservers.",
+    )
+    return option(data_option(command))
+
+
 def link_options(command: F) -> F:
     """Add `--token-file`, `--trusted-network` and the options of TLS (`operations/links.py`)."""
     return _add(command, (_TOKEN_OPTIONS[0], *_TLS_OPTIONS, _TOKEN_OPTIONS[1]))

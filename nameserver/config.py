@@ -72,14 +72,16 @@ class NameserverConfig:
     )
     wait_for_known_groups: int = _setting(
         10_000,
-        "After a start, unknown topics are answered 'not ready' until every group known "
-        "from the last run has registered, but not longer than this.",
+        "After a start, requests for unknown topics wait until every group known from the last "
+        "run has registered, but not longer than this; then the answer names the groups that are "
+        "not up (`cometmq cluster forget` removes one that is gone for good).",
         unit="ms",
     )
     namesrv_data_dir: str = _setting(
         "",
-        "Directory for the names of known groups and, with controller=true, the groups' "
-        "states; empty: nothing is stored.",
+        "Directory for the names of known groups, the in-sync sets of static groups and, with "
+        "controller=true, the groups' states; empty: nothing is stored, and after a restart a "
+        "topic of a group that is not up is answered as not existing.",
     )
     controller: bool = _setting(
         False,

@@ -1,8 +1,8 @@
 """What a nameserver stores of groups: two small files, and the lock of the directory.
 
-`known-groups` lets a starting nameserver answer "not ready yet" instead of "no such topic" while
-brokers register again (docs/formats/ha.md, section 1.5). Derived data: without the file a restart
-answers TOPIC_NOT_FOUND for up to a second.
+`known-groups` lets a nameserver that has restarted answer "not up" instead of "no such topic" until
+the brokers have registered again (docs/formats/ha.md, section 1.5). A group stays in it until an
+operator removes it. Without the file a restart answers TOPIC_NOT_FOUND for a group that is not up.
 
     line 1          "cometmq known groups 1"
     line 2          number of names
@@ -125,11 +125,11 @@ class InSyncSets:
 
 
 def _read(path: Path) -> frozenset[str]:
-    """Return the names; a file that contradicts its own header counts as empty (it is only a
-    hint)."""
+    """Return the names; a file that contradicts its own header counts as empty."""
     if not path.exists():
         return frozenset()
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if lines[:1] != [_HEADER] or len(lines) < 2 or lines[1] != str(len(lines) - 2):
+        logger.warning("known_groups.damaged file=%s", path)
         return frozenset()
     return frozenset(lines[2:])

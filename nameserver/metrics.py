@@ -30,16 +30,17 @@ class NameserverCounts(Struct):
 def nameserver_families(
     *,
     groups: Iterable[Group],
+    absent: Iterable[str],
     counts: NameserverCounts,
     door: DoorStatistics,
     controller: Controller | None,
     watch: LoopWatch,
     families: Families,
 ) -> list[Metric]:
-    """Return the metrics of one nameserver; `groups` are those of its route table."""
+    """Return the metrics of one nameserver; `groups` and `absent` are those of its route table."""
     assert door.times is not None
     return [
-        *_routes(list(groups), families),
+        *_routes(list(groups), absent, families),
         families.counter(
             "cometmq_nameserver_members",
             "Registrations and heartbeats of replicas, refusals, stops, and expiries.",
@@ -60,7 +61,11 @@ def nameserver_families(
     ]
 
 
-def _routes(groups: list[Group], families: Families) -> list[Metric]:
+def _routes(groups: list[Group], absent: Iterable[str], families: Families) -> list[Metric]:
+    leads = dict.fromkeys(absent, False)
+    leads |= {
+        group.name: (leader := group.leader()) is not None and leader.alive for group in groups
+    }
     return [
         families.gauge(
             "cometmq_nameserver_replicas",
@@ -83,11 +88,8 @@ def _routes(groups: list[Group], families: Families) -> list[Metric]:
         ),
         families.gauge(
             "cometmq_nameserver_has_leader",
-            "1 while a live leader of a group is in the routes.",
-            [
-                ((group.name,), (leader := group.leader()) is not None and leader.alive)
-                for group in groups
-            ],
+            "1 while a live leader of a group is in the routes; 0 for a group that is not up.",
+            [((name,), leads[name]) for name in sorted(leads)],
             ("group",),
         ),
     ]

@@ -23,6 +23,10 @@ failure.
 A controller's decision (`state_decided`) moves the group's epoch immediately: the former leader is
 a follower before the new one has registered.
 
+A group that has registered once is expected until an operator removes it (`forget`): while its
+topics are not known (it has not registered since the start, or its replicas are forgotten), a topic
+that no other group has may be there.
+
 `version` moves when something visible changes (members, roles, liveness, epochs, topics), never
 with log positions.
 """
@@ -42,6 +46,7 @@ from .rows import (
     Decision,
     DuplicateReplica,
     Group,
+    GroupAliveError,
     InSyncSet,
     Member,
     Registration,
@@ -71,6 +76,7 @@ class RouteTable:
         self._retention_ns = retention_ns
         self._missing = set(known_groups)
         self._ready_at_ns = ready_at_ns
+        self._was_ready = not self._missing
         self._stored_set = stored_set
         self._groups: dict[str, Group] = {}
         self._decisions: dict[str, Decision] = {}
@@ -143,8 +149,8 @@ class RouteTable:
 
     def expire(self, now_ns: int) -> list[Member]:
         """Mark silent replicas as dead, and remove those dead for long; returns the newly dead."""
-        if self._missing and self.ready(now_ns):
-            self._missing.clear()
+        if not self._was_ready and self.ready(now_ns):
+            self._was_ready = True
             self.version += 1  # nodes learn that no further group is awaited
         dead: list[Member] = []
         for group in list(self._groups.values()):
@@ -159,7 +165,27 @@ class RouteTable:
                     self.version += 1
             if not group.members:
                 del self._groups[group.name]
+                self._missing.add(group.name)
         return dead
+
+    def forget(self, name: str) -> bool:
+        """Remove a group, and expect it no more; returns False for an unknown one.
+
+        Raises GroupAliveError while a replica is alive.
+        """
+        group = self._groups.get(name)
+        if group is not None and group.is_alive():
+            raise GroupAliveError(f"broker group {name} has a live replica: stop its brokers first")
+        if group is None and name not in self._missing:
+            return False
+        self._groups.pop(name, None)
+        self._missing.discard(name)
+        self.version += 1
+        return True
+
+    def absent(self) -> list[str]:
+        """Return the names of the groups that are expected and whose topics are not known."""
+        return sorted(self._missing)
 
     def groups(self) -> list[Group]:
         """All groups by name."""
@@ -174,7 +200,7 @@ class RouteTable:
         return [route for route in found if route[0].is_alive()] or found
 
     def ready(self, now_ns: int) -> bool:
-        """Return whether every group of the last run has registered, or the time limit has
+        """Return whether no group is absent, or the time to wait for those of the last run has
         passed."""
         return not self._missing or now_ns >= self._ready_at_ns
 
@@ -196,9 +222,12 @@ class RouteTable:
         """Return the group to join; a new one is entered only when the registration is accepted."""
         replica = registration.replica
         group = self._groups.get(replica.group)
-        if group is None and len(self._groups) >= GROUPS_MAX:
+        if group is None and len((self._groups.keys() | self._missing) - {replica.group}) >= (
+            GROUPS_MAX
+        ):
             raise RegistrationRefused(
-                f"this nameserver already lists {GROUPS_MAX} groups, its limit; use another one."
+                f"this nameserver already lists {GROUPS_MAX} groups, its limit; use another one, or"
+                " remove those that are gone with `cometmq cluster forget`."
             )
         if group is None:
             return self._new_group(replica)

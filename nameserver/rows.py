@@ -92,6 +92,10 @@ class StaleReplica(RegistrationRefused):
     """The registration comes from an older process or an older epoch."""
 
 
+class GroupAliveError(Exception):
+    """A group to be removed has a live replica; the text tells what to do."""
+
+
 class Member(Struct):
     """One replica's row."""
 

@@ -28,6 +28,7 @@ from ..nodes.node_links import NodeLinks
 from ..nodes.setting_keys import entries
 from ..nodes.tls_config import TlsConfig
 from ..proto import paths, v1, v2
+from ..proto.absent_groups import absent_topic
 from ..proto.errors import RpcFailure, WireError
 from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
@@ -41,7 +42,7 @@ from .metrics import NameserverCounts, nameserver_families
 from .node_method import node_method
 from .query_route import check_topic, message_queues
 from .routes import RouteTable
-from .rows import DuplicateReplica, InSyncSet, RegistrationRefused
+from .rows import DuplicateReplica, GroupAliveError, InSyncSet, RegistrationRefused
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -190,6 +191,7 @@ class NameserverServer:
         host = self._controller_host
         return nameserver_families(
             groups=self._table.groups(),
+            absent=self._table.absent(),
             counts=self._counts,
             door=self._door.statistics(),
             controller=None if host is None else host.controller,
@@ -273,6 +275,14 @@ class NameserverServer:
                 paths.UNREGISTER, unregister, v1.UnregisterResponse, self.unregister, links
             ),
             node_method(paths.GET_CLUSTER, cluster, v1.GetClusterResponse, self.get_cluster, links),
+            node_method(
+                paths.FORGET_GROUP,
+                v1.ForgetGroupRequest,
+                v1.ForgetGroupResponse,
+                self.forget_group,
+                links,
+                fail=status_failure(v1.ForgetGroupResponse),
+            ),
             Method(
                 paths.QUERY_ROUTE,
                 Kind.UNARY,
@@ -362,8 +372,32 @@ class NameserverServer:
         if request.known_version == version:
             return v1.GetClusterResponse(version=version, unchanged=True)
         groups = [group_route(group) for group in self._table.groups()]
-        incomplete = not self._table.ready(self._clock.steady_ns())
-        return v1.GetClusterResponse(version=version, groups=groups, incomplete=incomplete)
+        return v1.GetClusterResponse(
+            version=version,
+            groups=groups,
+            incomplete=not self._table.ready(self._clock.steady_ns()),
+            absent_groups=self._table.absent(),
+        )
+
+    def forget_group(
+        self, request: v1.ForgetGroupRequest, ctx: "RequestContext"
+    ) -> v1.ForgetGroupResponse:
+        """Remove a group that is gone for good. Raises WireError."""
+        name = request.group
+        try:
+            known = self._table.forget(name)
+        except GroupAliveError as error:
+            raise WireError(v2.FORBIDDEN, str(error)) from None
+        if not known:
+            raise WireError(v2.NOT_FOUND, f"no broker group {name} has registered here")
+        self._known_names -= {name}
+        try:
+            self._known.save(self._known_names)
+        except OSError as error:
+            text = f"{name} is expected again after a restart: the names cannot be stored: {error}"
+            raise WireError(v2.INTERNAL_ERROR, text) from error
+        logger.info("group.forgotten group=%s", name)
+        return v1.ForgetGroupResponse(code=v2.OK, message="OK")
 
     def query_route(
         self, request: v2.QueryRouteRequest, ctx: "RequestContext"
@@ -386,6 +420,8 @@ class NameserverServer:
             raise RpcFailure(
                 _UNAVAILABLE, "the nameserver has just started and waits for its brokers; try again"
             )
+        if not queues and (absent := self._table.absent()):
+            raise absent_topic(request.topic.name, absent)
         if not queues:
             raise WireError(
                 v2.TOPIC_NOT_FOUND,
@@ -403,7 +439,7 @@ class NameserverServer:
         try:
             self._known.save(self._known_names)
         except OSError as error:
-            # Only a hint for the next start: no reason to refuse the broker.
+            # For the next start only: no reason to refuse the broker.
             logger.warning("known_groups.not_saved group=%s error=%s", group, error)
 
     async def _scan(self) -> None:

@@ -97,7 +97,7 @@ def answers(outcomes: Sequence[Outcome[R]]) -> list[tuple[str, R]]:
         (outcome.broker, outcome.answer) for outcome in outcomes if outcome.answer is not None
     ]
     if not answered:
-        raise _failure_of_all(outcomes)
+        raise failure_of_all(outcomes)
     return answered
 
 
@@ -128,7 +128,8 @@ def _outcome(name: str, result: Callable[[], R]) -> Outcome[R]:
         return Outcome(name, error=error)
 
 
-def _failure_of_all(outcomes: Sequence[Outcome[Any]]) -> CliError:
+def failure_of_all(outcomes: Sequence[Outcome[Any]]) -> CliError:
+    """Return the error of a call that no group answered."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len({str(error) for error in errors}) == 1:
         return errors[0]

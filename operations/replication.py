@@ -106,6 +106,11 @@ def health(view: GroupView) -> tuple[str, list[str]]:
         problems.append(f"held: {state.hold_reason}")
     elif leader is None:
         problems.append("no leader")
+    if not view.replicas:
+        problems.append(
+            "no replica has registered: start the group, or, if it is gone for good, run"
+            f" `cometmq cluster forget {view.group}`"
+        )
     for replica in view.replicas:
         problems += _problems(replica, bool(state.version) and not _is_in_sync(replica, state))
     phase = view.report.phase if view.report is not None else ""

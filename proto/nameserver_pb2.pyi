@@ -432,13 +432,18 @@ class GetClusterResponse(_message.Message):
     UNCHANGED_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     INCOMPLETE_FIELD_NUMBER: _builtins.int
+    ABSENT_GROUPS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     unchanged: _builtins.bool
     """`groups` is omitted"""
     incomplete: _builtins.bool
-    """groups of the nameserver's last run have not registered yet"""
+    """requests for unknown topics wait for the groups of the last run"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupRoute]: ...
+    @_builtins.property
+    def absent_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Groups that registered once, and whose topics this nameserver does not know now."""
+
     def __init__(
         self,
         *,
@@ -446,11 +451,54 @@ class GetClusterResponse(_message.Message):
         unchanged: _builtins.bool = ...,
         groups: _abc.Iterable[Global___GroupRoute] | None = ...,
         incomplete: _builtins.bool = ...,
+        absent_groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "incomplete", b"incomplete", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_groups", b"absent_groups", "groups", b"groups", "incomplete", b"incomplete", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
+
+@_typing.final
+class ForgetGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetGroupRequest: _TypeAlias = ForgetGroupRequest  # noqa: Y015
+
+@_typing.final
+class ForgetGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    """of apache.rocketmq.v2.Code"""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetGroupResponse: _TypeAlias = ForgetGroupResponse  # noqa: Y015

@@ -66,7 +66,7 @@ def build_admin(
         offsets=offsets,
         clients=ClientAdmin([clients]),
         status=broker.status,
-        brokers=lambda: broker.cluster.groups,
+        brokers=lambda: {*broker.cluster.groups, *broker.cluster.absent},
         door=door,
         settings=settings,
     )

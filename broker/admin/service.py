@@ -55,7 +55,7 @@ class Admin:
     def list_brokers(
         self, request: v1.ListBrokersRequest, ctx: RequestContext
     ) -> v1.ListBrokersResponse:
-        """The names of the broker groups that this node knows."""
+        """The names of the broker groups that this node knows, also of those that are not up."""
         own, names = self._status.broker, sorted(self._brokers())
         return v1.ListBrokersResponse(code=v2.OK, message="OK", brokers=names, broker=own)
 

@@ -61,15 +61,19 @@ class ClusterView:
         self.watchers: list[Callable[[], None]] = []
         #: This node's client address while it reaches neither leader nor controller.
         self.avoided = ""
-        #: Whether a topic that is nowhere does not exist: False while every nameserver that answers
-        #: has restarted and waits for groups of its last run.
+        #: Whether a topic that is nowhere does not exist: False while a group is absent.
         self.complete = True
+        #: Whether requests wait for absent groups: all nameservers that answer have just restarted.
+        self.awaiting = False
+        #: The groups, by name, that a nameserver expects and whose topics none knows.
+        self.absent: tuple[str, ...] = ()
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
         self._own_leader: MemberView | None = None
         self._answers: dict[str, list[GroupView]] = {}
         self._silent: set[str] = set()
         self._incomplete: set[str] = set()
+        self._expected: dict[str, frozenset[str]] = {}
         self._last_seen_ns: dict[tuple[str, int], int] = {}
         self._members: dict[tuple[str, int], MemberView] = {}
 
@@ -80,10 +84,16 @@ class ClusterView:
         self._rebuild()
 
     def update(
-        self, nameserver: str, groups: Iterable[v1.GroupRoute], *, incomplete: bool = False
+        self,
+        nameserver: str,
+        groups: Iterable[v1.GroupRoute],
+        *,
+        incomplete: bool = False,
+        absent: Iterable[str] = (),
     ) -> None:
         """Store a nameserver's newest response; with `incomplete` it awaits further groups."""
         self._answers[nameserver] = [_group_view(group) for group in groups]
+        self._expected[nameserver] = frozenset(absent)
         if incomplete:
             self._incomplete.add(nameserver)
         else:
@@ -137,7 +147,7 @@ class ClusterView:
 
     def _rebuild(self) -> None:
         answering = self._answers.keys() - self._silent or self._answers.keys()
-        self.complete = not answering or bool(answering - self._incomplete)
+        self.awaiting = bool(answering) and not answering - self._incomplete
         now_ns = self._steady_ns()
         members: dict[tuple[str, int], MemberView] = {}
         topics: dict[str, dict[str, v1.TopicRoute]] = {self.own_group: {}}
@@ -149,6 +159,10 @@ class ClusterView:
                     known = members.get(key)
                     if known is None or _newness(member) > _newness(known):
                         members[key] = member
+        expected = frozenset[str]().union(*(self._expected[name] for name in answering))
+        with_topics = {self.own_group, *(name for name, found in topics.items() if found)}
+        self.absent = tuple(sorted(expected - with_topics))
+        self.complete = not self.absent and not self.awaiting
         self._last_seen_ns.update(dict.fromkeys(members, now_ns))
         for key, member in self._members.items():
             if key not in members and now_ns - self._last_seen_ns.get(key, 0) < _MISSING_KEPT_NS:

@@ -18,6 +18,7 @@ import grpc.aio
 from ...auth.signature import AUTHORIZATION
 from ...front.admission import forward_mark
 from ...proto import paths, v2
+from ...proto.absent_groups import absent_topic
 from ...proto.errors import WireError
 from ...proto.route_queues import check_repeated
 from ..messages.validation import require_client_id
@@ -38,6 +39,8 @@ _LOOK_AGAIN_S = 0.1
 _MARGIN_NS = 300_000_000
 _WAIT_NS = 3_000_000_000
 _TRY_S = 2.0
+#: No group that is up has the topic.
+_UNKNOWN = (v2.TOPIC_NOT_FOUND, v2.PROXY_TIMEOUT)
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 #: Heartbeats being forwarded; others are dropped, since the next follows within seconds.
 _RELAYED_MAX = 2_000
@@ -157,10 +160,12 @@ class BrokerQueries:
             unknown = None
             for address in self._candidates(request.topic.name):
                 answer = await self._try(address, path, raw, answer_type, ctx)
-                if answer is not None and answer.status.code != v2.TOPIC_NOT_FOUND:
+                if answer is not None and answer.status.code not in _UNKNOWN:
                     return answer
                 unknown = answer or unknown
-            if unknown is not None and self._owners.complete:
+            if unknown is not None and not self._owners.awaiting:
+                if (absent := self._owners.absent) and unknown.status.code == v2.TOPIC_NOT_FOUND:
+                    raise absent_topic(request.topic.name, absent)
                 return unknown
             self._watch.poll_soon()
             if self._clock.steady_ns() >= until_ns:

@@ -115,6 +115,7 @@ class PullService:
         runs: RunConverter,
     ) -> None:
         self._runs = runs
+        self._broker_name = runtime.config.broker_name
         self._clock = runtime.clock
         self._counters = runtime.counters
         self._loop = runtime.loop
@@ -293,6 +294,13 @@ class PullService:
         """Return topic and queue id. Raises WireError."""
         queue = request.message_queue
         check_topic(queue.topic.name)
+        if queue.broker.name not in ("", self._broker_name):
+            # Its offsets are those of another log.
+            raise WireError(
+                v2.BAD_REQUEST,
+                f"broker group {queue.broker.name[:255]} is not known here; this is "
+                f"{self._broker_name}",
+            )
         if check_groups:
             assert not isinstance(request, v2.QueryOffsetRequest)
             check_group(request.group.name)

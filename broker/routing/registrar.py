@@ -199,7 +199,12 @@ class _NameserverLink:
         self._cluster_version = version if answer.unchanged else answer.version
         if not answer.unchanged:
             view = self._own.view
-            view.update(self._target, answer.groups, incomplete=answer.incomplete)
+            view.update(
+                self._target,
+                answer.groups,
+                incomplete=answer.incomplete,
+                absent=answer.absent_groups,
+            )
 
     async def _call(
         self,

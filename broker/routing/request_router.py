@@ -5,9 +5,9 @@ again) and `unreachable` when the owner does not answer. Rules (docs/formats/ha.
 group is the one that the request names (a queue's broker, a receipt handle), else a group that has
 the topic, this one first (for sends, one in which the topic is writable); its leader owns the
 request. Without a leader a follower serves reads from its own log, and writes are held until a
-leader exists or the deadline is near. While the nameservers have restarted and wait for groups of
-their last run, a topic or group that no node knows is one that has not registered again: a write is
-held, other requests are answered "try again".
+leader exists or the deadline is near. While a group is absent, a topic that no group has may be
+there: the answer is "try again" and not "does not exist". A write is held for as long as the
+nameservers, which have restarted, wait for the group.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...front.access_point import UNKNOWN
 from ...proto import paths, v2
+from ...proto.absent_groups import absent_group, absent_topic
 from ...proto.errors import WireError
 from ...proto.methods import rpc_methods
 from ..access.rights import CHANGES
@@ -188,7 +189,7 @@ class RequestRouter:
         if path in _LOCAL or path.startswith(paths.TEST):
             return None
         view = self._cluster
-        if not view.complete and request is not None and self._awaits(path, request):
+        if not view.complete and request is not None and self._of_absent_group(path, request):
             return UNKNOWN
         if len(view.groups) > 1 and request is not None:
             other = self._other_group(path, request)
@@ -293,19 +294,25 @@ class RequestRouter:
         others = view.others_with(topic)
         return others[0] if others else None
 
-    def _awaits(self, path: str, request: Any) -> bool:
-        """Whether a write waits for its group, which has not registered again. Raises WireError for
-        another request to such a group."""
+    def _of_absent_group(self, path: str, request: Any) -> bool:
+        """Whether the request may be for a group that is not up, and waits. Raises WireError if it
+        does not wait."""
         view = self._cluster
         name = GROUP_OF[path](request) if path in GROUP_OF else ""
         topic = TOPIC_OF[path](request) if path in TOPIC_OF and not name else ""
-        known = view.group(name) is not None if name else not topic
-        known = known or self._metadata.topic(topic) is not None
+        if name:
+            known = view.group(name) is not None or not (view.awaiting or name in view.absent)
+        else:
+            known = not topic or self._metadata.topic(topic) is not None
         if known or topic in view.own().topics or view.others_with(topic):
             return False
-        if path not in HELD:
+        if view.awaiting and path in HELD:
+            return True
+        if view.awaiting:
             raise WireError(v2.PROXY_TIMEOUT, "the broker group may not be up yet; try again")
-        return True
+        error = absent_group(name) if name else absent_topic(topic, view.absent)
+        # The outcome of a write is known: it has not been made.
+        raise WireError(v2.HA_NOT_AVAILABLE, error.message) if path in HELD else error
 
     def _writable_elsewhere(self, topic: Topic) -> GroupView | None:
         """Return a group that takes messages of a topic while this one does not: it is drained, and

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...proto import v2
-from ...proto.errors import UNAVAILABLE, RpcFailure, WireError
+from ...proto.absent_groups import absent_topic
+from ...proto.errors import WireError
 from ...proto.route_queues import check_repeated, encode_assignments, encode_queues
 from ..messages.validation import MIXED, check_group, check_topic, require_client_id
 from ..metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
@@ -123,10 +124,12 @@ class Routes:
             raise WireError(v2.FORBIDDEN, "no readable queue")
         return answer
 
-    def _unknown(self, topic: str) -> WireError | RpcFailure:
-        if not self._cluster.complete:
+    def _unknown(self, topic: str) -> WireError:
+        if self._cluster.awaiting:
             sentence = f"the broker group of topic {topic} may not be up yet; try again"
-            return RpcFailure(UNAVAILABLE, sentence)
+            return WireError(v2.PROXY_TIMEOUT, sentence)
+        if absent := self._cluster.absent:
+            return absent_topic(topic, absent)
         return WireError(
             v2.TOPIC_NOT_FOUND,
             f"No topic route info for the topic: {topic}. Create it with "

@@ -23,6 +23,7 @@ VERBS: Table = {
     "describe": ("cluster.command", "describe", "Show each broker group, and their differences."),
     "reconcile": ("cluster.command", "reconcile", "Create what a broker group lacks."),
     "drain": ("cluster.draining", "drain", "Let producers leave broker group GROUP."),
+    "forget": ("cluster.forgetting", "forget", "Remove a broker group that is gone for good."),
     "add-group": ("cluster.adding", "add_group", "Add a broker group to a running cluster."),
 }
 

@@ -24,10 +24,8 @@ from ...operations.replication import (
 )
 from ...proto import paths, v1
 from ..options import (
-    DEFAULT_NAMESERVER,
-    address_option,
-    data_option,
     link_options,
+    namesrv_option,
     output_option,
 )
 from ..output import print_table, show_document, show_fields, show_rows
@@ -65,15 +63,7 @@ def where_options(command: F) -> F:
         click.option(
             "--group", default="", help="The broker group; optional if there is only one."
         ),
-        data_option,
-        address_option(
-            "--namesrv",
-            kind="nameservers",
-            default=DEFAULT_NAMESERVER,
-            envvar="COMETMQ_NAMESRV_ADDR",
-            metavar="HOST:PORT;...",
-            what="Nameservers.",
-        ),
+        namesrv_option,
     ):
         command = option(command)
     return command
@@ -157,7 +147,8 @@ def status(
         for document in documents:
             rows = document.pop("replicas")
             show_fields(document, output)
-            print_table(rows)
+            if rows:
+                print_table(rows)
             click.echo()
     well = all(document["health"] in (HEALTHY, DRAINING) for document in documents)
     return Exit.DONE if well else Exit.UNHEALTHY

@@ -81,7 +81,8 @@ def _views(reports: Calls, routes: Calls, group: str) -> list[GroupView]:
     unreported = "" if error is None else str(error)
     for address, answer in list(routes.answers.items())[:1]:
         replicas = newest_only(members(address, answer, group))
-        for name in sorted({one.group for one in replicas} - led):
+        absent = {name for name in answer.absent_groups if group in ("", name)}
+        for name in sorted({*absent, *(one.group for one in replicas)} - led):
             own = [one for one in replicas if one.group == name]
             found.append(GroupView(name, own, None, unreported=unreported))
     return found

@@ -28,6 +28,7 @@ from typing import Any
 from ...client.errors import CometError, NotFound, RequestRefused
 from ...client.producer import Producer
 from ...client.simple_consumer import SimpleConsumer
+from ...operations.broker_groups import BrokerGroups, answers, group_names
 from ...operations.connection import Connection
 from ...operations.errors import CliError, Exit, ForbiddenError, NotServedError
 from ...operations.sending import Draft, route_of
@@ -225,13 +226,16 @@ def _topic(way: Way) -> str:
         if way.topic:
             found = v1.DescribeTopicRequest(name=way.topic)
             try:
-                connection.call(paths.DESCRIBE_TOPIC, found, v1.DescribeTopicResponse)
+                groups = BrokerGroups(connection, group_names(connection))
+                answers(groups.each(paths.DESCRIBE_TOPIC, found, v1.DescribeTopicResponse))
             except ForbiddenError:
                 return (
                     f"{way.topic}: this user may not describe it; the route shows whether it exists"
                 )
             except CliError as error:
-                raise BrokenLeg(str(error), "Create the topic, or omit --topic.") from None
+                absent = error.code is Exit.NOT_FOUND
+                cure = "Create the topic, or omit --topic." if absent else "See the error above."
+                raise BrokenLeg(str(error), cure) from None
             return f"{way.topic} exists"
         way.topic = f"cometmq-doctor-{secrets.token_hex(4)}"
         try:

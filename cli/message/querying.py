@@ -5,7 +5,7 @@ from typing import Any
 import click
 from google.protobuf.message import DecodeError
 
-from ...operations.broker_groups import answers
+from ...operations.broker_groups import BrokerGroups, answers, group_names
 from ...operations.connection import TIMEOUT_S, Connection
 from ...operations.errors import CliError, Exit
 from ...operations.message_document import message_document
@@ -51,10 +51,12 @@ def message_at(
     connection: Connection, topic: str, broker: str, queue_id: int, offset: int
 ) -> v2.Message:
     """Return the message at an offset of a queue. Raises CliError."""
-    request = v1.DescribeTopicRequest(name=topic, broker=broker)
-    answer = connection.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+    groups = BrokerGroups(connection, (broker,) if broker else group_names(connection))
+    request = v1.DescribeTopicRequest(name=topic)
+    found_in = answers(groups.each(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse))
     shown = f" `cometmq topic describe {topic}` shows queues and offsets."
-    names = [each.broker for each in answer.queues if each.queue_id == queue_id]
+    queues = [each for _, answer in found_in for each in answer.queues]
+    names = [each.broker for each in queues if each.queue_id == queue_id]
     if not names:
         raise CliError(f"Topic {topic} has no queue {queue_id}.{shown}", Exit.NOT_FOUND)
     queue = queue_of(topic, names[0], queue_id)

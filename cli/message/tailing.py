@@ -12,6 +12,7 @@ import click
 import grpc
 import grpc.aio
 
+from ...operations.broker_groups import Outcome, failure_of_all
 from ...operations.connection import Caller, checked, failure
 from ...operations.errors import CliError, ForbiddenError, NotServedError
 from ...operations.message_document import message_document
@@ -78,7 +79,7 @@ class _Tail:
                 continue
             found += [queue_of(self.topic, each.broker, each.queue_id) for each in answer.queues]
         if errors and not found:
-            raise next(iter(errors.values()))
+            raise failure_of_all([Outcome(name, error=error) for name, error in errors.items()])
         for name, error in errors.items():
             click.echo(f"cometmq: {name}: {error}", err=True)
         self.several = len({queue.broker.name for queue in found}) > 1

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ...proto.absent_groups import absent_topic
 from ...remoting.bare_json import dumps
 from ...remoting.broker_ids import LEADER_ID, route_ids
 from ...remoting.codes import Reply, Request
@@ -82,6 +83,8 @@ class ClassicRoutes:
         if not routes:
             if not table.ready(self._steady_ns()):
                 return reply(Reply.SYSTEM_ERROR, "name server not ready")
+            if absent := table.absent():
+                return reply(Reply.SYSTEM_ERROR, absent_topic(header.topic, absent).message)
             remark = f"No topic route info in name server for the topic: {header.topic}\n{_FAQ}"
             return reply(Reply.TOPIC_NOT_EXIST, remark)
         document = {

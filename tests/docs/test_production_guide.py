@@ -21,6 +21,11 @@ def test_the_guide_prints_both_files_of_three_hosts() -> None:
     assert {Path(path).name for path, _ in files} == {"namesrv.conf", "broker.conf"}
 
 
+def test_each_block_of_the_guide_is_a_file_or_a_command_that_the_walk_runs() -> None:
+    blocks = guide.GUIDE.read_text().count("\n```\n") // 2
+    assert blocks == len(guide.printed_files()) + len(guide.printed_commands())
+
+
 @pytest.mark.parametrize("unit", ["cometmq-broker", "cometmq-namesrv"])
 def test_the_command_line_accepts_the_command_of_a_unit(unit: str) -> None:
     program, name, *options = guide.start_command(unit)

@@ -182,6 +182,19 @@ async def test_a_nameserver_that_waits_for_its_brokers_says_so(tmp_path: Any) ->
         assert (answer.code, answer.remark) == (1, "name server not ready")
 
 
+async def test_a_group_that_is_not_up_is_named_instead_of_a_topic_that_does_not_exist(
+    tmp_path: Any,
+) -> None:
+    async with serving(registration(), namesrv_data_dir=str(tmp_path)):
+        pass
+    more = {"namesrv_data_dir": str(tmp_path), "wait_for_known_groups": 0}
+    async with serving(registration("broker-b", topics=("other",)), **more) as (client, _):
+        answer = await route(client, "orders")
+        assert answer.code == Reply.SYSTEM_ERROR, "clients ask again"
+        assert "may be in one that is not: broker-a. Start it" in (answer.remark or "")
+        assert (await route(client, "other")).code == Reply.SUCCESS
+
+
 async def test_a_nameserver_that_cannot_check_signatures_answers_routes_only() -> None:
     async with serving(registration(), authentication_enabled=True) as (client, _):
         assert (await route(client, "orders")).code == Reply.SUCCESS

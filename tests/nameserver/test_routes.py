@@ -11,6 +11,7 @@ from cometmq.nameserver.routes import RouteTable
 from cometmq.nameserver.rows import (
     Addresses,
     DuplicateReplica,
+    GroupAliveError,
     Registration,
     RegistrationRefused,
     Replica,
@@ -209,6 +210,37 @@ def test_unknown_topics_are_not_ready_until_known_groups_register() -> None:
     assert tables.ready(0)
 
 
+def test_a_group_that_registered_once_is_expected_until_an_operator_removes_it() -> None:
+    tables = table(known_groups=["broker-b"], ready_at_ns=10 * SECOND, retention_ns=60 * SECOND)
+    assert tables.absent() == ["broker-b"]
+    tables.expire(11 * SECOND)
+    assert tables.absent() == ["broker-b"], "the end of the wait is no end of the group"
+    tables.register(heartbeat(full=False, topics=(), group="broker-b"), 11 * SECOND)
+    assert tables.absent() == ["broker-b"], "its topics are not known yet"
+    tables.register(heartbeat(sequence=2, group="broker-b"), 11 * SECOND)
+    assert tables.absent() == []
+    with pytest.raises(GroupAliveError, match="broker-b has a live replica: stop its brokers"):
+        tables.forget("broker-b")
+    tables.expire(31 * SECOND)
+    assert tables.routes("orders"), "a dead replica stays in the routes for the retention"
+    tables.expire(72 * SECOND)
+    assert (tables.routes("orders"), tables.absent()) == ([], ["broker-b"])
+    version = tables.version
+    assert tables.forget("broker-b")
+    assert (tables.absent(), tables.version) == ([], version + 1)
+    assert not tables.forget("broker-b")
+
+
+def test_a_dead_group_is_removed_with_its_routes() -> None:
+    tables = table()
+    tables.register(heartbeat(), 0)
+    tables.expire(11 * SECOND)
+    assert tables.forget("broker-a")
+    assert (tables.routes("orders"), tables.absent(), tables.groups()) == ([], [], [])
+    tables.register(heartbeat(sequence=2), 12 * SECOND)
+    assert tables.routes("orders"), "a broker that starts again is known again"
+
+
 @pytest.mark.parametrize(
     "registration",
     [
@@ -245,6 +277,11 @@ def test_the_number_of_groups_and_replicas_is_bounded(monkeypatch: pytest.Monkey
         tables.register(heartbeat(2), 0)
     with pytest.raises(RegistrationRefused, match="already lists 1 groups"):
         tables.register(heartbeat(group="b"), 0)
+    tables.expire(11 * SECOND)
+    tables.expire(86_401 * SECOND)
+    with pytest.raises(RegistrationRefused, match="remove those that are gone"):
+        tables.register(heartbeat(group="b"), 0)
+    tables.register(heartbeat(sequence=2), 0)
 
 
 IDS = st.integers(0, 2)

@@ -245,6 +245,35 @@ async def test_a_nameserver_with_known_groups_waits_for_them(tmp_path: Path) -> 
         assert (await caller.route("nowhere")).status.code == v2.TOPIC_NOT_FOUND
 
 
+async def test_a_topic_of_a_group_that_is_not_up_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"namesrv_data_dir": str(tmp_path), "wait_for_known_groups": 0}
+    request = v1.ForgetGroupRequest(group="broker-a")
+
+    async def forget(caller: Caller) -> v1.ForgetGroupResponse:
+        answer: v1.ForgetGroupResponse = await caller.call(
+            paths.FORGET_GROUP, request, v1.ForgetGroupResponse
+        )
+        return answer
+
+    async with nameserver(**more) as caller:
+        await caller.register(0)
+        assert "has a live replica" in (await forget(caller)).message
+    for _ in range(2):  # the second one knows the group from the file alone
+        async with nameserver(**more) as caller:
+            status = (await caller.route("orders")).status
+            assert status.code == v2.PROXY_TIMEOUT
+            assert "not: broker-a. Start it, or, if it is gone for good, run" in status.message
+            assert list((await caller.cluster()).absent_groups) == ["broker-a"]
+    async with nameserver(**more) as caller:
+        assert (await forget(caller)).code == v2.OK
+        assert (await forget(caller)).code == v2.NOT_FOUND
+        assert (await caller.route("orders")).status.code == v2.TOPIC_NOT_FOUND
+    async with nameserver(**more) as caller:
+        assert (await caller.route("orders")).status.code == v2.TOPIC_NOT_FOUND
+        await caller.register(0)
+        assert (await caller.route("orders")).status.code == v2.OK
+
+
 async def test_a_port_in_use_is_reported_with_a_sentence(tmp_path: Path) -> None:
     config = NameserverConfig(bind_address="127.0.0.1", listen_port=0)
     first = NameserverServer(config)

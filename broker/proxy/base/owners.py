@@ -14,6 +14,7 @@ from zlib import crc32
 
 from ....front.access_point import UNKNOWN
 from ....proto import paths
+from ....proto.absent_groups import absent_group
 from ...routing.request_router import GROUP_OF, HELD, TOPIC_OF
 
 if TYPE_CHECKING:
@@ -65,12 +66,18 @@ class Owners:
         return [group for _, group in sorted(self._view.groups.items()) if group.members]
 
     @property
-    def complete(self) -> bool:
-        """Whether a topic that no group has does not exist."""
-        return self._view.complete
+    def awaiting(self) -> bool:
+        """Whether requests wait for groups that are not up."""
+        return self._view.awaiting
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The groups, by name, that the cluster had and that are not up."""
+        return self._view.absent
 
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
-        """Return HOST:PORT of the owner; None: the proxy itself answers."""
+        """Return HOST:PORT of the owner; None: the proxy itself answers. Raises WireError for a
+        group that is not up."""
         if path in LOCAL:
             return None
         if path == paths.DESCRIBE_STORE and request is not None and request.HasField("broker_id"):
@@ -107,7 +114,7 @@ class Owners:
             holding = [group for group in groups if group.name == self._learned[topic]]
         if holding:
             return holding[0]
-        if topic and not self._view.complete:
+        if topic and self._view.awaiting:
             return None  # the request waits for the group that has it
         # Not the group whose leader has just gone: any other one answers as well.
         led = [group for group in groups if self._has_leader(group)]
@@ -123,6 +130,10 @@ class Owners:
             group = self._view.group(name)
             if group is not None and group.members:
                 return group
+            if name in self._view.absent:
+                if self._view.awaiting:
+                    return None
+                raise absent_group(name)
         topic = TOPIC_OF[path](request) if path in TOPIC_OF and request is not None else ""
         if path == paths.SEND_MESSAGE and topic:
             return self._of_send(topic, request.messages[0].system_properties)

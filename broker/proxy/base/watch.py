@@ -93,7 +93,12 @@ class ClusterWatch:
                 answer = v1.GetClusterResponse.FromString(raw)
                 if not answer.unchanged:
                     version = answer.version
-                    self._view.update(target, answer.groups, incomplete=answer.incomplete)
+                    self._view.update(
+                        target,
+                        answer.groups,
+                        incomplete=answer.incomplete,
+                        absent=answer.absent_groups,
+                    )
                 if failures:
                     logger.info("nameserver.connected target=%s failures=%d", target, failures)
                     self._view.found(target)

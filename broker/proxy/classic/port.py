@@ -219,7 +219,7 @@ class ClassicPort:
         """Return the connection to the leader of a request's group, or to another replica; wait
         for one. Raises RemotingError."""
         while True:
-            group = group_of(command, self._groups)
+            group = group_of(command, self._groups, self._owners.absent)
             for member in self._replicas[group.name] if group is not None else ():
                 try:
                     return await upstreams.at(member.remoting)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....proto.absent_groups import absent_topic
 from ....remoting.admin_codes import Admin
 from ....remoting.bare_json import as_text
 from ....remoting.codes import BY_LETTER, Reply, Request
 from ....remoting.connection import RemotingError
+from ....remoting.passing import unavailable
 from ...classic.base.bodies import items_of, json_object
 from ...names.recall_handle import decode_recall_handle
 
@@ -67,12 +69,17 @@ def topic_of(command: Command) -> str:
     return command.fields.get("topic") or command.fields.get("originTopic", "")
 
 
-def group_of(command: Command, groups: Sequence[GroupView]) -> GroupView | None:
-    """Return the group of a request; None if it is not known (yet). Raises RemotingError."""
-    if len(groups) == 1:
-        return groups[0]
+def group_of(
+    command: Command, groups: Sequence[GroupView], absent: Sequence[str] = ()
+) -> GroupView | None:
+    """Return the group of a request; None if it is not known (yet). Raises RemotingError.
+
+    `absent` are the names of groups that are not up: a request that names none may be theirs.
+    """
     if name := named_broker(command):
         return next((group for group in groups if group.name == name), None)
+    if len(groups) == 1 and not absent:
+        return groups[0]
     topic = topic_of(command)
     # A group without any topic has not registered with the nameservers again.
     holding = [group for group in groups if topic in group.topics or not group.topics]
@@ -80,6 +87,8 @@ def group_of(command: Command, groups: Sequence[GroupView]) -> GroupView | None:
         return holding[0]
     if command.code in ANYWHERE or not groups:
         return next(iter(groups), None)
+    if topic and absent and not holding:
+        raise unavailable(absent_topic(topic[:255], absent).message)
     where = f"{len(holding)} of them have the topic {topic[:255]!r}" if topic else "and no topic"
     raise RemotingError(
         Reply.VERSION_NOT_SUPPORTED,

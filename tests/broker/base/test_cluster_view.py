@@ -72,6 +72,20 @@ def test_a_view_is_incomplete_while_all_nameservers_that_answer_await_groups() -
     assert view.complete
 
 
+def test_a_group_is_absent_until_a_nameserver_knows_its_topics() -> None:
+    view = ClusterView("a", Time())
+    view.update("ns1", [], incomplete=True, absent=["a", "b", "c"])
+    assert (view.absent, view.awaiting, view.complete) == (("b", "c"), True, False)
+    view.update("ns1", [group("b", topics=("t",))], absent=["c"])
+    assert (view.absent, view.awaiting, view.complete) == (("c",), False, False)
+    view.update("ns2", [group("c", topics=("u",))])
+    assert (view.absent, view.complete) == ((), True), "the other nameserver did not restart"
+    view.lost("ns2")
+    assert (view.absent, view.complete) == (("c",), False)
+    view.update("ns1", [group("b", topics=("t",))])
+    assert (view.absent, view.complete) == ((), True)
+
+
 def test_a_silent_nameserver_is_ignored_while_another_answers() -> None:
     view = ClusterView("a", Time())
     view.update("ns1", [group("b", member(0, 20, leader=True, alive=True))])

@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import pytest
 
 from cometmq.broker.base.cluster_view import ClusterView
 from cometmq.broker.proxy.base.config import ProxyConfig
@@ -252,8 +251,9 @@ async def test_a_topic_of_a_group_that_has_not_registered_again_is_awaited(tmp_p
         Wire(bound.client) as proxy,
     ):
         await until(lambda: not one.node.cluster.complete)
-        with pytest.raises(grpc.aio.AioRpcError, match="may not be up yet; try again"):
-            await route(direct, "late")
+        early = (await route(direct, "late")).status
+        assert early.code == v2.PROXY_TIMEOUT
+        assert early.message.endswith("may not be up yet; try again")
         asked = [
             asyncio.create_task(route(proxy, "late", bound.client)),
             *(
@@ -267,6 +267,53 @@ async def test_a_topic_of_a_group_that_has_not_registered_again_is_awaited(tmp_p
                 assert (await answer).status.code == v2.OK
             await until(lambda: one.node.cluster.complete)
             for wire in (proxy, direct):
+                assert (await route(wire, "nowhere")).status.code == v2.TOPIC_NOT_FOUND
+
+
+async def test_a_topic_of_a_group_that_stays_down_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    second = settings(tmp_path / "b", broker_name="broker-b")
+    async with running(second) as two, two.client() as wire:
+        assert (await create_topic(wire, "late")).code == v2.OK
+        assert (await create_topic(wire, "both")).code == v2.OK
+    (tmp_path / "ns").mkdir()
+    (tmp_path / "ns/known-groups").write_text("cometmq known groups 1\n2\nbroker-a\nbroker-b\n")
+    async with (
+        nameserver(namesrv_data_dir=str(tmp_path / "ns"), wait_for_known_groups=0) as namesrv,
+        running(settings(tmp_path / "a", namesrv_addr=namesrv)) as one,
+        one.client() as direct,
+        proxying(namesrv) as bound,
+        Wire(bound.client) as proxy,
+    ):
+        assert (await create_topic(direct, "both")).code == v2.OK
+        assert (await create_group(direct, "g")).code == v2.OK
+        for wire in (direct, proxy):
+            await until(lambda: one.node.cluster.absent == ("broker-b",))
+            got = (await route(wire, "late", bound.client)).status
+            assert got.code == v2.PROXY_TIMEOUT, "a client asks again"
+            assert "not: broker-b. Start it, or" in got.message
+            sent = (await wire.send([message("late", b"x", "ID")])).status
+            assert (sent.code, "broker-b" in sent.message) == (v2.HA_NOT_AVAILABLE, True)
+            assert (await route(wire, "both", bound.client)).status.code == v2.OK
+            names = await wire.call(
+                paths.LIST_BROKERS, v1.ListBrokersRequest(), v1.ListBrokersResponse
+            )
+            assert list(names.brokers) == ["broker-a", "broker-b"]
+            asked = v1.DescribeTopicRequest(name="late", broker="broker-b")
+            shown = await wire.call(paths.DESCRIBE_TOPIC, asked, v1.DescribeTopicResponse)
+            assert shown.code == v2.PROXY_TIMEOUT
+            assert shown.message.startswith("broker group broker-b is not up. Start it")
+            # Its offsets are none of the queue of broker-a.
+            for broker in ("broker-b", "broker-z"):
+                offset = v2.UpdateOffsetRequest(group=resource("g"), offset=0)
+                offset.message_queue.topic.name = "both"
+                offset.message_queue.broker.name = broker
+                done = await wire.call(paths.UPDATE_OFFSET, offset, v2.UpdateOffsetResponse)
+                assert done.status.code in (v2.PROXY_TIMEOUT, v2.BAD_REQUEST), done
+        config = replace(second.broker, namesrv_addr=namesrv)
+        async with running(replace(second, broker=config)):
+            await until(lambda: one.node.cluster.complete)
+            for wire in (proxy, direct):
+                assert (await route(wire, "late", bound.client)).status.code == v2.OK
                 assert (await route(wire, "nowhere")).status.code == v2.TOPIC_NOT_FOUND
 
 

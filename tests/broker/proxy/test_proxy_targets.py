@@ -77,6 +77,21 @@ def test_the_handle_or_the_topic_tells_the_group_of_a_request_without_a_name() -
     assert group_of(Command(Request.PULL_MESSAGE), []) is None
 
 
+def test_a_request_to_a_group_that_is_not_up_goes_to_no_other_one() -> None:
+    """The offset of a queue of broker-b is none of broker-a's queue with the same number."""
+    known = groups("broker-a", topics=("t",))
+    fields = {"bname": "broker-b", "topic": "t", "queueId": "0", "commitOffset": "5000"}
+    committed = Command(Request.UPDATE_CONSUMER_OFFSET, fields)
+    assert group_of(committed, known) is None
+    assert group_of(committed, known, ["broker-b"]) is None
+    without = Command(Request.SEND_MESSAGE, {"topic": "u"})
+    assert group_of(without, known) is known[0]
+    with pytest.raises(RemotingError, match="may be in one that is not: broker-b") as error:
+        group_of(without, known, ["broker-b"])
+    assert error.value.code == Reply.SERVICE_NOT_AVAILABLE
+    assert group_of(Command(Request.SEND_MESSAGE, {"topic": "t"}), known, ["broker-b"]) is known[0]
+
+
 def test_recorded_routes_name_the_proxy_and_keep_everything_else() -> None:
     count = 0
     for scenario in scenarios():

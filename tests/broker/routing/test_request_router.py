@@ -24,11 +24,13 @@ CREATE = v1.CreateTopicRequest(broker="b")
 LIST = v1.ListTopicsRequest(broker="b")
 
 
-def router(*members: v1.Member, incomplete: bool = False) -> RequestRouter:
+def router(
+    *members: v1.Member, incomplete: bool = False, absent: tuple[str, ...] = ()
+) -> RequestRouter:
     """The router of the leader of group a beside group b."""
     view = ClusterView("a", Time())
     groups = [group("a", member(0, 10, leader=True)), group("b", *members)]
-    view.update("ns", groups, incomplete=incomplete)
+    view.update("ns", groups, incomplete=incomplete, absent=absent)
     return RequestRouter(
         leadership=create_autospec(Leadership, instance=True),
         replication=create_autospec(Replication, instance=True),
@@ -81,3 +83,34 @@ def test_a_receive_for_a_group_that_is_awaited_is_told_to_try_again() -> None:
         request.message_queue.broker.name = broker
         with pytest.raises(WireError, match="may not be up yet; try again"):
             locate(found, paths.RECEIVE_MESSAGE, request)
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [(paths.LIST_TOPICS, v2.PROXY_TIMEOUT), (paths.CREATE_TOPIC, v2.HA_NOT_AVAILABLE)],
+)
+def test_a_call_to_a_group_that_is_not_up_is_not_served_by_another_one(
+    path: str, code: int
+) -> None:
+    found = router(member(0, 20, leader=True), absent=("c",))
+    found._metadata.topic.return_value = None  # type: ignore[attr-defined]
+    request = (v1.ListTopicsRequest if path == paths.LIST_TOPICS else v1.CreateTopicRequest)(
+        broker="c"
+    )
+    with pytest.raises(WireError, match=r"broker group c is not up\. Start it, or") as error:
+        locate(found, path, request)
+    assert error.value.code == code
+    request.broker = "b"
+    assert locate(found, path, request) == "10.0.0.1:20"
+
+
+def test_a_topic_that_may_be_in_a_group_that_is_not_up_is_not_denied() -> None:
+    found = router(member(0, 20, leader=True), absent=("c", *(f"group-{n}" for n in range(9))))
+    found._metadata.topic.return_value = None  # type: ignore[attr-defined]
+    request = v2.ReceiveMessageRequest()
+    request.message_queue.topic.name = "t"
+    with pytest.raises(WireError, match=r"may be in one that is not: c, group-0, .* and 5 more"):
+        locate(found, paths.RECEIVE_MESSAGE, request)
+    found._leadership.is_leader, found._leadership.pausing = True, False
+    found._metadata.topic.return_value = object()  # type: ignore[attr-defined]
+    assert locate(found, paths.RECEIVE_MESSAGE, request) is None, "it is here"

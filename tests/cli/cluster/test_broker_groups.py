@@ -28,7 +28,9 @@ MESSAGES = 40
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoGroups]:
-    with two_groups(tmp_path_factory.mktemp("groups")) as found:
+    # A restarted nameserver answers at once; tests of the broker cover the wait.
+    env = {"COMETMQ_WAIT_FOR_KNOWN_GROUPS": "0"}
+    with two_groups(tmp_path_factory.mktemp("groups"), env=env) as found:
         yield found
 
 
@@ -304,6 +306,57 @@ def test_the_printed_command_completes_what_a_group_that_was_down_missed(
     rows = {row["topic"]: row["brokers"] for row in groups.json("topic", "list")}
     assert (rows["late"], rows["old"]) == (NAMES, ["broker-b"])
     groups.run("topic", "delete", "old")
+
+
+def test_a_group_that_stays_down_after_a_restart_is_named_until_it_is_forgotten(
+    groups: TwoGroups,
+) -> None:
+    groups.run("topic", "create", "far", "--broker", "broker-b")
+    namesrv = ("--namesrv", f"127.0.0.1:{groups.cluster.node('single').ports['namesrv']}")
+
+    def forget(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        words = ("cluster", "forget", "broker-b", *namesrv, *words)
+        done = groups.cluster.run(*words, "--data", str(groups.cluster.data), check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    assert "has a live replica: stop its brokers first" in forget(code=Exit.FAILED).stderr
+    groups.second.stop()
+    groups.cluster.kill9("single")
+    groups.cluster.restart("single")
+    groups.first = groups.cluster.address("single")
+    try:
+        for words in (
+            ("topic", "describe", "far"),
+            ("message", "send", "far", "x"),
+            ("message", "tail", "far", "--count", "1"),
+            ("message", "get", "far", "0", "0"),
+        ):
+            told = groups.run(*words, code=None)
+            assert told.returncode not in (Exit.DONE, Exit.NOT_FOUND), (words, told.stdout)
+            text = told.stdout + told.stderr
+            assert "broker-b" in text and "cluster forget" in text, (words, text)
+        way = groups.cluster.run("doctor", "connect", groups.first, "--topic", "far", check=False)
+        assert way.returncode == Exit.PROBLEMS and "broker group broker-b is not up" in way.stdout
+        listed = groups.run("topic", "list", code=Exit.FAILED)
+        assert "broker-b: broker group broker-b is not up. Start it, or" in listed.stderr
+        status = groups.cluster.run(
+            "ha", "status", *namesrv, "--data", str(groups.cluster.data), check=False
+        )
+        assert status.returncode == Exit.UNHEALTHY
+        assert "no replica has registered: start the group" in status.stdout
+        plan = forget("--dry-run").stdout
+        assert "none" in plan
+        assert forget().stdout.endswith("Removed broker-b from 1 nameservers.\n")
+        assert "No nameserver knows the broker group broker-b" in forget(code=Exit.NOT_FOUND).stderr
+        wait_until(
+            "the topic does not exist",
+            lambda: groups.run("topic", "describe", "far", code=None).returncode == Exit.NOT_FOUND,
+        )
+    finally:
+        groups.second.start()
+        wait_until("both groups are known again", groups.both_are_known)
+    groups.run("topic", "delete", "far", code=None)
 
 
 def test_the_first_user_is_created_in_every_group(tmp_path: Path) -> None:

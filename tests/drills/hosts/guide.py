@@ -1,8 +1,10 @@
-"""The three hosts of docs/production.md: its files word for word, one namespace for each host.
+"""The three hosts of docs/production.md: its files and commands word for word, one namespace for
+each host.
 
-`python -m cometmq.tests.drills.hosts.guide FOLDER PROGRAMS` starts them, carries out the rolling
-restart under load of the official Python client and of PROGRAMS (JSON: commands by name), kills a
-host and sends again. Prints `passed` at the end; a failure is a traceback.
+`python -m cometmq.tests.drills.hosts.guide FOLDER PROGRAMS` starts them, carries out the upgrade
+under load of the official Python client and of PROGRAMS (JSON: commands by name), kills a host and
+sends again. Prints `passed` at the end; a failure is a traceback. `/etc/cometmq` and `/opt/cometmq`
+are folders in FOLDER. `systemctl`, `ssh`, `sudo` and the `pip` of a host are stand-ins.
 """
 
 from __future__ import annotations
@@ -51,6 +53,12 @@ def printed_files() -> dict[tuple[str, str], str]:
     return {(path, host): text.replace(_PLACEHOLDER, TOKEN) for path, host, text in found}
 
 
+def printed_commands() -> list[str]:
+    """Return the commands of the guide, block by block, in their order."""
+    blocks = re.findall(r"^```\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for block in blocks if re.match(r"cometmq|systemctl", block)]
+
+
 def start_command(unit: str) -> list[str]:
     """Return ExecStart of a unit."""
     (line,) = re.findall(r"^ExecStart=(.+)$", (UNITS / f"{unit}.service").read_text(), re.MULTILINE)
@@ -65,6 +73,8 @@ class Hosts:
         self.addresses = sorted({host for _, host in self.files})
         self.lab = Lab(folder)
         self._folder = folder
+        self.bin = folder / "bin"  #: of the operator, with the stand-ins
+        self.installed: list[str] = []
         self._running: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         for number, address in enumerate(self.addresses):
             added = self.lab.add(f"h{number}", int(address.rpartition(".")[2]))
@@ -76,8 +86,13 @@ class Hosts:
             if line.startswith("clusterToken=")
         }
         namesrv = ";".join(f"{address}:9876" for address in self.addresses)
+        (folder / "etc").mkdir()
+        (folder / "etc" / "token").write_text(f"{token}\n")
+        (folder / "etc" / "token").chmod(0o600)
+        path = f"{self.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._outside = {**os.environ, "PATH": path}
         self._operator = {
-            **os.environ,
+            **self._outside,
             "COMETMQ_CLUSTER_TOKEN": token,
             "COMETMQ_NAMESRV_ADDR": namesrv,
             "COMETMQ_ENDPOINT": self.endpoints,
@@ -121,6 +136,23 @@ class Hosts:
         """End all processes of a host."""
         self.lab.kill_all(f"h{self.addresses.index(address)}")
 
+    def printed(self, block: str, *, host: str = "", variables: bool = False) -> str:
+        """Run commands as the guide prints them, as root of a host or as an operator elsewhere;
+        return their output. `variables` replace the options of the cluster."""
+        text = block.replace("/etc/cometmq", str(self._folder / "etc"))
+        text = text.replace("/opt/cometmq", str(self._folder / "opt"))
+        at = self.lab.command(f"h{self.addresses.index(host)}") if host else []
+        done = subprocess.run(
+            [*at, "sh", "-ec", text],
+            env={**(self._operator if variables else self._outside), "GUIDE_HOST": host},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block}{done.stdout}{done.stderr}{self.logs()}"
+        return done.stdout + done.stderr
+
     def cometmq(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
         """Run a command of the operator; return its output."""
         done = subprocess.run(
@@ -143,27 +175,56 @@ class Hosts:
         return "".join(f"\n--- {path}\n{path.read_text()[-1500:]}" for path in files)
 
 
-class Restarter:
-    """A pipe that the restart commands of a rolling restart write to."""
+class StandIns:
+    """Stand-ins of `systemctl`, `ssh`, `sudo` and the `pip` of a host, and what they were told."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self._hosts = hosts
-        self.order: list[str] = []
+        #: The units that were restarted, each as "UNIT HOST".
+        self.restarted: list[str] = []
         self._wanted, self._done = folder / "wanted", folder / "done"
         os.mkfifo(self._wanted)
         os.mkfifo(self._done)
+        tell = f'echo "$GUIDE_HOST" "$@" > {self._wanted}; read -r answer < {self._done}'
+        tell += '; test "$answer" = done'
+        cases = " ".join(
+            f"{address}) space=h{number};;" for number, address in enumerate(hosts.addresses)
+        )
+        remote = f'shift; export GUIDE_HOST="$1"; shift; case "$GUIDE_HOST" in {cases} esac'
+        for path, text in (
+            (hosts.bin / "systemctl", tell),
+            (hosts.bin / "ssh", f'{remote}; exec ip netns exec "$space" sh -ec "$*"'),
+            (hosts.bin / "sudo", 'exec "$@"'),
+            (folder / "opt" / "bin" / "pip", f'set -- pip "$@"; {tell}'),
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"#!/bin/sh -e\n{text}\n")
+            path.chmod(0o755)
         threading.Thread(target=self._serve, daemon=True).start()
-
-    def command(self, unit: str) -> str:
-        """Return the command that restarts a unit on {host}."""
-        return f"echo {{host}} {unit} > {self._wanted}; grep -q restarted {self._done}"
 
     def _serve(self) -> None:
         while True:
-            address, unit = self._wanted.read_text().split()
+            address, verb, *words = self._wanted.read_text().split()
+            try:
+                self._do(address, verb, words)
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                self._done.write_text(f"{type(error).__name__} {str(error)[:200]}\n")
+            else:
+                self._done.write_text("done\n")
+
+    def _do(self, address: str, verb: str, words: Sequence[str]) -> None:
+        if verb == "enable":
+            assert words[0] == "--now"
+            for unit in words[1:]:
+                self._hosts.start(address, unit)
+        elif verb == "restart":
+            (unit,) = words
             self._hosts.restart(address, unit)
-            self.order.append(f"{unit} {address}")
-            self._done.write_text("restarted\n")
+            self.restarted.append(f"{unit} {address}")
+        elif verb == "pip":
+            self._hosts.installed.append(address)
+        else:
+            assert verb == "daemon-reload", verb
 
 
 class Loads:
@@ -172,6 +233,7 @@ class Loads:
     def __init__(self, hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
         self._hosts, self._folder = hosts, folder
         python = [sys.executable, "-P", "-m", OFFICIAL_LOAD, "--pause", str(PAUSE_MS / 1000)]
+        hosts.cometmq("topic", "create", LOADED, "--type", "fifo")
         self._histories = {name: folder / f"history-{name}.jsonl" for name in ("python", *programs)}
         words = ("--endpoints", hosts.endpoints, "--topic", LOADED, "--history")
         self._processes = [self._start("python", [*python, *words, str(self._histories["python"])])]
@@ -237,52 +299,59 @@ async def send(endpoints: str, topic: str, first: int, count: int) -> None:
 def follow(folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
     """Follow the guide."""
     hosts = Hosts(folder)
+    stand_ins = StandIns(hosts, folder)
+    start, wait_healthy, plan, upgrade = printed_commands()
     for address in hosts.addresses:
-        hosts.start(address, "cometmq-namesrv")
-        hosts.start(address, "cometmq-broker")
-    end_s = time.monotonic() + START_S
-    found = hosts.status("--wait", str(START_S))
-    while found["in_sync"] != [0, 1, 2] and time.monotonic() < end_s:
-        # Two replicas are a healthy group until the third registers.
-        found = hosts.status("--wait", str(START_S))
-    assert found["health"] == "healthy", found
+        hosts.printed(start, host=address)
+    hosts.cometmq("ha", "status", "--wait", str(START_S), "--replicas", "3")  # a busy machine
+    assert "healthy" in hosts.printed(wait_healthy)
+    found = hosts.status()
     assert found["in_sync"] == [0, 1, 2]
     assert found["decided_by"].partition(":")[0] in hosts.addresses
     assert "at least 2 in sync" in found["policy"]
+    check_plan(hosts, plan)
     hosts.cometmq("topic", "create", "orders")
     asyncio.run(send(hosts.endpoints, "orders", 0, 50))
-    rolling_restart(hosts, folder, programs)
+    upgrade_under_load(hosts, stand_ins, upgrade, Loads(hosts, folder, programs))
     asyncio.run(send(hosts.endpoints, "orders", 50, 50))
     leader = hosts.addresses[int(hosts.status()["leader"])]
     hosts.kill(leader)
     asyncio.run(send(hosts.endpoints, "orders", 100, 50))
     left = hosts.status(codes=(3,))
     assert left["health"] == "degraded", left
-    hosts.start(leader, "cometmq-namesrv")
-    hosts.start(leader, "cometmq-broker")
-    assert hosts.status("--wait", str(START_S))["health"] == "healthy"
+    hosts.printed(start, host=leader)
+    hosts.cometmq("ha", "status", "--wait", str(START_S), "--replicas", "3")
+    assert "healthy" in hosts.printed(wait_healthy)
 
 
-def rolling_restart(hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
-    """Restart all brokers and nameservers under load, without an error of an official client."""
-    hosts.cometmq("topic", "create", LOADED, "--type", "fifo")
-    loads = Loads(hosts, folder, programs)
+def check_plan(hosts: Hosts, plan: str) -> None:
+    """Print the script of a rolling restart: the leader restarts last of the brokers, the deciding
+    nameserver last of all."""
+    while True:
+        before, script, after = hosts.status(), hosts.printed(plan), hosts.status()
+        same = ("leader", "epoch", "decided_by")
+        if all(before[name] == after[name] for name in same):
+            break  # otherwise another one was elected meanwhile, on a busy machine
+    restarts = re.findall(r"^ssh -- (\S+) sudo systemctl restart (\S+)$", script, re.MULTILINE)
+    names = ["cometmq-broker"] * 3 + ["cometmq-namesrv"] * 3
+    assert [unit for _, unit in restarts] == names, script
+    assert restarts[2][0] == hosts.addresses[int(before["leader"])]
+    assert restarts[-1][0] == before["decided_by"].partition(":")[0]
+    assert script.count("cometmq ha status --wait") == 8, script
+    assert "COMETMQ_CLUSTER_TOKEN_FILE" in script, "the file of the token, not the token"
+    assert TOKEN not in script
+
+
+def upgrade_under_load(hosts: Hosts, stand_ins: StandIns, upgrade: str, loads: Loads) -> None:
+    """Upgrade all brokers and restart the nameservers, without an error of an official client."""
     loads.wait_served()
-    found = hosts.status()
-    restarter = Restarter(hosts, folder)
-    leader = hosts.addresses[int(found["leader"])]
-    commands = [
-        *("--restart-broker", restarter.command("cometmq-broker")),
-        *("--restart-nameserver", restarter.command("cometmq-namesrv")),
-    ]
-    plan = hosts.cometmq("ha", "rolling-restart", "--plan", *commands)
-    assert plan.count("cometmq ha status --wait") == 8, plan
-    hosts.cometmq("ha", "rolling-restart", *commands)
-    brokers = [line for line in restarter.order if "broker" in line]
-    assert len(brokers) == 3, restarter.order
-    assert brokers[-1].endswith(leader), "the leader restarts last"
-    decider = found["decided_by"].partition(":")[0]
-    assert restarter.order[-1] == f"cometmq-namesrv {decider}"
+    trace = hosts.printed(upgrade, variables=True)
+    units = [line.split()[0] for line in stand_ins.restarted]
+    assert units == ["cometmq-broker"] * 3 + ["cometmq-namesrv"] * 3, stand_ins.restarted
+    assert len(set(stand_ins.restarted)) == 6, stand_ins.restarted
+    assert sorted(hosts.installed) == hosts.addresses, "each host installs before it restarts"
+    before_switchover = trace.partition("cometmq ha switchover")[0]
+    assert before_switchover.count("systemctl restart cometmq-broker") == 2, trace
     loads.wait_served()
     errors = loads.stop()
     assert not errors, errors
