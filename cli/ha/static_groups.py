@@ -6,7 +6,8 @@ ports refuse connections, or the operator confirms its end); unless it is fenced
 nameservers for the in-sync set that it registered last, because the stored one may name a replica
 that it has dropped since; choose the most advanced replica of that set; write the state
 (version + 1); Promote; Follow; wait until the first record of the epoch is confirmed.
-Each step is reported. Nothing changes before the fence; a loss of messages needs `accept_loss`.
+Each step is reported. Nothing changes before the fence, and without an answer of the old leader
+nothing is fenced unless another one can lead; a loss of messages needs `accept_loss`.
 """
 
 import time
@@ -296,6 +297,12 @@ class StaticFailover:
             chosen = choose(self._replicas, state, old, self._request, holders)
             self._say(f"would promote {chosen.name}, which ends at {_end(chosen)}")
             return state
+        if old is None or old.status is None:
+            # It may serve, out of reach from here: a fence of its followers would stop it, so what
+            # is refused in the end is refused before.
+            require_out(old, set(), self._request)
+            holders = self._holders(state, old, is_fenced=False)
+            choose(self._replicas, state, old, self._request, holders)
         return self._change(state, epoch, old)
 
     def _read(self) -> v1.GroupState:

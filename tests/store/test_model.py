@@ -3,6 +3,8 @@
 The store runs on a `FakeDisk`. Its flush threads sleep; the machine flushes, so that every run can
 be repeated. After any crash: nothing that was flushed is lost, what is there is a prefix of what
 was appended, queue offsets have no gap, and queues and index are what a rebuild from the log makes.
+Retention deletes the first segments beside queues that are flushed seldom: the ends of the queues
+never go back.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from hypothesis.stateful import (
 )
 
 from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Space
 from cometmq.store.format.record import decode, encode_properties
 from cometmq.store.format.results import PutStatus
 from cometmq.store.message_store import MessageStore
 from cometmq.tests.example_budget import scaled
 from cometmq.tests.store.fake_disk import FakeDisk, Fate, Page
 from cometmq.tests.store.kit import Kit, message
+from cometmq.tests.store.retention_kit import rounds
 
 SEGMENT = 4 * 4096
 QUEUES = 3
@@ -48,6 +52,7 @@ OPTIONS: dict[str, Any] = {
     "flush_commit_log_thorough_interval": SLEEP_MS,
     "flush_interval_consume_queue": SLEEP_MS,
     "flush_consume_queue_thorough_interval": SLEEP_MS,
+    "delete_commit_log_files_interval": 0,
 }
 
 
@@ -62,6 +67,13 @@ class Sent:
     end: int
 
 
+class EmptyDisk(FakeDisk):
+    """Retention must not act on the use of this machine's disk."""
+
+    def space(self, path: str) -> Space:
+        return Space(100 << 30, 90 << 30, 90 << 30)
+
+
 class FakeKit(Kit):
     """A kit whose stores run on a fake disk, the same one as long as the power is on."""
 
@@ -69,7 +81,7 @@ class FakeKit(Kit):
 
     def _new(self) -> MessageStore:
         if self.fake is None or self.fake.root != self.root:
-            self.fake = FakeDisk(self.root)
+            self.fake = EmptyDisk(self.root)
         self.disk = self.fake
         config = StoreConfig(str(self.root), **self.options)
         return MessageStore(config, lambda: self.now_ms, self.disk)
@@ -180,6 +192,13 @@ class StoreModel(RuleBasedStateMachine):
         assert not self.kit.store.writable
         assert self.kit.store.flushed_offset <= self.flushed
 
+    @precondition(lambda self: not self.failed)
+    @rule()
+    def retention_deletes(self) -> None:
+        """The first segments are old; only what is flushed and dispatched may go."""
+        rounds(self.kit.store)
+        assert self.kit.store.log_start <= min(self.flushed, self.kit.store.dispatched_offset)
+
     # -- life ---------------------------------------------------------------------------------
 
     @precondition(lambda self: not self.failed)
@@ -195,7 +214,7 @@ class StoreModel(RuleBasedStateMachine):
         report = self.kit.open()
         assert not report.clean
         assert report.torn_bytes == 0
-        self.after_a_crash(len(self.sent))
+        self.after_a_crash(len(self.left()))
 
     @rule(
         seed=st.integers(0, 1 << 32),
@@ -213,12 +232,16 @@ class StoreModel(RuleBasedStateMachine):
         self.kit.root = left
         report = self.kit.open()
         assert not report.clean
-        held = sum(1 for _ in self.kit.records())
-        assert [s.body for s in self.sent[:held]] == self.kit.bodies(), "a prefix"
-        assert held >= sum(s.end <= self.flushed for s in self.sent), "what was flushed is there"
+        held, left = sum(1 for _ in self.kit.records()), self.left()
+        assert [s.body for s in left[:held]] == self.kit.bodies(), "a prefix"
+        assert held >= sum(s.end <= self.flushed for s in left), "what was flushed is there"
         if pages == (Page.KEPT,) and not names:
-            assert held == len(self.sent)
+            assert held == len(left)
         self.after_a_crash(held)
+
+    def left(self) -> list[Sent]:
+        """Return what retention has left."""
+        return [sent for sent in self.sent if sent.start >= self.kit.store.log_start]
 
     def settle(self) -> None:
         """Let the thread that makes segments ahead come to its end, so that a run can be
@@ -228,12 +251,13 @@ class StoreModel(RuleBasedStateMachine):
             assert allocator._changed.wait_for(lambda: allocator._thread is None, 30)
 
     def after_a_crash(self, held: int) -> None:
-        del self.sent[held:]
+        """`held` of what retention has left are there."""
+        del self.sent[len(self.sent) - len(self.left()) + held :]
         self.flushed = self.kit.store.flushed_offset  # what the next crash is held against
         assert self.flushed == self.kit.store.log_end
         self.failed = False
 
-    @precondition(lambda self: not self.failed)
+    @precondition(lambda self: not self.failed and self.kit.store.log_start == 0)
     @rule()
     def compare_with_a_rebuild(self) -> None:
         """Queues and index made from the log alone are those that grew with it."""
@@ -262,7 +286,9 @@ class StoreModel(RuleBasedStateMachine):
     def query_a_key(self, pick: int) -> None:
         sent = self.sent[pick % len(self.sent)]
         found = keys_found(self.kit.store, sent.key)
-        if sent.end <= self.kit.store.dispatched_offset and not self.failed:
+        if sent.start < self.kit.store.log_start:
+            assert found == []
+        elif sent.end <= self.kit.store.dispatched_offset and not self.failed:
             assert found == [sent.start]
         else:  # a read-only store does not write its index any more
             assert found in ([], [sent.start] if self.failed else [])
@@ -270,12 +296,12 @@ class StoreModel(RuleBasedStateMachine):
     @precondition(lambda self: not self.failed)
     @rule()
     def query_all(self) -> None:
-        seen = [s.start for s in self.sent if s.end <= self.kit.store.dispatched_offset]
+        seen = [s.start for s in self.left() if s.end <= self.kit.store.dispatched_offset]
         assert keys_found(self.kit.store, "all") == seen[-64:]
 
     @invariant()
     def the_log_is_the_list(self) -> None:
-        assert self.kit.bodies() == [sent.body for sent in self.sent]
+        assert self.kit.bodies() == [sent.body for sent in self.left()]
         assert self.kit.store.flushed_offset <= self.kit.store.log_end
 
     @invariant()
@@ -283,12 +309,13 @@ class StoreModel(RuleBasedStateMachine):
         store = self.kit.store
         for queue_id in range(QUEUES):
             expected = [sent for sent in self.sent if sent.queue_id == queue_id]
+            known = [sent for sent in expected if sent.end <= store.dispatched_offset]
             seen = self.kit.queue_bodies(queue_id=queue_id)
-            assert seen == [s.body for s in expected if s.end <= store.dispatched_offset]
+            assert seen == [sent.body for sent in known if sent.start >= store.log_start]
             assert store.writer.next_offset("TopicTest", queue_id) == len(expected)
             if seen:
-                (last,) = store.get("TopicTest", queue_id, len(seen) - 1, 1).records
-                assert decode(last.data).queue_offset == len(seen) - 1
+                (last,) = store.get("TopicTest", queue_id, len(known) - 1, 1).records
+                assert decode(last.data).queue_offset == len(known) - 1
 
 
 def keys_found(store: MessageStore, key: str) -> list[int]:
@@ -296,10 +323,11 @@ def keys_found(store: MessageStore, key: str) -> list[int]:
 
 
 def run(examples: int, steps: int) -> None:
+    """Run so many stories of so many steps."""
     run_state_machine_as_test(
         StoreModel,
         settings=settings(
-            max_examples=scaled(examples),
+            max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -308,10 +336,10 @@ def run(examples: int, steps: int) -> None:
 
 
 def test_the_store_is_a_list() -> None:
-    run(40, 25)
+    run(scaled(40), 25)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_store_is_a_list_at_length() -> None:
-    run(150, 50)
+    run(scaled(150), 50)

@@ -17,6 +17,8 @@ from cometmq.broker.proxy.base.config import ProxyConfig
 from cometmq.broker.proxy.base.owners import Owners
 from cometmq.broker.proxy.base.watch import ClusterWatch
 from cometmq.broker.proxy.server import ProxyBound, ProxyServer
+from cometmq.client.errors import ServerFailed
+from cometmq.client.producer import Producer
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.nodes.node_links import NodeLinks
@@ -309,6 +311,9 @@ async def test_a_topic_of_a_group_that_stays_down_is_not_said_to_be_absent(tmp_p
                 offset.message_queue.broker.name = broker
                 done = await wire.call(paths.UPDATE_OFFSET, offset, v2.UpdateOffsetResponse)
                 assert done.status.code in (v2.PROXY_TIMEOUT, v2.BAD_REQUEST), done
+        with pytest.raises(ServerFailed, match="may be in one that is not: broker-b"):
+            async with Producer(bound.client) as producer:
+                await producer.send("late", b"x")
         config = replace(second.broker, namesrv_addr=namesrv)
         async with running(replace(second, broker=config)):
             await until(lambda: one.node.cluster.complete)

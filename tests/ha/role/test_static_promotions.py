@@ -257,3 +257,25 @@ async def test_a_follower_that_left_the_set_is_not_promoted(tmp_path: Path) -> N
     assert follower.replication.role is not Role.LEADER
     assert in_sync_ids(newest_state(replicas)) == {1, 2}, "what it knew last"
     await pair.stop("a")
+
+
+async def test_a_refused_failover_does_not_stop_a_leader_out_of_reach(tmp_path: Path) -> None:
+    """The nameservers have restarted, and a paused leader has not registered since."""
+    pair = StaticPair(tmp_path)
+    await pair.start("a")
+    await pair.start("b")
+    await pair.whole()
+    await pair.load()
+    pair.note_roles()
+    for replicas, last, reason in (
+        ([pair.known["b"]], pair.registered, "has not registered since the nameservers started"),
+        ([pair.known["b"]], None, "is not known: the nameserver has restarted"),
+    ):
+        known = partial(_known, last)
+        run = StaticFailover(replicas, PromotionRequest(), lambda _: None, known)
+        with pytest.raises(CliError, match=reason):
+            await asyncio.to_thread(run.failover)
+    await pair.load()
+    assert pair.leader() == "a"
+    for name in ("a", "b"):
+        await pair.stop(name)
