@@ -2,6 +2,10 @@
 
     scripts/sim --seed 1103 [--bias leases] [--bug "lease"]
     scripts/sim --seeds 0:5000 [--jobs 2] [--bias ...]
+    scripts/sim --store 500
+
+The last one is about one store on a simulated disk (`tests/store/test_model.py`): retention beside
+seldom flushes of queues, kills, and power losses. It prints the steps of a story that fails.
 
 A story is the same on every machine and for every hash seed. Exit code 5 when a violation was
 found.
@@ -48,9 +52,19 @@ _SUMMED = (
     "--bias", default="", type=click.Choice(["", *sorted(BIASES)]), help="Kind of faults."
 )
 @click.option("--bug", "bug_name", default="", help="Plant this bug (--bug list prints them).")
+@click.option(
+    "--store", "stories", type=click.IntRange(1), help="Run so many stories of one store."
+)
 @click.option("--tail", default=0, help="Only the last N lines of the story.")
 def main(
-    *, seed: int | None, seeds: str | None, jobs: int, bias: str, bug_name: str, tail: int
+    *,
+    seed: int | None,
+    seeds: str | None,
+    jobs: int,
+    bias: str,
+    bug_name: str,
+    stories: int | None,
+    tail: int,
 ) -> None:
     if bug_name == "list":
         click.echo("\n".join(f"{bug.name}  ({bug.bias})" for bug in BUGS))
@@ -59,8 +73,13 @@ def main(
     elif seeds is not None:
         start, _, end = seeds.partition(":")
         sys.exit(_many(range(int(start), int(end)), jobs, bias))
+    elif stories is not None:
+        from ..store.test_model import STEPS, run
+
+        run(stories, STEPS)
+        click.echo(f"no violation: {stories} stories of up to {STEPS} steps")
     else:
-        raise click.UsageError("use --seed N or --seeds A:B")
+        raise click.UsageError("use --seed N, --seeds A:B or --store N")
 
 
 def _replay(seed: int, bias: str, bug_name: str, tail: int) -> int:

@@ -42,6 +42,8 @@ from cometmq.tests.store.retention_kit import rounds
 SEGMENT = 4 * 4096
 QUEUES = 3
 LARGEST = 6000
+#: Of a long story.
+STEPS = 50
 SLEEP_MS = 1_000_000_000
 OPTIONS: dict[str, Any] = {
     "mapped_file_size_commit_log": SEGMENT,
@@ -342,4 +344,4 @@ def test_the_store_is_a_list() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_store_is_a_list_at_length() -> None:
-    run(scaled(150), 50)
+    run(scaled(150), STEPS)

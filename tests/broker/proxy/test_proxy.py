@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from cometmq.broker.base.cluster_view import ClusterView
 from cometmq.broker.proxy.base.config import ProxyConfig

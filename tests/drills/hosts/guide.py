@@ -299,9 +299,10 @@ async def send(endpoints: str, topic: str, first: int, count: int) -> None:
     async with Wire(endpoints, "guide@1") as wire:
         for number in range(first, first + count):
             message = normal_message(topic, f"01{0:020X}{number:010X}", f"{number}".encode())
-            async with asyncio.timeout(START_S):
-                while not await _is_sent(wire, message):
-                    await asyncio.sleep(0.05)
+            end_s = time.monotonic() + START_S
+            while not await _is_sent(wire, message):
+                assert time.monotonic() < end_s, f"message {number} of {topic}"
+                await asyncio.sleep(0.05)
 
 
 async def _is_sent(wire: Wire, message: v2.Message) -> bool:

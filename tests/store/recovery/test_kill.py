@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,34 @@ def check(store: MessageStore, promised: int) -> int:
     places = [seen[number] for number in range(len(seen))]
     assert places == sorted(places), "in the order of sending"
     return len(seen)
+
+
+def check_beside_retention(store: MessageStore, promised: int) -> None:
+    """No end of a queue has gone back, and what retention has left is whole."""
+    ends = {key: store.writer.next_offset(*key) for key in store.queues()}
+    count = sum(ends.values())
+    assert count >= promised, "nothing is lost, and each number has its place in a queue"
+    expected = Counter((m.topic, m.queue_id) for m in map(writer.message_of, range(count)))
+    assert ends == expected, "none was taken twice"
+    for topic, queue_id in store.queues():
+        for offset in range(store.min_offset(topic, queue_id), ends[topic, queue_id]):
+            (stored,) = store.get(topic, queue_id, offset, 1).records
+            record = decode(stored.data)
+            assert record.queue_offset == offset
+            assert record.body == writer.message_of(int(record.body[:8])).body
+
+
+def test_kill_minus_9_beside_retention_and_seldom_flushes_of_queues(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    chance, start = random.Random("retention"), 0
+    for turn in range(3):
+        promised = run_and_kill(directory, "retention", turn, chance.uniform(0.05, 0.25))
+        store, _ = recover(directory)
+        check_beside_retention(store, promised)
+        start, before = store.log_start, start
+        assert start > before, "segments were deleted"
+        store.start()
+        store.close()
 
 
 @pytest.mark.parametrize("mode", ["async", "sync", "pool"])
