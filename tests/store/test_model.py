@@ -234,11 +234,11 @@ class StoreModel(RuleBasedStateMachine):
         self.kit.root = left
         report = self.kit.open()
         assert not report.clean
-        held, left = sum(1 for _ in self.kit.records()), self.left()
-        assert [s.body for s in left[:held]] == self.kit.bodies(), "a prefix"
-        assert held >= sum(s.end <= self.flushed for s in left), "what was flushed is there"
+        held, there = sum(1 for _ in self.kit.records()), self.left()
+        assert [s.body for s in there[:held]] == self.kit.bodies(), "a prefix"
+        assert held >= sum(s.end <= self.flushed for s in there), "what was flushed is there"
         if pages == (Page.KEPT,) and not names:
-            assert held == len(left)
+            assert held == len(there)
         self.after_a_crash(held)
 
     def left(self) -> list[Sent]:

@@ -307,9 +307,10 @@ async def send(endpoints: str, topic: str, first: int, count: int) -> None:
 
 async def _is_sent(wire: Wire, message: v2.Message) -> bool:
     try:
-        return (await wire.send([message], 10.0)).status.code == v2.OK
+        answer = await wire.send([message], 10.0)
     except grpc.aio.AioRpcError:
         return False
+    return bool(answer.status.code == v2.OK)
 
 
 def follow(folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
