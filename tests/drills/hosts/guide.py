@@ -41,6 +41,9 @@ PREFIX = "/opt/cometmq/bin/cometmq"
 START_S = 90.0
 LOADED = "loaded"
 PAUSE_MS = 20
+LOOK_S = 0.02
+#: A tenth of the 3 s that official clients give a send, which needs tens of turns of processes.
+BUSY_S = 0.3
 
 
 def printed_files() -> dict[tuple[str, str], str]:
@@ -240,11 +243,27 @@ class StandIns:
             assert verb == "daemon-reload", verb
 
 
+class Lateness(threading.Thread):
+    """How late the machine lets a thread run."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.longest_s = 0.0
+
+    def run(self) -> None:
+        while True:
+            before_s = time.monotonic()
+            time.sleep(LOOK_S)
+            self.longest_s = max(self.longest_s, time.monotonic() - before_s - LOOK_S)
+
+
 class Loads:
     """Official clients that send until `stop`, and record each outcome."""
 
     def __init__(self, hosts: Hosts, folder: Path, programs: Mapping[str, Sequence[str]]) -> None:
         self._hosts, self._folder = hosts, folder
+        self._lateness = Lateness()
+        self._lateness.start()
         python = [sys.executable, "-P", "-m", OFFICIAL_LOAD, "--pause", str(PAUSE_MS / 1000)]
         hosts.cometmq("topic", "create", LOADED, "--type", "fifo")
         self._histories = {name: folder / f"history-{name}.jsonl" for name in ("python", *programs)}
@@ -281,12 +300,13 @@ class Loads:
                 answered.poll([path])
 
     def stop(self) -> dict[str, list[str]]:
-        """Stop the clients; return what failed, by client."""
+        """Stop the clients; return what failed, by client. What was not answered in time counts
+        unless the machine was too busy for that."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             process.wait(60.0)
-        failed = ("fail", "unknown")
+        failed = ("fail",) if self._lateness.longest_s > BUSY_S else ("fail", "unknown")
         found = {
             name: [event["why"] for event in history.read(path) if event["e"] in failed]
             for name, path in self._histories.items()
