@@ -198,8 +198,10 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def retention_deletes(self) -> None:
         """The first segments are old; only what is flushed and dispatched may go."""
-        rounds(self.kit.store)
-        assert self.kit.store.log_start <= min(self.flushed, self.kit.store.dispatched_offset)
+        store = self.kit.store
+        rounds(store)
+        self.flushed = store.flushed_offset
+        assert store.log_start <= min(self.flushed, store.dispatched_offset)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from cometmq.drills.ask import TOKEN
 from cometmq.drills.stage import OFFICIAL_LOAD
 from cometmq.proto import v2
 
+from ...harness.pace import PACE, paced_ms
 from ...harness.wire import Wire, normal_message
 from .lab import Lab, run
 
@@ -41,6 +42,11 @@ PREFIX = "/opt/cometmq/bin/cometmq"
 START_S = 90.0
 LOADED = "loaded"
 PAUSE_MS = 20
+#: A slow machine cannot keep the leases of the guide, which are the defaults.
+TIMERS = {
+    "COMETMQ_CONTROLLER_LEASE_MS": str(paced_ms(2_500)),
+    "COMETMQ_CONTROLLER_BEAT_INTERVAL_MS": str(paced_ms(250)),
+}
 LOOK_S = 0.02
 #: A tenth of the 3 s that official clients give a send, which needs tens of turns of processes.
 BUSY_S = 0.3
@@ -126,6 +132,7 @@ class Hosts:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **(TIMERS if PACE > 1 else {})},
             )
 
     def restart(self, address: str, unit: str) -> None:
