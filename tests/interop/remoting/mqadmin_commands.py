@@ -82,6 +82,10 @@ CASES = (
     works("consumerConnection", *GROUP, output="admin-client"),
     works("consumerStatus", *GROUP, output="admin-client"),
     works("consumerProgress", *GROUP, output="admin-topic"),
+    # Without the topic that the group has left.
+    works(
+        "consumerProgress", "-g", "left-group", output=r"(?s)\A(?!.*traced-).*admin-topic.*Total"
+    ),
     works("producerConnection", *TOPIC, "-g", "admin-producers", output="admin-client"),
     works("producer", *BROKER, output="admin-producers"),
     works("brokerConsumeStats", *BROKER, output="admin-topic"),

@@ -127,7 +127,7 @@ async def consumer(live: Any, values: dict[str, str]) -> AsyncIterator[RemotingC
         client.on_request = answered
         document = json.loads(heartbeat("admin-client", "admin-group", 1, **{"admin-topic": "*"}))
         document["producerDataSet"].append({"groupName": "admin-producers"})
-        await beat(client, document)
+        await leave(client, document)
         properties = f"KEYS\x01key-0\x02UNIQ_KEY\x01{UNIQUE_ID}\x02"
         sent = await client.post(message(properties=properties, b="admin-topic", e=0))
         assert sent.code == Reply.SUCCESS, sent
@@ -140,6 +140,19 @@ async def consumer(live: Any, values: dict[str, str]) -> AsyncIterator[RemotingC
         beating = asyncio.create_task(beat(client, document, for_ever=True))
         yield client
         beating.cancel()
+
+
+async def leave(client: RemotingClient, document: Any) -> None:
+    """Add a group to the heartbeats that has committed offsets of a topic and left it."""
+    for topics in (("admin-topic", "traced-topic"), ("admin-topic",)):
+        subscribed = dict.fromkeys(topics, "*")
+        other = json.loads(heartbeat("admin-client", "left-group", 3 - len(topics), **subscribed))
+        document["consumerDataSet"][1:] = other["consumerDataSet"]
+        await beat(client, document)
+        for topic in topics:
+            fields = {"consumerGroup": "left-group", "topic": topic, "queueId": 0}
+            answer = await client.call(Request.UPDATE_CONSUMER_OFFSET, commitOffset=0, **fields)
+            assert answer.code == Reply.SUCCESS, answer
 
 
 async def wait(client: RemotingClient, values: dict[str, str]) -> None:
