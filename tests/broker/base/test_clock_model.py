@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -248,3 +249,4 @@ def test_nothing_is_lost_hidden_longer_or_early_by_more_than_the_jump(
             await model.check()
 
     asyncio.run(run())
+    shutil.rmtree(root)  # 60 MB an example
