@@ -13,6 +13,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,8 @@ _PARSER_AFTER_S = 2.0
 _GRACE_MIN_S = 0.5
 # Missing messages that `/readyz` lists.
 _GAPS_SHOWN = 20
+#: A start does not wait longer for the address of a name.
+_RESOLVE_S = 2.0
 # Allocations between two collections of the youngest generation. A loop turn allocates thousands of
 # objects without cycles; Python's default of 700 would scan them several times within a turn.
 _YOUNG_OBJECTS = 10_000
@@ -429,8 +432,8 @@ class BrokerLifecycle:
         )
         address = await classic.open(self._stack, self._client_port.handover)
         ((_, port),) = split_addresses(address)
-        advertised = self._config.remoting_advertised(port)
-        set_store_host(broker, *split_addresses(advertised)[0])
+        host, port = split_addresses(self._config.remoting_advertised(port))[0]
+        set_store_host(broker, await _resolved(host), port)
         return address
 
     async def _join(self, broker: Broker, role: RoleSwitch, bound: Bound) -> None:
@@ -483,6 +486,19 @@ def _following(broker: Broker) -> Check:
     if refused or broker.replication.leader_alive:
         return Check.of(refused)
     return Check("failed", "the leader is not reachable")
+
+
+async def _resolved(host: str) -> str:
+    """Return an address of a host, for records, which hold no names; a name that is not known
+    stays."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await asyncio.wait_for(
+            loop.getaddrinfo(host, None, type=socket.SOCK_STREAM), _RESOLVE_S
+        )
+    except (OSError, TimeoutError):
+        return host
+    return str(found[0][4][0])
 
 
 def _freeze_heap() -> None:

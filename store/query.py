@@ -43,6 +43,10 @@ STEPS_MAX: Final = 100_000
 READS_MAX: Final = 2_000
 #: Bytes of these records: more than one answer holds.
 READ_BYTES_MAX: Final = 8 << 20
+#: Entries and records for a question of which a request has several. More have the same hash only
+#: on purpose.
+NEAR_STEPS_MAX: Final = 1_000
+NEAR_READS_MAX: Final = 8
 
 
 class KeyQuery(Struct, frozen=True):
@@ -201,6 +205,25 @@ class MessageQueries:
         count_max = self._config.default_query_max_num
         records = self.query(topic, unique_key, count_max=count_max, index_type="U")
         return records[-1] if records else None
+
+    def has_since(
+        self, topic: str, unique_key: str, begin_ms: int, begin_offset: int
+    ) -> bool | None:
+        """Return whether the topic has a message with this UNIQ_KEY of `begin_ms` or later, at
+        `begin_offset` of the log or behind it; None if that is not known, because the index is far
+        behind.
+
+        Examines few entries (a millisecond). Raises OSError; StoreError without an index.
+        """
+        query = KeyQuery(topic, unique_key, 1, begin_ms, index_type="U")
+        entries = self._index.find(query.hash, begin_ms, TIME_MAX_MS)
+        entries = itertools.islice(entries, NEAR_STEPS_MAX)
+        near = (offset for offset in entries if offset >= max(begin_offset, 0))
+        for offset in itertools.islice(near, NEAR_READS_MAX):
+            record = self.record_or_none(offset)
+            if record is not None and query.matches(record):
+                return True
+        return None if self._index.behind else False
 
     def by_id(self, message_id: str, topic: str = "") -> Record | None:
         """Return the message with this offset id (32 or 56 hex digits); with `topic` also the one

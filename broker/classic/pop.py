@@ -189,7 +189,9 @@ class ClassicPop:
     def ack(self, command: Command, peer: Connection) -> Command:
         """Answer ACK_MESSAGE. Raises WireError, RemotingError."""
         header = command.header(AckMessage)
-        self._acknowledge(header.consumer_group, header.topic, [header.handle], peer)
+        if refused := self._acknowledge(header.consumer_group, header.topic, [header.handle], peer):
+            # Clients do not repeat it: they report that the message comes again.
+            raise RemotingError(Reply.NO_MESSAGE, refused[0])
         return reply(Reply.SUCCESS)
 
     def ack_batch(self, command: Command, peer: Connection) -> Command:
@@ -197,21 +199,30 @@ class ClassicPop:
         wanted = command.document(batch_ack)
         if not wanted.handles:
             raise RemotingError(Reply.NO_MESSAGE, "no message to acknowledge")
+        refused: list[str] = []
         for (group, topic), handles in wanted.handles.items():
-            self._acknowledge(group, topic, handles, peer)
-        return reply(Reply.SUCCESS)
+            try:
+                refused += self._acknowledge(group, topic, handles, peer)
+            except WireError as error:
+                refused += [error.message] * len(handles)
+        if not refused:
+            return reply(Reply.SUCCESS)
+        asked = sum(map(len, wanted.handles.values()))
+        remark = f"{len(refused)} of {asked} messages are not acknowledged: {refused[0]}"
+        # One code stands for all: refused as a whole, the acknowledged ones would be repeated.
+        return reply(Reply.SUCCESS if len(refused) < asked else Reply.NO_MESSAGE, remark)
 
-    def _acknowledge(self, group: str, topic: str, handles: list[str], peer: Connection) -> None:
-        """Acknowledge messages. Raises WireError, RemotingError."""
+    def _acknowledge(
+        self, group: str, topic: str, handles: list[str], peer: Connection
+    ) -> list[str]:
+        """Acknowledge messages; return why, for each that is not. Raises WireError."""
         name = asked_topic(topic, group)
         request = v2.AckMessageRequest(group=v2.Resource(name=group), topic=v2.Resource(name=name))
         for handle in handles:
             request.entries.add(receipt_handle=handle)
         data = self._acks.ack(request, _context(peer, group))
         answer = v2.AckMessageResponse.FromString(data)
-        # Clients do not repeat it: they report that the message comes again.
-        if len(handles) == 1 and answer.status.code == v2.INVALID_RECEIPT_HANDLE:
-            raise RemotingError(Reply.NO_MESSAGE, answer.status.message)
+        return [one.status.message for one in answer.entries if one.status.code != v2.OK]
 
     def change(self, command: Command, peer: Connection) -> Command:
         """Answer CHANGE_MESSAGE_INVISIBLETIME. Raises WireError, RemotingError."""

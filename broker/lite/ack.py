@@ -25,6 +25,7 @@ from ..messages.validation import (
 from ..names.delivery import DeliveryRef, Outcome
 from ..names.handles import ReceiptHandle, decode_handle, encode_handle
 from ..names.lite import PROPERTY, is_lite_group, queue_of
+from ..pop.copies import Copies
 from ..pop.dead_letter import Origin
 from ..pop.request import is_same_message
 from .receive import QUEUE
@@ -92,9 +93,10 @@ class LiteAcks:
             raise WireError(v2.BAD_REQUEST, f"over {ACKS_MAX} entries in one request")
         answer = v2.AckMessageResponse()
         touched: dict[str, None] = {}
+        copies = Copies(self._store, self._clock)
         results = set()
         for entry in request.entries:
-            result = self._ack_one(request, entry, touched)
+            result = self._ack_one(request, entry, touched, copies)
             results.add(result)
             answer.entries.add(
                 message_id=entry.message_id,
@@ -125,7 +127,10 @@ class LiteAcks:
             outcome, delivery = core.change(
                 _claim(handle), now_ms, invisible_ms, count=not request.suspend
             )
-            if outcome is Outcome.STALE:
+            copies = Copies(self._store, self._clock)
+            if outcome is Outcome.STALE or (
+                outcome is Outcome.CONSUMED and copies.has(core, queue, handle)
+            ):
                 raise WireError(*_EXPIRED)
         except WireError as error:
             return v2.ChangeInvisibleDurationResponse(status=error.status(), receipt_handle=text)
@@ -178,7 +183,11 @@ class LiteAcks:
         check_group(request.group.name)
 
     def _ack_one(
-        self, request: v2.AckMessageRequest, entry: v2.AckMessageEntry, touched: dict[str, None]
+        self,
+        request: v2.AckMessageRequest,
+        entry: v2.AckMessageEntry,
+        touched: dict[str, None],
+        copies: Copies,
     ) -> tuple[int, str]:
         try:
             handle, queue = self._usable(request, entry.receipt_handle, entry.lite_topic)
@@ -187,7 +196,9 @@ class LiteAcks:
         core, _ = self._receive.state(request.group.name, queue)
         touched[queue] = None
         outcome = core.ack(_claim(handle), self._clock.forward_ms())
-        if outcome is Outcome.STALE:
+        if outcome is Outcome.STALE or (
+            outcome is Outcome.CONSUMED and copies.has(core, queue, handle)
+        ):
             return _EXPIRED
         if outcome is Outcome.DONE:
             self._counters.acked += 1

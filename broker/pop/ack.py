@@ -5,8 +5,8 @@ repeated; a handle is valid for as long as its delivery lasts, through every cha
 time, and after the expiry until the message is delivered again (after a restart or a failover,
 until it lies in the retry topic); it acknowledges the message that it was delivered with, never
 another message that got the same queue offset after a diverged tail was truncated. OK means that
-the message does not come again, unless the clock was set back by less than the invisible time while
-the broker was stopped, or the handle is of before a change that shortened that time. An unusable
+the message does not come again and is no dead letter, unless the clock was set back by less than
+the invisible time while the broker was stopped (`copies.py` has the other limits). An unusable
 handle is INVALID_RECEIPT_HANDLE and nothing else, because push consumers retry every other code
 without end; an unknown group has no handles and is not created, nor has a topic that was deleted or
 made unreadable; the answer to a change always has a usable handle.
@@ -35,6 +35,7 @@ from ..names.delivery import Delivery, DeliveryRef, Key, Outcome
 from ..names.handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
 from ..names.retry import NORMAL
 from .ack_request import AckRequest, common_acks
+from .copies import Copies
 from .dead_letter import Origin
 from .group import PopGroup
 from .queue import PopQueue
@@ -153,13 +154,14 @@ class AckService:
         now_ms = self._clock.forward_ms()
         trace = self._trace
         touched: set[Key] = set()
+        copies = Copies(self._store, self._clock)
         parts = [_OK_STATUS]
         failed = 0
         for entry in entries:
             text = entry.receipt_handle
             code = _INVALID_STATUS
             if state is not None:
-                code = self._ack_one(*state, decode_handle(text), now_ms, touched)
+                code = self._ack_one(*state, decode_handle(text), now_ms, touched, copies)
             failed += code is not _OK_ENTRY_STATUS
             if trace is not None and code is _OK_ENTRY_STATUS:
                 trace.acked(request.group.name, text, entry.message_id)
@@ -224,7 +226,9 @@ class AckService:
             now_ms = self._clock.forward_ms()
             count = not request.suspend
             outcome, delivery = core.change(_claim(handle), now_ms, invisible_ms, count=count)
-            if outcome is Outcome.STALE:
+            if outcome is Outcome.STALE or (
+                outcome is Outcome.CONSUMED and self._was_copied(core, handle)
+            ):
                 raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         except WireError as error:
             # Some clients take the answer's handle before they check the status.
@@ -257,7 +261,9 @@ class AckService:
         now_ms = self._clock.forward_ms()
         claim = _claim(handle)
         outcome = core.judge(claim, now_ms)
-        if outcome is Outcome.STALE:
+        if outcome is Outcome.STALE or (
+            outcome is Outcome.CONSUMED and self._was_copied(core, handle, dead_letters=False)
+        ):
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         answer = v2.ForwardMessageToDeadLetterQueueResponse(
             status=v2.Status(code=v2.OK, message="OK")
@@ -307,13 +313,14 @@ class AckService:
         core = self._pop.existing_core(topic_name, group_name)
         return None if core is None else (core, topic)
 
-    def _ack_one(
+    def _ack_one(  # noqa: PLR0917 - the parts of one request
         self,
         core: Core,
         topic: Topic,
         handle: ReceiptHandle | None,
         now_ms: int,
         touched: set[Key],
+        copies: Copies,
     ) -> bytes:
         if handle is None:
             return _INVALID_STATUS
@@ -332,13 +339,19 @@ class AckService:
         if not self._fits(core, topic, handle):
             return _INVALID_STATUS
         outcome = core.ack(_claim(handle), now_ms)
-        if outcome is Outcome.STALE:
+        if outcome is Outcome.STALE or (
+            outcome is Outcome.CONSUMED and copies.has(core, _topic_of(core, handle.key), handle)
+        ):
             return _EXPIRED_STATUS
         if outcome is Outcome.DONE:
             self._counters.acked += 1
             self._settled(core, handle)
             touched.add(handle.key)
         return _OK_ENTRY_STATUS
+
+    def _was_copied(self, core: Core, handle: ReceiptHandle, *, dead_letters: bool = True) -> bool:
+        copies = Copies(self._store, self._clock)
+        return copies.has(core, _topic_of(core, handle.key), handle, dead_letters=dead_letters)
 
     def _settled(self, core: Core, handle: ReceiptHandle) -> None:
         if isinstance(core, PopGroup):

@@ -174,15 +174,14 @@ class PopGroup:
         durable.
         """
         delivery = queue.unacked.pop(offset, None)
-        if delivery is not None and delivery.stored:
-            queue.forget(offset)
-        elif delivery is not None:
-            queue.moving.add(offset)
+        if delivery is not None:
+            queue.moving[offset] = not delivery.stored
+            if delivery.stored:
+                queue.forget(offset)
 
     def moved(self, queue: PopQueue, offset: int) -> None:
         """Record that the copy is durable."""
-        if offset in queue.moving:
-            queue.moving.remove(offset)
+        if queue.moving.pop(offset, False):
             queue.forget(offset)
 
     def stored(self, queue: PopQueue, offsets: Iterable[int]) -> None:
@@ -311,8 +310,9 @@ class PopGroup:
             assert queue.committed <= queue.next_read, queue
             assert all(offset >= queue.next_read for offset in queue.skips), queue
             assert not queue.skips & queue.unacked.keys(), queue
-            assert not queue.moving & queue.unacked.keys(), queue
-            kept = queue.moving | {o for o, d in queue.unacked.items() if not d.stored}
+            assert not queue.moving.keys() & queue.unacked.keys(), queue
+            kept = {o for o, waits in queue.moving.items() if waits}
+            kept |= {o for o, d in queue.unacked.items() if not d.stored}
             below = [offset for offset in kept if offset < queue.next_read]
             assert queue.committed == min(below, default=queue.next_read), queue
             for offset, delivery in queue.unacked.items():
@@ -327,9 +327,12 @@ class PopGroup:
     def _judge_done(self, queue: PopQueue, claim: DeliveryRef, now_ms: int) -> Outcome:
         """Return the outcome for a message that is not in flight here."""
         offset = claim.offset
-        if offset < queue.next_read or offset in queue.skips or offset in queue.moving:
-            # Acknowledged before, or expired and copied: the handle itself shows which. While the
-            # clock is behind its pop time (it was set back between two runs), it may be either.
+        if offset in queue.moving:
+            return Outcome.STALE
+        if offset < queue.next_read or offset in queue.skips:
+            # Acknowledged before, or expired and copied: the handle itself shows which, unless it
+            # is of before a shorter time (`pop/copies.py`). While the clock is behind its pop time
+            # (it was set back between two runs), it may be either.
             valid = claim.pop_ms - _SAME_TIME_MS <= now_ms < claim.expires_ms
             return Outcome.CONSUMED if valid else Outcome.STALE
         if self._foreign(claim, now_ms) and len(queue.skips) < self.in_flight_max:

@@ -27,8 +27,8 @@ class PopQueue(Struct, eq=False):
     #: The known end of what any replica delivered.
     handed_out: int = 0
     unacked: dict[int, Delivery] = field(default_factory=dict)
-    #: Offsets whose copies are appended and not durable yet.
-    moving: set[int] = field(default_factory=set)
+    #: Offsets whose copies are appended and not durable yet; whether the consumer offset waits.
+    moving: dict[int, bool] = field(default_factory=dict)
     #: Offsets at or above `next_read` acknowledged with handles of another replica.
     skips: set[int] = field(default_factory=set)
 
@@ -50,7 +50,7 @@ class PopQueue(Struct, eq=False):
             return
         while committed < end:
             delivery = unacked.get(committed)
-            if (delivery is not None and not delivery.stored) or committed in moving:
+            if (delivery is not None and not delivery.stored) or moving.get(committed):
                 break
             committed += 1
         self.committed = committed
@@ -75,7 +75,7 @@ class PopQueue(Struct, eq=False):
         done = [o for o, d in self.unacked.items() if o < offset and not d.stored]
         for taken in done:
             del self.unacked[taken]
-        self.moving = {o for o in self.moving if o >= offset}
+        self.moving = {o: waits for o, waits in self.moving.items() if o >= offset}
         self.next_read = max(self.next_read, offset)
         self.skips = {o for o in self.skips if o >= self.next_read}
         self.committed = offset

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ....proto.request_limits import ACKS_MAX
 from ....remoting.bare_json import (
     BareJsonError,
     QueueKey,
@@ -55,8 +56,6 @@ _FROM_WHERE = (
 _EXPRESSION_MAX = 16_384
 #: Characters kept of what a client tells of itself.
 _LABEL_MAX = 64
-#: Acknowledgements of one request: a batch has at most 32 messages of each queue.
-_ACKS_MAX = 2_048
 #: 64 bytes in base64.
 _BITS_CHARS_MAX = 88
 #: Kinds of topics in receipt handles (`broker/names/handles.py`).
@@ -273,13 +272,13 @@ class BatchAck:
 
 
 def batch_ack(command: Command) -> BatchAck:
-    """Read acknowledgements, at most `_ACKS_MAX` in all."""
+    """Read acknowledgements, at most ACKS_MAX in all."""
     document = json_object(command.body)
     broker = name_of(document, "brokerName")
     entries = [_ack_entry(item) for item in items_of(document, "acks")]
     total = sum(bits.bit_count() for _, _, bits in entries)  # before a handle is made
-    if total > _ACKS_MAX:
-        raise RemotingError(Reply.INVALID_PARAMETER, f"over {_ACKS_MAX} messages in one request")
+    if total > ACKS_MAX:
+        raise RemotingError(Reply.INVALID_PARAMETER, f"over {ACKS_MAX} messages in one request")
     handles: dict[tuple[str, str], list[str]] = {}
     for item, (start, *rest), bits in entries:
         pop_ms, invisible_ms, revive, queue_id = rest

@@ -214,6 +214,27 @@ async def changes_and_acknowledgements_are_refused(k: Desk, handle: str) -> None
     assert answer.entries[0].status.code == v2.INVALID_RECEIPT_HANDLE
 
 
+async def shortened(k: Desk) -> str:
+    """A message comes again before the time of its first handle ends."""
+    k.topic(TOPIC)
+    k.group(GROUP)
+    await k.sent(TOPIC, b"1")
+    (handle,) = (await k.receive(TOPIC, GROUP, invisible_ms=HOUR)).handles
+    assert k.change(TOPIC, GROUP, handle, SECOND).status.code == v2.OK
+    k.advance(2 * SECOND)
+    await until(lambda: len(stored(k, "%RETRY%g_Later")) == 1)
+    return handle
+
+
+async def the_old_handle_is_refused(k: Desk, handle: str) -> None:
+    for _ in range(2):
+        answer = k.ack(TOPIC, GROUP, handle)
+        assert answer.entries[0].status.code == v2.INVALID_RECEIPT_HANDLE
+        changed = k.change(TOPIC, GROUP, handle, SECOND)
+        assert changed.status.code == v2.INVALID_RECEIPT_HANDLE
+    assert await got(k) == [b"1"]
+
+
 async def away(k: Desk) -> None:
     lite = Lite(k)
     lite.parent()
@@ -308,6 +329,7 @@ ROWS = {
     "a locked batch": Row(locked, only_what_is_not_acknowledged_dies),
     "a deleted group": Row(deleted, stays_deleted),
     "messages that wait for a retry": Row(retrying, changes_and_acknowledgements_are_refused),
+    "a time that was shortened": Row(shortened, the_old_handle_is_refused),
     "a reset of a lite group": Row(reset_back, lite_offsets_are_where_they_were_set),
     "messages sent again after a recall": Row(
         sent_again, what_is_sent_again_arrives_once, {"message_deduplication_enable": True}

@@ -19,10 +19,13 @@ from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.bare_json import QueueKey, loads
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
+from cometmq.store.format.message_id import OffsetId
 from cometmq.store.format.record import Record
+from cometmq.store.format.topic_names import META_TOPIC
 from cometmq.tests.broker.assembly.test_after_failover import buried
 from cometmq.tests.broker.classic.test_classic_advertised import classic_nameserver
-from cometmq.tests.broker.classic.test_classic_pop import named, popped, popping
+from cometmq.tests.broker.classic.test_classic_pop import batch, named, popped, popping
+from cometmq.tests.broker.classic.test_classic_system_topics import HALF, TRACE, found, viewed
 from cometmq.tests.broker.classic.test_classic_transactions import COMMIT, end
 from cometmq.tests.broker.classic_wire import (
     heartbeat,
@@ -258,6 +261,31 @@ async def changes_and_acknowledgements_are_refused(
         assert answer.code == Reply.NO_MESSAGE
 
 
+@dialled
+async def shortened(k: Desk, client: RemotingClient) -> Record:
+    """A message comes again before the time of its first handle ends."""
+    k.topic(TOPIC)
+    k.group(GROUP)
+    await send(k, client, "1")
+    (found,) = await pop(client, invisibleTime=HOUR)
+    changing = named(found, **OURS, invisibleTime=SECOND)
+    answer = await client.call(Request.CHANGE_MESSAGE_INVISIBLETIME, **changing)
+    assert answer.code == Reply.SUCCESS
+    k.advance(2 * SECOND)
+    await until(lambda: len(stored(k, "%RETRY%g_Later")) == 1)
+    return found
+
+
+@dialled
+async def the_old_handle_is_refused(k: Desk, client: RemotingClient, found: Record) -> None:
+    for code in (Request.ACK_MESSAGE, Request.CHANGE_MESSAGE_INVISIBLETIME):
+        answer = await client.call(code, **named(found, **OURS, invisibleTime=SECOND))
+        assert answer.code == Reply.NO_MESSAGE
+    answer = await client.call(Request.BATCH_ACK_MESSAGE, batch(found, **OURS))
+    assert answer.code == Reply.NO_MESSAGE
+    assert [each.body for each in await pop(client)] == [b"1"]
+
+
 # -- order ----------------------------------------------------------------------------------------
 
 
@@ -318,6 +346,42 @@ async def another_client_goes_on(k: Desk, client: RemotingClient, _: Any) -> Non
     answer = await client.call(Request.QUERY_CONSUMER_OFFSET, **OURS, queueId=0)
     assert await read(client, offset=int(answer.fields["offset"])) == [b"3"]
     assert not stored(k, "%DLQ%g")
+
+
+# -- what tools read ------------------------------------------------------------------------------
+
+
+@dialled
+async def shown(k: Desk, client: RemotingClient) -> list[Command]:
+    """Messages of each kind that tools read: sent, waiting, traces."""
+    k.topic(TOPIC, message_type=MIXED)
+    keys = "KEYS\x01order7\x02"
+    half = f"{keys}TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+    due_ms = k.node.runtime.clock.wall_ms() + 24 * HOUR
+    return [
+        await send(k, client, "sent", keys),
+        await send(k, client, "half", half, f=4),
+        await send(k, client, "level", f"{keys}DELAY\x0118\x02"),
+        await send(k, client, "timer", keys + due(due_ms)),
+        await send(k, client, "trace", keys, b=TRACE),
+    ]
+
+
+@dialled
+async def tools_read_the_same(k: Desk, client: RemotingClient, sent: list[Command]) -> None:
+    topics = [TOPIC, HALF, "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", TRACE]
+    names = [b"sent", b"half", b"level", b"timer", b"trace"]
+    assert [await viewed(client, each) for each in sent] == list(zip(topics, names, strict=True))
+    for topic, name in ((TOPIC, b"sent"), (HALF, b"half"), (TRACE, b"trace")):
+        assert name in await found(client, topic, "order7")
+    assert await found(client, META_TOPIC, "order7") == []
+    (record,) = await pulled(client, **OURS, queueId=0)
+    ident = OffsetId(record.store_host, record.physical_offset)
+    assert str(ident) == sent[0].fields["msgId"], "tools compute the id that the producer got"
+    fresh = await send(k, client, "fresh")
+    place = OffsetId.parse(fresh.fields["msgId"])
+    assert place is not None
+    assert int.from_bytes(place.store_host[-4:]) == port_of(k.live)
 
 
 # -- offsets --------------------------------------------------------------------------------------
@@ -388,8 +452,10 @@ ROWS = {
     "dead letters of a deleted topic": Row(buried, only_other_letters_are_read),
     "a deleted group": Row(deleted, stays_deleted),
     "messages that wait for a retry": Row(retrying, changes_and_acknowledgements_are_refused),
+    "a time that was shortened": Row(shortened, the_old_handle_is_refused),
     "a batch popped in order": Row(popped_in_order, only_what_is_not_acknowledged_dies),
     "a locked queue": Row(pulled_in_order, another_client_goes_on),
+    "messages that tools read": Row(shown, tools_read_the_same, {"trace_topic_enable": True}),
     "a topic that a group has left": Row(left, only_what_is_read_is_behind),
     "a reset to a negative time": Row(reset_forward, it_is_at_the_end),
 }

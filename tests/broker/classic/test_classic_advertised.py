@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,11 @@ from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import v2
 from cometmq.remoting.codes import Reply, Request
+from cometmq.store.format.record import unpack_host
+from cometmq.tests.broker.classic.test_classic_system_topics import viewed
 from cometmq.tests.broker.classic_wire import TOPIC, message, port_of, pulled
 from cometmq.tests.broker.desk import desk
-from cometmq.tests.broker.live import create_topic, running, settings, until
+from cometmq.tests.broker.live import create_topic, follower_of, running, settings, until
 from cometmq.tests.broker.timing import delayed
 from cometmq.tests.broker.transacting import end_transaction, prepared
 from cometmq.tests.harness.relay import Relay
@@ -100,7 +103,9 @@ async def test_a_client_reaches_a_broker_through_the_address_that_it_advertises(
             host, _, named = broker["brokerAddrs"]["0"].rpartition(":")
             async with RemotingClient(int(named), host) as client:
                 assert (await client.post(message())).code == Reply.SUCCESS
-                assert [each.body for each in await pulled(client)] == [b"hello"]
+                (record,) = await pulled(client)
+            assert record.body == b"hello"
+            assert unpack_host(record.store_host) in ((one, mapped) for one in ("127.0.0.1", "::1"))
             assert between.joined == 1
 
 
@@ -133,6 +138,31 @@ async def test_a_follower_passes_on_to_the_leader_s_own_address(tmp_path: Path) 
                     route = await client.call(Request.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC)
                     if json.loads(route.body)["brokerDatas"][0]["brokerAddrs"] == named:
                         break
+
+
+async def test_an_id_is_resolved_by_each_replica_also_when_the_one_that_it_names_follows(
+    tmp_path: Path,
+) -> None:
+    """Tools dial the broker that stored a message, which may follow by now."""
+    async with AsyncExitStack() as stack:
+        address, _ = await stack.enter_async_context(classic_nameserver())
+        options: dict[str, Any] = {"remoting_listen_port": -1, "namesrv_addr": address}
+        leader = await stack.enter_async_context(running(settings(tmp_path / "0", **options)))
+        chosen = follower_of(leader.bound, tmp_path / "1", **options)
+        async with running(chosen) as follower:
+            async with leader.client() as wire:
+                await create_topic(wire, TOPIC, queues=2)
+            async with RemotingClient(port_of(leader)) as client:
+                sent = await client.post(message())
+            await until(lambda: follower.node.store.dispatched_offset == leader.node.store.log_end)
+            await until(follower.node.leadership.leader_remoting)
+            for live in (leader, follower):
+                async with RemotingClient(port_of(live)) as client:
+                    assert await viewed(client, sent) == (TOPIC, b"hello")
+            await leader.server.stop(1.0)
+            await until(lambda: not follower.node.replication.leader_alive)
+            async with RemotingClient(port_of(follower)) as client:
+                assert await viewed(client, sent) == (TOPIC, b"hello")
 
 
 async def test_brokers_that_create_topics_are_the_route_of_the_template(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cometmq.broker.classic.base.bodies import (
     json_object,
     queue_list,
 )
+from cometmq.proto.request_limits import ACKS_MAX
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command
 from cometmq.remoting.connection import RemotingError
@@ -22,7 +23,6 @@ from cometmq.remoting.headers import ViewMessage
 
 ALL_BITS = base64.b64encode(b"\xff" * 64).decode()
 BITS = 512
-ACKS_MAX = 2_048
 
 
 def acks(*entries: dict[str, Any]) -> Command:
@@ -46,7 +46,7 @@ def test_the_acknowledgements_of_all_groups_have_one_limit() -> None:
     allowed = [entry(f"group-{number}") for number in range(ACKS_MAX // BITS)]
     found = acks(*allowed).document(batch_ack)
     assert sum(map(len, found.handles.values())) == ACKS_MAX
-    with pytest.raises(RemotingError, match="over 2048 messages"):
+    with pytest.raises(RemotingError, match=f"over {ACKS_MAX} messages"):
         acks(*allowed, entry("one-more")).document(batch_ack)
 
 

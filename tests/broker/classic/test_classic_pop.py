@@ -54,6 +54,26 @@ def named(record: Record, **more: object) -> dict[str, object]:
     return {**fields, "extraInfo": handle, **more}
 
 
+def batch(*found: Record, **more: str) -> bytes:
+    """Return the body that acknowledges messages of one batch."""
+    fields = {"consumerGroup": GROUP, "topic": TOPIC} | more
+    bits, entries = 0, []
+    for record in found:
+        start, pop_ms, invisible_ms, revive, kind, _, queue, offset, _ = record.properties_dict[
+            "POP_CK"
+        ].split(" ")
+        bits |= 1 << int(offset) - int(start)
+        entries = [
+            {
+                **{"c": fields["consumerGroup"], "t": fields["topic"], "r": kind},
+                **{"so": int(start), "q": int(queue), "rq": int(revive)},
+                **{"pt": int(pop_ms), "it": int(invisible_ms)},
+                "b": base64.b64encode(bits.to_bytes(64, "little")).decode(),
+            }
+        ]
+    return json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
+
+
 async def test_popped_messages_are_acknowledged_by_their_handles(tmp_path: Path) -> None:
     async with classic(tmp_path) as (live, client):
         for n in range(4):
@@ -83,22 +103,36 @@ async def test_a_batch_is_acknowledged_by_bits(tmp_path: Path) -> None:
         for n in range(10):
             await client.post(message(b"%d" % n, f"UNIQ_KEY\x01id{n}\x02"))
         found = await popped(client)
-        start, pop_ms, invisible_ms, revive, kind, broker, queue, _, _ = (
-            found[0].properties_dict["POP_CK"].split(" ")
-        )
-        entry = {
-            **{"c": GROUP, "t": TOPIC, "r": kind, "so": int(start), "q": int(queue)},
-            **{"rq": int(revive), "pt": int(pop_ms), "it": int(invisible_ms)},
-            "b": base64.b64encode(b"\xff\x01").decode(),  # offsets 0 to 8
-        }
-        body = json.dumps({"brokerName": broker, "acks": [entry]}).encode()
-        assert (await client.call(Request.BATCH_ACK_MESSAGE, body)).code == Reply.SUCCESS
+        answer = await client.call(Request.BATCH_ACK_MESSAGE, batch(*found[:9]))
+        assert (answer.code, answer.remark) == (Reply.SUCCESS, None)
         assert live.node.pop.in_flight(TOPIC, GROUP, 1) == 1
-        none = json.dumps({"brokerName": broker, "acks": []}).encode()
-        assert (await client.call(Request.BATCH_ACK_MESSAGE, none)).code == Reply.NO_MESSAGE
+        assert (await client.call(Request.BATCH_ACK_MESSAGE, batch())).code == Reply.NO_MESSAGE
+        document = json.loads(batch(found[0]))
+        (entry,) = document["acks"]
         for wrong in ({"b": "!"}, {"so": "x"}, {"b": "A" * 1_000}):
-            body = json.dumps({"brokerName": broker, "acks": [{**entry, **wrong}]}).encode()
+            body = json.dumps({**document, "acks": [{**entry, **wrong}]}).encode()
             assert (await client.call(Request.BATCH_ACK_MESSAGE, body)).code == 1
+
+
+async def test_a_batch_is_refused_only_if_none_of_it_is_acknowledged(tmp_path: Path) -> None:
+    """A batch has one code: of one that was acknowledged in part, all would be repeated."""
+    async with classic(tmp_path) as (live, client):
+        await client.post(message(b"1"))
+        (record,) = await popped(client)
+        group, topic, none = ({"consumerGroup": "none"}, {"topic": "none"}, {"topic": "a b"})
+        foreign = [batch(record, **more) for more in (group, topic, none)]
+        entries = [entry for body in foreign for entry in json.loads(body)["acks"]]
+        body = json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
+        answer = await client.call(Request.BATCH_ACK_MESSAGE, body)
+        assert answer.code == Reply.NO_MESSAGE
+        assert (answer.remark or "").startswith("3 of 3 messages are not acknowledged: ")
+        entries += json.loads(batch(record))["acks"]
+        body = json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
+        for _ in range(2):
+            answer = await client.call(Request.BATCH_ACK_MESSAGE, body)
+            assert answer.code == Reply.SUCCESS
+            assert (answer.remark or "").startswith("3 of 4 messages are not acknowledged: ")
+        assert live.node.pop.in_flight(TOPIC, GROUP, 1) == 0
 
 
 async def test_a_changed_invisible_time_brings_the_message_again(tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ async def test_unacknowledged_messages_are_redelivered_and_then_dead_lettered(
         one.one.advance(10_000)
         await one.nothing()
         await one.one.dispatched()
+        assert one.ack(second.handles[1]).status.code == v2.OK, "acknowledged before"
+        assert one.ack(second.handles[0]).status.code == v2.INVALID_RECEIPT_HANDLE
+        changed = one.one.change(PARENT, "g", second.handles[0], 1_000)
+        assert changed.status.code == v2.INVALID_RECEIPT_HANDLE
         one.one.topic("other")
         dead = await one.one.receive("%DLQ%g", "reader")
         assert dead.bodies == [b"a1"]  # the other one was acknowledged

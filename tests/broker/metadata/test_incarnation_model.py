@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -338,6 +339,7 @@ def test_nothing_of_a_deleted_one_reaches_its_successor(
 ) -> None:
     model = Model(tmp_path_factory.mktemp("incarnations"), source)  # type: ignore[attr-defined]
     asyncio.run(run(model, actions))
+    shutil.rmtree(model.root)  # 60 MB an example
 
 
 async def run(model: Model, actions: list[str]) -> None:

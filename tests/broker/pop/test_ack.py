@@ -11,8 +11,9 @@ import pytest
 from cometmq.broker.metadata.tables import PERM_WRITE, Topic
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.tests.broker.desk import desk, message, parse_received, resource
+from cometmq.tests.broker.desk import Desk, desk, message, parse_received, resource
 from cometmq.tests.broker.live import settings
+from cometmq.tests.broker.pop.test_redelivery import copied
 
 
 async def test_acks_may_repeat_and_arrive_in_any_order(tmp_path: Path) -> None:
@@ -191,6 +192,93 @@ async def test_old_and_new_handle_are_valid_after_a_change(tmp_path: Path, order
             await one.nothing("t", "g")
 
 
+def forward(one: Desk, handle: str) -> int:
+    """Move a message to the dead letters; return the code."""
+    request = v2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle)
+    request.topic.name, request.group.name = "t", "g"
+    try:
+        answer = one.acks.forward_to_dead_letter_queue(request, one.context())
+    except WireError as error:
+        return error.code
+    assert not isinstance(answer, asyncio.Future)
+    return answer.status.code
+
+
+async def test_a_handle_of_before_a_shorter_time_is_invalid_once_the_message_comes_again(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"again", b"done")
+        old, done = (await one.receive("t", "g", invisible_ms=600_000)).handles
+        for copies in (1, 2):  # from the topic, then from the retry topic
+            assert one.change("t", "g", old, 1_000).status.code == v2.OK
+            one.advance(2_000)
+            await copied(one, "%RETRY%g_t", copies)
+            again = await one.receive("t", "g", invisible_ms=600_000)
+            assert again.bodies == [b"again"]
+            for _ in range(2):
+                assert one.ack("t", "g", old).status.code == v2.INVALID_RECEIPT_HANDLE
+                assert one.change("t", "g", old, 1_000).status.code == v2.INVALID_RECEIPT_HANDLE
+                assert forward(one, old) == v2.INVALID_RECEIPT_HANDLE
+            (old,) = again.handles
+        assert one.change("t", "g", done, 1_000).status.code == v2.OK
+        for _ in range(2):
+            assert one.ack("t", "g", done, old).status.code == v2.OK
+
+
+@pytest.mark.parametrize("how", ["undelivered", "client gone"])
+async def test_a_handle_is_invalid_once_a_message_comes_again_because_its_client_seemed_gone(
+    tmp_path: Path, how: str
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        ctx = one.context()
+        (handle,) = (await one.receive("t", "g", ctx, auto_renew=True)).handles
+        if how == "undelivered":
+            assert ctx.on_undelivered is not None
+            ctx.on_undelivered()
+        else:
+            one.node.receiving.client_gone("c@1")
+        one.advance(1_100)
+        await copied(one, "%RETRY%g_t", 1)
+        assert one.ack("t", "g", handle).status.code == v2.INVALID_RECEIPT_HANDLE
+        assert (await one.receive("t", "g")).bodies == [b"a"]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_handle_of_a_message_that_became_a_dead_letter_is_invalid(
+    tmp_path: Path, orderly: bool
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.group("g", orderly=orderly, max_attempts=1)
+        await one.sent("t", b"a")
+        (old,) = (await one.receive("t", "g", invisible_ms=600_000)).handles
+        assert one.change("t", "g", old, 1_000).status.code == v2.OK
+        one.advance(2_000)
+        await one.nothing("t", "g")
+        await copied(one, "%DLQ%g", 1)
+        assert one.ack("t", "g", old).status.code == v2.INVALID_RECEIPT_HANDLE
+        assert one.change("t", "g", old, 1_000).status.code == v2.INVALID_RECEIPT_HANDLE
+        assert forward(one, old) == v2.OK, "it is there already"
+
+
+async def test_more_handles_than_a_client_receives_are_not_all_looked_up(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"again", *[b"%d" % n for n in range(40)])
+        handles = (await one.receive("t", "g", batch=32)).handles
+        handles += (await one.receive("t", "g", batch=32)).handles
+        assert one.ack("t", "g", *handles[1:]).status.code == v2.OK
+        assert one.ack("t", "g", *handles[1:]).status.code == v2.OK, "nothing was copied"
+        one.change("t", "g", handles[0], 0)
+        await copied(one, "%RETRY%g_t", 1)
+        codes = [entry.status.code for entry in one.ack("t", "g", *handles).entries]
+        assert codes == [v2.INVALID_RECEIPT_HANDLE] + [v2.OK] * 31 + [v2.INVALID_RECEIPT_HANDLE] * 9
+
+
 async def test_a_change_to_zero_makes_the_message_visible_at_once(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
@@ -206,7 +294,7 @@ async def test_a_change_to_zero_makes_the_message_visible_at_once(tmp_path: Path
         assert refused.receipt_handle == changed.receipt_handle
         # The old handle has not expired by its own fields but is no longer valid.
         assert one.change("t", "g", old, 5_000).receipt_handle == old
-        assert one.ack("t", "g", old).status.code == v2.OK
+        assert one.ack("t", "g", old).status.code == v2.INVALID_RECEIPT_HANDLE
         assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 1
 
 

@@ -67,7 +67,7 @@ def test_many_acknowledgements_leave_the_state_of_one_after_another(
 ) -> None:
     def queue() -> PopQueue:
         made = PopQueue((0, 0), "t", committed, committed + read)
-        made.moving = moving - in_flight
+        made.moving = dict.fromkeys(moving - in_flight, True)
         for offset in in_flight:
             stored = offset % 3 == 0
             made.unacked[offset] = Delivery(offset, 5, 9, 1, "c", 5, stored=stored)

@@ -195,21 +195,29 @@ def test_the_consumer_offset_passes_journalled_messages() -> None:
     made.validate()
 
 
-def test_the_consumer_offset_passes_a_copied_message_once_the_copy_is_durable() -> None:
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_consumer_offset_passes_a_copied_message_once_the_copy_is_durable(
+    stored: bool,
+) -> None:
+    """Or before, if the journal has it."""
     made, queue = group()
     pop(made, queue, 3, START_MS)
+    if stored:
+        made.stored(queue, [0, 1, 2])
     late = START_MS + HIDDEN_MS
     made.expire(late, none_active)
     for offset in (0, 1):
         assert made.take_ready() == (queue, queue.unacked[offset])
         made.move(queue, offset)
     made.validate()
-    assert (queue.committed, sorted(queue.moving)) == (0, [0, 1])
+    assert (queue.committed, sorted(queue.moving)) == (3 if stored else 0, [0, 1])
     assert made.ack(claim(0), late) is Outcome.STALE
+    longer = claim(0, expires_ms=late + 1)  # of before a change that shortened the time
+    assert made.ack(longer, late) is Outcome.STALE
     made.moved(queue, 1)
-    assert queue.committed == 0
+    assert queue.committed == (3 if stored else 0)
     made.moved(queue, 0)
-    assert queue.committed == 2
+    assert queue.committed == (3 if stored else 2)
     made.moved(queue, 0)
     made.validate()
 

@@ -79,7 +79,9 @@ class PopMachine(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.claims))
         known = self.messages[one.offset]
         outcome = self.core.ack(one, self.now_ms)
-        if known.done or known.moving:
+        if one.offset in self.queue.moving:
+            assert outcome is Outcome.STALE
+        elif known.done or known.moving:
             late = self.now_ms >= one.expires_ms
             assert outcome is (Outcome.STALE if late else Outcome.CONSUMED)
         elif (known.hidden_until is not None and known.since_ms <= one.pop_ms) or (
@@ -97,7 +99,9 @@ class PopMachine(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.claims))
         known = self.messages[one.offset]
         outcome, delivery = self.core.change(one, self.now_ms, ms)
-        if known.done or known.moving:
+        if one.offset in self.queue.moving:
+            assert outcome is Outcome.STALE
+        elif known.done or known.moving:
             late = self.now_ms >= one.expires_ms
             assert outcome is (Outcome.STALE if late else Outcome.CONSUMED)
         elif known.hidden_until is not None and known.since_ms <= one.pop_ms:

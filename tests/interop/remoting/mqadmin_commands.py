@@ -1,7 +1,8 @@
 """Every command of Apache's mqadmin 5.5.0, with arguments and what its output has.
 
-In arguments and outputs `{broker}` and `{namesrv}` are addresses, `{unique_id}` is the id of a
-message, `{files}` is a folder. The order matters: commands use what earlier ones made.
+In arguments and outputs `{broker}` and `{namesrv}` are addresses, `{unique_id}` and `{offset_id}`
+are ids of a message, `{half_id}` and the like of one that waits, `{files}` is a folder. The order
+matters: commands use what earlier ones made.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ CASES = (
     works("sendMessage", *TOPIC, "-p", "hello", "-k", "key-1", "-c", "TagA", output="SEND_OK"),
     works("topicStatus", *TOPIC, output="broker-a"),
     works("queryMsgById", *TOPIC, "-i", "{unique_id}", output="admin-topic"),
+    works("queryMsgById", *TOPIC, "-i", "{offset_id}", output="admin-topic"),
+    works("queryMsgById", *TOPIC, "-i", "{half_id}", output="RMQ_SYS_TRANS_HALF_TOPIC"),
+    works("queryMsgById", *TOPIC, "-i", "{level_id}", output="SCHEDULE_TOPIC_XXXX"),
+    works("queryMsgById", *TOPIC, "-i", "{timer_id}", output="rmq_sys_wheel_timer"),
     works("queryMsgByKey", *TOPIC, "-k", "key-0", output="{unique_id}"),
+    works("queryMsgByKey", "-t", "RMQ_SYS_TRANS_HALF_TOPIC", "-k", "key-half", output="half"),
     works("queryMsgByUniqueKey", *TOPIC, "-i", "{unique_id}", output="admin-topic"),
     works("queryMsgByOffset", *TOPIC, *BY_NAME, "-i", "0", "-o", "0", output="admin-topic"),
     works("queryMsgTraceById", "-i", "{unique_id}", "-t", "trace-topic", output="Pub"),
@@ -76,6 +82,10 @@ CASES = (
     works("consumerConnection", *GROUP, output="admin-client"),
     works("consumerStatus", *GROUP, output="admin-client"),
     works("consumerProgress", *GROUP, output="admin-topic"),
+    # Without the topic that the group has left.
+    works(
+        "consumerProgress", "-g", "left-group", output=r"(?s)\A(?!.*traced-).*admin-topic.*Total"
+    ),
     works("producerConnection", *TOPIC, "-g", "admin-producers", output="admin-client"),
     works("producer", *BROKER, output="admin-producers"),
     works("brokerConsumeStats", *BROKER, output="admin-topic"),
