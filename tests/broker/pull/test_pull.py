@@ -253,7 +253,7 @@ async def test_pulls_without_time_in_a_turn_are_read_in_later_ones_in_order(
         first, *late = (start_pull(one, offset) for offset in (0, 0, 1, 2, 99))
         assert isinstance(first, list) and not any(each.done() for each in late)
         late[0].cancel()
-        turns = []
+        turns: list[Any] = []
         for each in late[1:]:
             each.add_done_callback(turns.append)
         assert len(await late[1]) == 3 and turns == [late[1]]
