@@ -7,7 +7,7 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS install
 COPY wheels /wheels
 RUN python3 -m venv /opt/cometmq \
-    && /opt/cometmq/bin/pip install --no-index --no-cache-dir --find-links /wheels cometmq \
+    && /opt/cometmq/bin/pip install --no-index --no-cache-dir --find-links /wheels 'cometmq[oidc]' \
     && { ! ls /wheels/cometmq_native-*.whl >/dev/null 2>&1 \
         || /opt/cometmq/bin/pip install --no-index --no-cache-dir --find-links /wheels cometmq-native; } \
     && /opt/cometmq/bin/pip uninstall -y -q pip setuptools

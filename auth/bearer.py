@@ -3,7 +3,8 @@ times (RFC 7519, 7515, 7517). No I/O.
 
 A token is a JWT that a key of the provider's key set has signed with an asymmetric algorithm. So
 `none`, and HMAC with a public key as the secret, are no signatures here: no key of the set is for
-them, and their names are not accepted. joserfc is imported with the first key set.
+them, and their names are not accepted. A name that is given twice in its JSON is a refusal: another
+reader might take the other value. joserfc is imported with the first key set.
 """
 
 from __future__ import annotations
@@ -43,6 +44,20 @@ class BearerError(ValueError):
     """A token is refused. The message gives the reason, and contains no part of the token."""
 
 
+class _Unique(json.JSONDecoder):
+    """Raises ValueError for a name that an object has twice."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
 class BearerRules(Struct, frozen=True):
     """What a token must say."""
 
@@ -67,7 +82,8 @@ def read_keys(text: bytes) -> KeySet:
     if len(text) > JWKS_BYTES_MAX:
         raise ValueError(f"the key set has more than {JWKS_BYTES_MAX} bytes")
     try:
-        listed = [each for each in json.loads(text)["keys"] if _is_for_signatures(each)]
+        found = json.loads(text, cls=_Unique)["keys"]
+        listed = [each for each in found if _is_for_signatures(each)]
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"this is no key set (JWKS): {error}") from None
     if len(listed) > _KEYS_MAX:
@@ -114,7 +130,7 @@ class BearerVerifier:
         if self.keys is None:
             raise BearerError("the provider's keys are not known yet")
         try:
-            decoded = jwt.decode(token, self._key_of, algorithms=_ALGORITHMS)
+            decoded = jwt.decode(token, self._key_of, algorithms=_ALGORITHMS, decoder_cls=_Unique)
         except InvalidKeyIdError:
             self.on_unknown_key()
             raise BearerError("its key is not in the provider's key set") from None
@@ -127,9 +143,10 @@ class BearerVerifier:
     def _key_of(self, token: Any) -> Any:
         """Return the key that the token names; without a name, the only one."""
         from joserfc.errors import InvalidKeyIdError
+        from joserfc.util import urlsafe_b64decode
 
         assert self.keys is not None
-        name = token.headers().get("kid")
+        name = json.loads(urlsafe_b64decode(token.segments["header"]), cls=_Unique).get("kid")
         known = [key for key in self.keys.keys if name is None or key.kid == name]
         if len(known) != 1:
             raise InvalidKeyIdError("no key, or several, for the token")

@@ -245,7 +245,7 @@ class ClientPort:
             bearers.keys = keys
             changed()
 
-        reader = KeySetReader(self._config.oidc_jwks, use)
+        reader = KeySetReader(self._config.oidc_jwks, use, self._links.kept)
         bearers.on_unknown_key = reader.want
         stack.push_async_callback(reader.close)
         await reader.start()

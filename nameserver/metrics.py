@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from ..front.metrics.process import kept_family
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -35,9 +37,11 @@ def nameserver_families(
     door: DoorStatistics,
     controller: Controller | None,
     watch: LoopWatch,
+    kept: Mapping[str, str],
     families: Families,
 ) -> list[Metric]:
-    """Return the metrics of one nameserver; `groups` and `absent` are those of its route table."""
+    """Return the metrics of one nameserver; `groups` and `absent` are those of its route table,
+    `kept` the settings with replacements that cannot be used."""
     assert door.times is not None
     return [
         *_routes(list(groups), absent, families),
@@ -58,6 +62,7 @@ def nameserver_families(
         *(_controller(controller, families) if controller is not None else ()),
         door.times.family(families),
         *watch.families(families),
+        kept_family(families, kept),
     ]
 
 

@@ -196,6 +196,7 @@ class NameserverServer:
             door=self._door.statistics(),
             controller=None if host is None else host.controller,
             watch=self._watch,
+            kept=self.links.kept,
             families=self._families,
         )
 

@@ -1,9 +1,9 @@
 """Certificate files of a node: read at the start and again when they change; names in certificates.
 
 A replacement that cannot be used (a missing file, a key of another certificate) is logged once and
-the former certificate stays in use. Open connections keep the certificate that they began with.
-`cryptography` is imported where it is used: that takes 30 to 50 ms, which a node without
-certificates saves at its start.
+noted, and the former certificate stays in use. Open connections keep the certificate that they
+began with. `cryptography` is imported where it is used: that takes 30 to 50 ms, which a node
+without certificates saves at its start.
 """
 
 import logging
@@ -45,9 +45,21 @@ class CertificateFiles:
     """The files of a certificate, its key and, optionally, certificate authorities and their
     revocation lists."""
 
-    def __init__(self, certificate: str, key: str, authorities: str = "", crl: str = "") -> None:
-        """Raises ValueError with a sentence if the files cannot be used."""
+    def __init__(
+        self,
+        certificate: str,
+        key: str,
+        authorities: str = "",
+        crl: str = "",
+        *,
+        setting: str = "tlsCertificate",
+        kept: dict[str, str] | None = None,
+    ) -> None:
+        """While replaced files cannot be used, `kept` has the reason under `setting`. Raises
+        ValueError with a sentence if the files cannot be used now."""
         self._paths = certificate, key, authorities, crl
+        self._setting = setting
+        self._kept = {} if kept is None else kept
         try:
             self._seen = self._stamps()
             self._current = self._read()
@@ -72,7 +84,9 @@ class CertificateFiles:
             self._current = self._read()
         except (OSError, ValueError) as error:
             logger.warning("certificate.kept file=%s error=%s", self._paths[0], error)
+            self._kept[self._setting] = str(error)
         else:
+            self._kept.pop(self._setting, None)
             logger.info("certificate.replaced file=%s", self._paths[0])
         return self._current
 

@@ -33,11 +33,12 @@ class NodeLinks:
         self.token = token
         self.tls = tls or TlsConfig()
         config = self.tls
+        #: What was replaced, cannot be used, and is served as before: the reason by the setting.
+        self.kept: dict[str, str] = {}
         self.files: CertificateFiles | None = None
         if config.has_certificates:
-            self.files = CertificateFiles(
-                config.tls_certificate, config.tls_key, config.tls_ca, config.tls_crl
-            )
+            files = config.tls_certificate, config.tls_key, config.tls_ca, config.tls_crl
+            self.files = CertificateFiles(*files, kept=self.kept)
             if config.tls_mode == "permissive" and not token:
                 raise ValueError(
                     "tlsMode=permissive with tlsCertificate requires clusterToken: callers in "

@@ -3,7 +3,8 @@ runs.
 
 A file is read every 5 seconds, a URL every 5 minutes, and when a token names a key that is not in
 the set, at most every 30 seconds. A set that cannot be read leaves the former one in use; without
-any, no token is accepted. Reading is done in threads.
+any, no token is accepted; a metric and `cometmq doctor security` show it. Reading is done in
+threads.
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ def read(place: str) -> bytes:
 class KeySetReader:
     """Keeps a key set current, from `start` to `close`."""
 
-    def __init__(self, place: str, use: Callable[[KeySet], None]) -> None:
-        """`use` gets each set. Raises ValueError for an unsuitable place."""
+    def __init__(self, place: str, use: Callable[[KeySet], None], kept: dict[str, str]) -> None:
+        """`use` gets each set; `kept` has the reason while it cannot be read. Raises ValueError for
+        an unsuitable place."""
         check_place(place)
         self._place = place
         self._use = use
+        self._kept = kept
         self._is_file = "://" not in place
         self._last = b""
         self._wanted = asyncio.Event()
@@ -101,13 +104,17 @@ class KeySetReader:
         if text != self._last:
             self._use(await asyncio.to_thread(read_keys, text))
             self._last = text
+        self._kept.pop("oidcJwks", None)
 
     async def _follow(self) -> None:
         while True:
             try:
                 await self._read()
             except _FAILURES as error:
-                logger.warning("oidc.keys_kept place=%s error=%s", self._place, error)
+                reason = str(error) or type(error).__name__
+                if self._kept.get("oidcJwks") != reason:
+                    logger.warning("oidc.keys_kept place=%s error=%s", self._place, reason)
+                self._kept["oidcJwks"] = reason
             self._tried.set()
             if self._is_file or not self._last:
                 await asyncio.sleep(_FILE_S)

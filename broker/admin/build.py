@@ -69,4 +69,5 @@ def build_admin(
         brokers=lambda: {*broker.cluster.groups, *broker.cluster.absent},
         door=door,
         settings=settings,
+        kept=broker.replication.links.kept,
     )

@@ -6,7 +6,7 @@ service needs no client id, because its callers are tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,10 @@ class Admin:
         brokers: Callable[[], Iterable[str]],
         door: Callable[[], str],
         settings: LiveSettings,
+        kept: Mapping[str, str],
     ) -> None:
         """`brokers` returns the names of the known groups, `door` the name of the open front
-        door."""
+        door; `kept` has the settings with replacements that cannot be used."""
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
@@ -51,6 +52,7 @@ class Admin:
         self._brokers = brokers
         self._door = door
         self.settings = settings
+        self._kept = kept
 
     def list_brokers(
         self, request: v1.ListBrokersRequest, ctx: RequestContext
@@ -81,6 +83,7 @@ class Admin:
                 for key in keys
                 for value, origin in (settings[key],)
             ],
+            kept=self._kept,
         )
 
     def change_config(

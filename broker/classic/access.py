@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from ..access.guard import Guard
     from ..access.rights import Needs
 
+_NO_SUCH_MESSAGE = (
+    "no message at this offset, or transaction of this id, that the user may have, or no right on "
+    "the group"
+)
 #: Clients up to version 4.9.3 add this field after they have signed.
-_NO_SUCH_MESSAGE = "no message at this offset that the user may have, or no right on the group"
 _UNSIGNED, _UNSIGNED_UP_TO = "_UNIQUE_KEY_QUERY", 399
 
 

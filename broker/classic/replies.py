@@ -39,6 +39,7 @@ class ClassicReplies:
         self._clock = runtime.clock
         self._loop = runtime.loop
         self._region_id = runtime.config.region_id
+        self._topic = f"{runtime.config.broker_cluster_name}_REPLY_TOPIC"
         self._sender = sender
         self._producers = producers
 
@@ -52,10 +53,14 @@ class ClassicReplies:
     def reply(self, command: Command, peer: Connection) -> Any:
         """Answer SEND_REPLY_MESSAGE with a future. Raises RemotingError."""
         header = sent_header(command)
+        # Otherwise a right on any topic would be one to reach every client.
+        if header.topic != self._topic:
+            remark = f"a reply is sent to topic {self._topic}, not {header.topic}"
+            raise RemotingError(Reply.INVALID_PARAMETER, remark)
         properties = decode_properties(header.properties.encode())
         client_id = properties.get("REPLY_TO_CLIENT", "")
         asker = self._producers.row_of(client_id)
-        # A reply has no topic that its receiver could have a right on: the client id is its user's.
+        # Its receiver needs no right on the reply topic: the client id is its user's.
         if asker is None or not self._may(asker.user, (), asker.channel.peer):
             raise RemotingError(
                 Reply.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."

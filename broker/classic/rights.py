@@ -59,9 +59,11 @@ _PUB, _SUB, _GET = int(Action.PUB), int(Action.SUB), int(Action.GET)
 #: Requests that may need no right: they concern the members that the client's own user has entered
 #: (`base/members.py`), and a client without consumer groups names none.
 PUBLIC = frozenset((Request.HEART_BEAT, Request.UNREGISTER_CLIENT))
-#: Name a message by its offset. A denial does not tell its topic, or whether there is one: the
-#: answer would show any user the topics of a log, and where their messages lie.
-BY_OFFSET = frozenset((Request.VIEW_MESSAGE_BY_ID, Request.CONSUMER_SEND_MSG_BACK))
+#: Name a message or a transaction by its offset or id. A denial does not tell its topic, or whether
+#: there is one: the answer would show any user the topics of a log, and where their messages lie.
+BY_OFFSET = frozenset(
+    (Request.VIEW_MESSAGE_BY_ID, Request.CONSUMER_SEND_MSG_BACK, Request.END_TRANSACTION)
+)
 #: The right that a request needs whose message does not exist: the one on every topic.
 NOT_FOUND: Need = (TOPIC, "", int(Action.SUB))
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...front.metrics.families import Buckets, Families, flag, page_of
+from ...front.metrics.process import kept_family
 from ..base.counters import SIZE_BOUNDS
 from ..metadata.tables import is_system_topic, type_name
 from .clients import client_families
@@ -342,6 +343,7 @@ class Metrics:
         disk = psutil.disk_usage(str(self._store.config.root))
         return [
             *self._watch.families(self._families),
+            kept_family(self._families, self._replication.links.kept),
             self._one(
                 "cometmq_disk_free_bytes", "Free bytes on the store's file system.", disk.free
             ),

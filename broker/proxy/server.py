@@ -25,7 +25,7 @@ from ...front.door import Door, choose_door
 from ...front.metrics.families import Families, page_of
 from ...front.metrics.http import MetricsServer
 from ...front.metrics.probes import OK, Check
-from ...front.metrics.process import LoopWatch
+from ...front.metrics.process import LoopWatch, kept_family
 from ...front.shared.handover import Handover
 from ...nodes.addresses import bracketed, host_port
 from ...nodes.node_links import NodeLinks
@@ -307,4 +307,5 @@ class ProxyServer:
             *(families.one(f"cometmq_proxy_{name}", text, number) for name, text, number in now),
             times.family(families),
             *self._loop_watch.families(families),
+            kept_family(families, self._links.kept),
         ]

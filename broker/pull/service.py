@@ -12,6 +12,7 @@ clients with their own offsets do: the answer is ILLEGAL_OFFSET with that offset
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,6 +134,10 @@ class PullService:
         #: Waiters that are not processed yet, by queue with new messages.
         self._woken: dict[tuple[str, int], Iterator[tuple[int, _Waiter]]] = {}
         self._serving: asyncio.Handle | None = None
+        #: When the time of pulls in this turn of the event loop ends; 0: none was read in it.
+        self._turn_end_ns = 0
+        #: Pulls that came when it was over, with their polling times.
+        self._late: deque[tuple[Pull, int, asyncio.Future[Any]]] = deque()
         self._broadcast = BroadcastOffsets()
         self._commit_timer: asyncio.TimerHandle | None = None
 
@@ -174,13 +179,51 @@ class PullService:
 
         The caller has called `DispatchPump.catch_up`.
         """
+        if not self._turn_end_ns:
+            self._turn_end_ns = self._clock.steady_ns() + _SLICE_NS
+            self._loop.call_soon(self._next_turn)
+        elif self._late or self._clock.steady_ns() >= self._turn_end_ns:
+            self._limit.check(self._waiting + len(self._late))
+            answer = self._loop.create_future()
+            self._late.append((pull, poll_ms, answer))
+            return answer
+        return self._read_or_park(pull, poll_ms)
+
+    def _read_or_park(
+        self, pull: Pull, poll_ms: int, late: asyncio.Future[Any] | None = None
+    ) -> Any:
+        """Return the answer, or the future of a pull that waits: `late`, if given."""
         answer = self._read(pull)
         if answer is not None:
             return answer
         if poll_ms <= 0:
             return pull.form.empty(pull, _NOTHING_NEW)
         self._limit.check(self._waiting)
-        return self._park(pull, poll_ms)
+        return self._park(pull, poll_ms, late or self._loop.create_future())
+
+    def _next_turn(self) -> None:
+        """Read for the pulls that came late, in their order, for one turn of the event loop: pulls
+        of large messages take 10 ms each, and other calls do not wait for all of them."""
+        self._turn_end_ns = 0
+        if not self._late:
+            return
+        stop_ns = self._turn_end_ns = self._clock.steady_ns() + _SLICE_NS
+        self._loop.call_soon(self._next_turn)
+        while self._late:
+            pull, poll_ms, answer = self._late.popleft()
+            if not answer.done():
+                self._answer_late(pull, poll_ms, answer)
+                if self._clock.steady_ns() >= stop_ns:
+                    break
+
+    def _answer_late(self, pull: Pull, poll_ms: int, answer: asyncio.Future[Any]) -> None:
+        try:
+            found = self._read_or_park(pull, poll_ms, answer)
+        except Exception as error:  # of one call: the door logs it and answers the client
+            answer.set_exception(error)
+        else:
+            if found is not answer:
+                answer.set_result(found)
 
     def update_offset(
         self, request: v2.UpdateOffsetRequest, ctx: RequestContext
@@ -284,6 +327,10 @@ class PullService:
 
     def end_polls(self) -> None:
         """Answer all waiting pulls: their clients pull again."""
+        while self._late:
+            pull, _, answer = self._late.popleft()
+            if not answer.done():
+                answer.set_result(pull.form.empty(pull, _NOTHING_NEW))
         for waiters in list(self._waiters.values()):
             for key, waiter in list(waiters.items()):
                 self._finish(key, waiter, waiter.pull.form.empty(waiter.pull, _NOTHING_NEW))
@@ -380,12 +427,10 @@ class PullService:
         # Many messages were filtered out: the client continues at the offset that was reached.
         return pull.form.empty(pull, "no match message")
 
-    def _park(self, pull: Pull, poll_ms: int) -> asyncio.Future[Any]:
-        loop = self._loop
-        answer: asyncio.Future[Any] = loop.create_future()
+    def _park(self, pull: Pull, poll_ms: int, answer: asyncio.Future[Any]) -> asyncio.Future[Any]:
         self._count += 1
         key = self._count
-        timer = loop.call_later(poll_ms / 1000, self._time_over, key, pull)
+        timer = self._loop.call_later(poll_ms / 1000, self._time_over, key, pull)
         waiter = _Waiter(pull, answer, timer)
         self._waiters.setdefault((pull.topic, pull.queue_id), {})[key] = waiter
         self._waiting += 1

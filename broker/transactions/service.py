@@ -69,6 +69,7 @@ _OUTCOMES = {v2.COMMIT: Outcome.COMMITTED, v2.ROLLBACK: Outcome.ROLLED_BACK}
 # EndTransaction calls that wait for the recovery after a start, which takes seconds at most.
 _WAITING_MAX = 10_000
 _FILE = "transactionMetrics"
+_NO_SUCH = "the topic and the producer group have no such transaction"
 
 
 class End(Struct, frozen=True):
@@ -279,7 +280,8 @@ class Transactions:
         return self.end(End(ident, _OUTCOMES.get(request.resolution), topic=request.topic.name))
 
     def topic_of(self, offset: int, key: str) -> str:
-        """Return the topic of a transaction, which may have ended. Raises WireError."""
+        """Return the topic of a transaction, which may have ended; empty if there was none. Raises
+        WireError."""
         self.check_leads()
         ident = TransactionId(self._config.broker_name, offset, key)
         half = self.table.find(offset, key) if self.recovery is not None else self._find(ident)
@@ -288,9 +290,7 @@ class Transactions:
         if self.recovery is not None:
             raise WireError(v2.HA_NOT_AVAILABLE, "the broker starts: try again")
         past = self._past(ident)
-        if past is None:
-            raise _unknown("there is no such transaction")
-        return past[0]
+        return "" if past is None else past[0]
 
     def end(self, end: End) -> Any:
         """End a transaction of this broker; return an EndTransactionResponse, or a future of one.
@@ -357,10 +357,11 @@ class Transactions:
         outcome = end.outcome
         if half is None:
             return self._repeated(self._past_outcome(end), outcome)
+        # Those of other topics and groups do not exist for the caller, who may have no right there.
         if half.topic != (end.topic or half.topic):
-            raise _unknown(f"the transaction is not one of topic {end.topic}")
+            raise _unknown(_NO_SUCH)
         if end.group and not self._is_of_group(half, end.group):
-            raise _unknown(f"the transaction is not one of producer group {end.group}")
+            raise _unknown(_NO_SUCH)
         if half.outcome is not Outcome.OPEN:
             return self._repeated(half.outcome, outcome)
         if outcome is None:
@@ -387,7 +388,7 @@ class Transactions:
         if it may have ended with its topic."""
         found = self._past(end.ident)
         if found is None or found[0] != (end.topic or found[0]):
-            raise _unknown("there is no such transaction")
+            raise _unknown(_NO_SUCH)
         outcome = self.table.outcome_of(end.ident.offset)
         if outcome is None and self._metadata.is_older(*found):
             raise _unknown("the transaction's topic was deleted")

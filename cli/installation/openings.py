@@ -92,6 +92,14 @@ def of_quotas(quotas: int) -> Finding:
     return Finding("quotas", found, "note", "cometmq quota set 'Topic:*' --messages N --bytes N")
 
 
+def of_kept(kept: Mapping[str, str], values: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each setting whose file or key set a node cannot read again."""
+    for setting, reason in sorted(kept.items()):
+        found = f"cannot be read again, the former one is in use: {reason}"
+        advice = f"correct {values.get(setting, '')}; the node reads it again by itself"
+        yield Finding(f"replacement of {setting}", found, "bad", advice)
+
+
 def _listens(settings: Settings) -> Finding:
     address = settings["bindAddress"]
     if not settings.exposed:

@@ -12,7 +12,7 @@ from ..links import connect
 from ..options import endpoint_option, output_option
 from ..output import show_rows
 from .finding import Finding, code_of
-from .openings import Settings, of_quotas, of_users, openings
+from .openings import Settings, of_kept, of_quotas, of_users, openings
 from .secret_files import of_files, readable
 from .version import version_of
 
@@ -92,6 +92,7 @@ def _of_node(endpoint: str) -> list[Finding]:
         answer = connection.call(paths.GET_CONFIG, v1.GetConfigRequest(), v1.GetConfigResponse)
         values = {entry.key: entry.value for entry in answer.entries}
         found = [*openings(Settings("broker", values)), *of_files(values, datetime.now(UTC))]
+        found += of_kept(answer.kept, values)
         try:
             users = connection.call(paths.LIST_USERS, v1.ListUsersRequest(), v1.ListUsersResponse)
             found.append(of_users({user.name: user.is_super for user in users.users}))

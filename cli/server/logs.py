@@ -19,6 +19,9 @@ from ...operations.errors import CliError
 _LOG_FILE_BYTES = 10 << 20
 _LOG_FILES = 9
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+#: Control characters, and line ends of Unicode.
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in _CONTROLS}
 _EVENT = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+(?=:|\s|$)")
 # A conversion of a %-template, with the key in front of it.
 _CONVERSION = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +]*\d*(?:\.\d+)?[a-zA-Z])")
@@ -38,6 +41,19 @@ class LogConfig:
     log_format: Literal["text", "json"] = _setting(
         "text", "Format of a log line; json: one object a line. Read again on SIGHUP."
     )
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as a line of text: a value from a client begins no line of its own, and
+    sends a terminal nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without its traceback."""
+        record.message = record.message.translate(_ESCAPES)
+        return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -85,6 +101,7 @@ def configure_logging(directory: Path | None, name: str, config: LogConfig) -> N
                 maxBytes=_LOG_FILE_BYTES,
                 backupCount=_LOG_FILES,
                 encoding="utf-8",
+                errors="backslashreplace",  # half a character of a client costs no line
             )
         except OSError as error:
             raise CliError(f"Cannot write logs to {directory}: {error.strerror}.") from None
@@ -96,6 +113,6 @@ def adopt(config: LogConfig) -> None:
     """Use another level and format from now on."""
     root = logging.getLogger()
     root.setLevel(config.log_level)
-    formatter = JsonFormatter() if config.log_format == "json" else logging.Formatter(_TEXT_FORMAT)
+    formatter = JsonFormatter() if config.log_format == "json" else TextFormatter()
     for handler in root.handlers:
         handler.setFormatter(formatter)

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...auth.attempts import Attempts
 from ...operations.connection import Connection
@@ -31,6 +31,8 @@ from ..sessions import CURRENT, BearerToken, Session, Sessions, owner_of
 from ..views import Form, read_form
 
 _COOKIE = "cometmq-session"
+#: What an open page asks for by itself.
+_BY_PAGES = ("/state", "/live", "/ha/live")
 _FAILURES_MAX = 5
 _NAME_MAX, _SECRET_MAX, _TOKEN_MAX = 64, 128, 8 << 10
 _WRONG = (
@@ -68,23 +70,27 @@ class Gate:
             if path == "/login":
                 to = request.query_params.get("to", "/")
                 answer = await self._login(request) if method == "POST" else self._page(to)
-            elif (session := await self._session(request)) is None:
+            elif (session := await self._session(request, is_used=path not in _BY_PAGES)) is None:
                 answer = _to_login(request)
             elif path == "/logout" and method == "POST":
                 answer = await self._logout(request, session)
             else:
                 CURRENT.set(session)
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, partial(self._pass_on, request, send))
                 return
         except HTTPException as error:
             answer = PlainTextResponse(f"{error.detail}\n", error.status_code)
         await answer(scope, receive, send)
 
-    async def _session(self, request: Request) -> Session | None:
+    async def _pass_on(self, request: Request, send: Send, message: Message) -> None:
+        """Send a part of an answer; the session of a stream is checked as that of a request."""
+        if message.get("more_body"):
+            await self._session(request, is_used=False)
+        await send(message)
+
+    async def _session(self, request: Request, *, is_used: bool) -> Session | None:
         """Return the session of a request; one whose user is refused ends."""
         cookie = request.cookies.get(_COOKIE, "")
-        # An open page asks for its state by itself.
-        is_used = request.scope["path"] not in ("/state", "/live", "/ha/live")
         session = self._sessions.find(cookie, is_used=is_used)
         if session is not None and self._sessions.is_due(session):
             try:

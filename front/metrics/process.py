@@ -80,6 +80,17 @@ class LoopWatch:
         ]
 
 
+def kept_family(families: Families, kept: Mapping[str, str]) -> Metric:
+    """Return the metric of files that were replaced and cannot be used; `kept`: the reasons."""
+    return families.gauge(
+        "cometmq_replacement_unusable",
+        "1 while certificate files or a key set were replaced by what cannot be used (the former "
+        "ones stay in use), or a key set cannot be read; by their setting.",
+        [((setting,), 1) for setting in sorted(kept)],
+        ("setting",),
+    )
+
+
 def _usage(families: Families) -> list[Metric]:
     import psutil
 

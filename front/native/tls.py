@@ -63,6 +63,8 @@ class DoorCertificate:
                     config.front_tls_key,
                     config.front_tls_client_ca,
                     self._links.tls.tls_crl if config.front_tls_client_ca else "",
+                    setting="frontTlsCertificate",
+                    kept=self._links.kept,
                 )
             self._files = files
             self._use(files.current())
@@ -79,6 +81,8 @@ class DoorCertificate:
                 self._use(current)
             except ValueError as error:
                 logger.warning("door.certificate_kept error=%s", error)
+                own = self._config.front_tls_certificate
+                self._links.kept["frontTlsCertificate" if own else "tlsCertificate"] = str(error)
 
     def _use(self, current: Certificates) -> None:
         """Pass certificates to the server. Raises ValueError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -14,6 +15,9 @@ from typing import Any, cast
 
 import grpc.aio
 import pytest
+from click.testing import CliRunner
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 from msgspec.structs import replace
@@ -24,6 +28,7 @@ from cometmq.broker.access.guard import Guard
 from cometmq.broker.access.key_set import check_place
 from cometmq.broker.access.rechecks import Rechecks
 from cometmq.broker.base.config import BrokerConfig
+from cometmq.cli.root import cli
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.proto import paths, v2
@@ -34,6 +39,7 @@ from cometmq.tests.auth.test_owners import put
 from cometmq.tests.broker.access.test_quotas import FIRST, publishing, send, signed
 from cometmq.tests.broker.access.test_quotas_of_storage import Turns
 from cometmq.tests.broker.live import Live, create_topic, running, settings, telemetry, until
+from cometmq.tests.broker.metrics.test_observed import samples
 from cometmq.tests.harness.wire import Wire
 
 ISSUER, AUDIENCE = "https://id.example", "cometmq"
@@ -106,6 +112,36 @@ def forged() -> dict[str, str]:
     }
 
 
+def twice(head: str, content: str) -> str:
+    """Return a token of these texts, signed by the provider."""
+    parts = [base64.urlsafe_b64encode(text.encode()).rstrip(b"=") for text in (head, content)]
+    signed_text = b".".join(parts)
+    key = FIRST_KEY.get_op_key("sign")
+    signature = key.sign(signed_text, padding.PKCS1v15(), hashes.SHA256())
+    return b".".join((signed_text, base64.urlsafe_b64encode(signature).rstrip(b"="))).decode()
+
+
+@pytest.mark.parametrize(
+    ("head", "content"),
+    [
+        ("", ', "exp": 9999999999'),
+        ("", ', "sub": "admin"'),
+        ("", ', "extra": {"a": 1, "a": 2}'),
+        (', "alg": "RS256"', ""),
+        (', "kid": "one"', ""),
+        (', "typ": "JWT"', ""),
+    ],
+)
+def test_a_name_that_is_given_twice_is_a_refusal(
+    verifier: BearerVerifier, head: str, content: str
+) -> None:
+    usual = '{"alg": "RS256", "kid": "one", "typ": "JWT"'
+    claims = f'{{"iss": "{ISSUER}", "aud": "{AUDIENCE}", "sub": "low", "exp": 9999999998'
+    assert verifier.verify(twice(usual + "}", claims + "}")).user == "low"
+    with pytest.raises(BearerError, match="malformed"):
+        verifier.verify(twice(f"{usual}{head}}}", f"{claims}{content}}}"))
+
+
 @pytest.mark.parametrize("name", forged())
 def test_a_forged_token_is_refused(verifier: BearerVerifier, name: str) -> None:
     with pytest.raises(BearerError):
@@ -141,7 +177,10 @@ def test_only_id_tokens_and_access_tokens_are_accepted(verifier: BearerVerifier)
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{}", b"[]", b'{"keys": []}', b'{"keys": [1]}', b"[" * 100_000, b"x" * 300_000],
+    [
+        *(b"", b"{}", b"[]", b'{"keys": []}', b'{"keys": [1]}', b"[" * 100_000, b"x" * 300_000),
+        document(FIRST_KEY).replace(b'"kid"', b'"kid": "other", "kid"'),
+    ],
 )
 def test_what_is_no_key_set_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):
@@ -164,6 +203,18 @@ def test_keys_of_an_unknown_kind_do_not_spoil_the_set() -> None:
     assert [key.kid for key in found.keys] == ["one"]
 
 
+class Kept(dict[str, str]):
+    """Also remembers the reasons so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def __setitem__(self, setting: str, reason: str) -> None:
+        self.reasons.append(reason)
+        super().__setitem__(setting, reason)
+
+
 async def test_a_broken_answer_of_the_provider_keeps_the_former_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,15 +231,21 @@ async def test_a_broken_answer_of_the_provider_keeps_the_former_keys(
         return answer
 
     used: list[list[str | None]] = []
+    kept = Kept()
     monkeypatch.setattr(key_set, "read", read)
     monkeypatch.setattr(key_set, "_FILE_S", 0.001)
-    reader = key_set.KeySetReader("keys.json", lambda keys: used.append([k.kid for k in keys.keys]))
+
+    def use(keys: KeySet) -> None:
+        used.append([key.kid for key in keys.keys])
+
+    reader = key_set.KeySetReader("keys.json", use, kept)
     await reader.start()
     try:
         await until(lambda: len(used) == 2)
     finally:
         await reader.close()
     assert used == [["one"], ["one", "two"]]
+    assert (kept.reasons, kept) == (["?"], {})
 
 
 async def test_a_provider_that_does_not_answer_does_not_hold_the_start(
@@ -203,7 +260,7 @@ async def test_a_provider_that_does_not_answer_does_not_hold_the_start(
     used: list[Any] = []
     monkeypatch.setattr(key_set, "read", read)
     monkeypatch.setattr(key_set, "_START_S", 0.001)
-    reader = key_set.KeySetReader("https://id.example/keys", used.append)
+    reader = key_set.KeySetReader("https://id.example/keys", used.append, {})
     try:
         await reader.start()
         assert not used
@@ -332,6 +389,44 @@ async def test_a_token_is_not_accepted_in_plaintext_from_another_machine(tmp_pat
         guard.check(paths.HEARTBEAT, v2.HeartbeatRequest(), context("10.0.0.9:1", True, header))
         keys.write_bytes(document(SECOND_KEY))
         await until(lambda: refused(guard, context("10.0.0.9:1", True, header)))
+
+
+async def test_a_key_set_that_cannot_be_read_is_shown_by_a_metric_and_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_set, "_FILE_S", 0.01)
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(document(FIRST_KEY))
+    chosen = settings(
+        tmp_path / "data",
+        authentication_enabled=True,
+        init_authentication_user=FIRST,
+        oidc_issuer=ISSUER,
+        oidc_jwks=str(keys),
+        oidc_audience=AUDIENCE,
+    )
+    monkeypatch.setenv("COMETMQ_ACCESS_KEY", "admin")
+    monkeypatch.setenv("COMETMQ_SECRET_KEY", "admin-secret")
+    words = ("doctor", "security", "-o", "json", "--endpoint")
+    async with running(chosen) as live:
+
+        async def shown() -> tuple[list[str], list[dict[str, str]]]:
+            found = (await samples(live)).get("cometmq_replacement_unusable", [])
+            command = (*words, live.bound.client)
+            done = await asyncio.to_thread(CliRunner().invoke, cli, command)
+            rows = [each for each in json.loads(done.stdout) if "oidcJwks" in each["what"]]
+            return [each.labels["setting"] for each in found], rows
+
+        assert await shown() == ([], [])
+        keys.write_bytes(b"{}")
+        kept = live.node.replication.links.kept
+        await until(lambda: bool(kept))
+        metrics, (row,) = await shown()
+        assert (metrics, row["verdict"]) == (["oidcJwks"], "bad")
+        assert "no key set" in row["found"] and str(keys) in row["advice"]
+        keys.write_bytes(document(FIRST_KEY))
+        await until(lambda: not kept)
+        assert await shown() == ([], [])
 
 
 def context(peer: str, tls: bool, header: tuple[tuple[str, str], ...]) -> RequestContext:

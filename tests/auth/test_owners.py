@@ -130,11 +130,26 @@ async def test_a_reply_goes_to_a_client_whose_user_is_enabled_only(tmp_path: Pat
     async with guarded(tmp_path) as (live, client):
         await client.post(signed(producing("p1", "producers"), "p"))
         live.node.metadata.put_user(structs.replace(live.node.metadata.users["p"], enabled=False))
-        sent = message(properties="REPLY_TO_CLIENT\x01p1\x02")
-        answer = await client.post(
-            signed(replace(sent, code=Request.SEND_REPLY_MESSAGE_V2), "admin")
-        )
+        answer = await client.post(signed(replying("p1", "DefaultCluster_REPLY_TOPIC"), "admin"))
         assert "not found" in (answer.remark or "")
+
+
+def replying(client_id: str, topic: str) -> Command:
+    sent = message(properties=f"REPLY_TO_CLIENT\x01{client_id}\x02", b=topic)
+    return replace(sent, code=Request.SEND_REPLY_MESSAGE_V2)
+
+
+async def test_a_right_on_another_topic_does_not_reach_the_clients_of_others(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as (live, client):
+        put(live, "own", ("Topic:own", "Pub"))
+        await client.post(signed(producing("p1", "producers"), "p"))
+        codes = []
+        for topic in ("own", "DefaultCluster_REPLY_TOPIC"):
+            codes.append((await client.post(signed(replying("p1", topic), "own"))).code)
+        assert codes == [Reply.INVALID_PARAMETER, Reply.NO_PERMISSION]
+        assert client.received.empty()
 
 
 async def test_a_message_is_not_pushed_to_a_consumer_without_the_right_on_its_topic(

@@ -38,7 +38,9 @@ SHAPES = {
 
 
 def loadgen(endpoint: str, pid: int, *options: str, seconds: float) -> dict[str, Any]:
-    """Run loadgen once; return its JSON."""
+    """Run loadgen once; return its JSON. Builds it if it is not there."""
+    if not LOADGEN.exists():
+        subprocess.run(["go", "build", "-o", LOADGEN.name, "."], cwd=LOADGEN.parent, check=True)
     done = subprocess.run(
         [
             *(str(LOADGEN), "-endpoint", endpoint, "-pid", str(pid), "-seconds", str(seconds)),

@@ -79,11 +79,13 @@ class Served:
         return self.ask("POST", path, body, headers)
 
     @contextmanager
-    def stream(self, path: str = "/live") -> Iterator[HTTPResponse]:
+    def stream(
+        self, path: str = "/live", headers: Mapping[str, str] | None = None
+    ) -> Iterator[HTTPResponse]:
         """Open the stream of the overview, or of another page."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_S)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=dict(headers or {}))
             yield connection.getresponse()
         finally:
             connection.close()

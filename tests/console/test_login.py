@@ -174,6 +174,18 @@ def test_a_bearer_token_logs_in_and_a_disabled_user_is_out(
     run(cluster, "user", "enable", "low", *data)
 
 
+def test_a_stream_of_a_user_that_is_disabled_ends(cluster: Cluster, console: Served) -> None:
+    data = ("--data", str(cluster.data))
+    run(cluster, "user", "create", "watcher", "--secret", SECRET, *data)
+    browser = Browser(console)
+    assert browser.log_in(user="watcher", secret=SECRET).status == 303
+    with console.stream(headers={"Cookie": browser.cookie}) as stream:
+        assert stream.readline()
+        run(cluster, "user", "disable", "watcher", *data)
+        ends = any(not stream.readline() for _ in range(10_000))
+    assert ends
+
+
 @pytest.mark.parametrize(
     "to", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:1", "/a\nb", ""]
 )

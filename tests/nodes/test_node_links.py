@@ -113,17 +113,21 @@ def test_files_that_cannot_be_used_are_not_loaded(
 ) -> None:
     authority = trustme.CA()
     settings = write(authority, tmp_path)
-    files = CertificateFiles(settings["tls_certificate"], settings["tls_key"], settings["tls_ca"])
+    links = NodeLinks("", TlsConfig(tls_mode="enforcing", **settings))
+    files = links.files
+    assert files is not None
     first = files.current()
     for name in settings.values():
-        kept = Path(name).read_bytes()
+        content = Path(name).read_bytes()
         for spoiled in (b"nonsense", b"", None):
             Path(name).unlink()
             if spoiled is not None:
                 Path(name).write_bytes(spoiled)
             assert files.current() == first
-        Path(name).write_bytes(kept)
+            assert links.kept.keys() == {"tlsCertificate"}
+        Path(name).write_bytes(content)
         assert files.current() == first
+        assert not links.kept
     other = authority.issue_cert("other").private_key_pem.bytes()
     Path(settings["tls_key"]).write_bytes(other)
     assert files.current() == first

@@ -16,10 +16,11 @@ from typing import Any
 from cometmq.auth.model import Policy, ResourcePattern, User, parse_actions
 from cometmq.auth.quota import Quota
 from cometmq.broker.metadata.tables import Topic
-from cometmq.proto import v2
+from cometmq.proto import paths, v2
 from cometmq.remoting.admin_codes import Admin
 from cometmq.remoting.codes import Reply, Request
 from cometmq.remoting.command import Command, reply
+from cometmq.tests.broker.access.test_quotas import signed as grpc_signed
 from cometmq.tests.broker.classic_wire import (
     GROUP,
     TOPIC,
@@ -82,6 +83,13 @@ async def guarded(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Live, Remo
             yield live, client
 
 
+def put_user(live: Live, name: str, resource: str, actions: str) -> None:
+    """Add a user with one policy."""
+    policy = Policy(ResourcePattern.parse(resource), parse_actions(actions), True, ())
+    sealed = live.node.keys.key.seal(name, SECRET)
+    live.node.metadata.put_user(User(name, sealed, policies=(policy,)))
+
+
 async def test_requests_need_the_signature_of_a_user(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (live, client):
         refused = (
@@ -114,9 +122,7 @@ async def test_a_denial_does_not_tell_whose_message_lies_at_an_offset(tmp_path: 
         assert {answer.code for answer in answers} == {Reply.NO_PERMISSION}
         assert len({answer.remark for answer in answers}) == 1
         # A user with a right on every topic, or of type Super, is told.
-        every = (Policy(ResourcePattern.parse("Topic:*"), parse_actions("Sub"), True, ()),)
-        sealed = live.node.keys.key.seal("every", SECRET)
-        live.node.metadata.put_user(User("every", sealed, policies=every))
+        put_user(live, "every", "Topic:*", "Sub")
         for user in ("every", "admin"):
             answer = await client.post(signed(request(33, offset=1), user))
             assert answer.code == Reply.SYSTEM_ERROR
@@ -172,6 +178,36 @@ async def test_the_outcome_of_a_transaction_needs_the_right_on_its_topic(tmp_pat
         for user, code in (("c", Reply.NO_PERMISSION), ("p", Reply.SUCCESS)):
             answer = await client.post(signed(request(37, **fields), user))
             assert answer.code == code
+
+
+async def test_an_absent_transaction_and_a_foreign_one_are_the_same_to_a_user(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as (live, client):
+        sent = await client.post(signed(half(), "p"))
+        put_user(live, "other", "Topic:others", "Pub")
+        offset = sent.fields["queueOffset"]
+        ids = ((offset, "h"), (-1, "h"), (offset, "x"), (1 << 40, "h"), (-1, "x"))
+        fields = {"producerGroup": "producers", "commitLogOffset": 0, "commitOrRollback": 8}
+        answers = [
+            await client.post(
+                signed(request(37, **fields, tranStateTableOffset=at, msgId=key), "other")
+            )
+            for at, key in ids
+        ]
+        assert {answer.code for answer in answers} == {Reply.NO_PERMISSION}
+        assert len({answer.remark for answer in answers}) == 1
+        broker = live.node.runtime.config.broker_name
+        answers_v2 = []
+        async with grpc_signed(live, "other", SECRET) as wire:
+            for ident in ("h", "x", f"{broker}:{offset}:h", f"{broker}:{offset}:x"):
+                end = v2.EndTransactionRequest(transaction_id=ident, resolution=v2.COMMIT)
+                end.topic.name = "others"
+                answers_v2.append(
+                    (await wire.call(paths.END_TRANSACTION, end, v2.EndTransactionResponse)).status
+                )
+        assert {answer.code for answer in answers_v2} == {v2.INVALID_TRANSACTION_ID}
+        assert len({answer.message for answer in answers_v2}) == 1
 
 
 async def test_a_field_that_old_clients_add_after_the_signature_is_not_part_of_it(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.pull import service
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import Desk, desk, message, parse_received, resource
@@ -240,3 +241,27 @@ async def test_many_pulls_at_one_queue_are_answered_in_slices(
             await asyncio.sleep(0)
         assert turns >= 4
         assert all(one.done() for one in held)
+
+
+async def test_pulls_without_time_in_a_turn_are_read_in_later_ones_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_SLICE_NS", 0)  # one pull in each turn
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"0", b"1")
+        first, *late = (start_pull(one, offset) for offset in (0, 0, 1, 2, 99))
+        assert isinstance(first, list) and not any(each.done() for each in late)
+        late[0].cancel()
+        turns: list[Any] = []
+        for each in late[1:]:
+            each.add_done_callback(turns.append)
+        assert len(await late[1]) == 3 and turns == [late[1]]
+        outside = v2.PullMessageResponse.FromString((await late[3])[0])
+        assert outside.status.code == v2.ILLEGAL_OFFSET
+        assert not late[2].done()  # waits for a message
+        await one.sent("t", b"2")
+        assert b"2" in (await late[2])[1]
+        late = [start_pull(one, 0) for _ in range(3)]
+        one.pulls.end_polls()
+        assert all(isinstance(each, list) or each.done() for each in late)

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from cometmq.cli.server.logs import JsonFormatter
+import pytest
+
+from cometmq.cli.server.logs import JsonFormatter, LogConfig, configure_logging
 from cometmq.tests.harness.cluster import wait_until
 
 
@@ -49,6 +51,24 @@ def test_values_without_a_key_and_percent_signs_are_skipped() -> None:
 def test_a_line_without_an_event_name_is_text() -> None:
     assert formatted("hello %s", "world")["event"] == "log.text"
     assert formatted("timer.message_damaged: %s", "x")["event"] == "timer.message_damaged"
+
+
+def test_a_value_begins_no_line_of_its_own_and_no_character_costs_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    value = "id\n2026 ERROR role.changed\r\x1b[2J\x9b\u2028\ud800"
+    shown = r"id\n2026 ERROR role.changed\r\x1b[2J\x9b\u2028\ud800"
+    names: tuple[Literal["text", "json"], ...] = ("text", "json")
+    for name in names:
+        configure_logging(tmp_path, name, LogConfig(log_format=name))
+        logging.getLogger("a.b").warning("transaction.dropped message=%s", value)
+        root.handlers.pop().close()
+        text = (tmp_path / f"{name}.log").read_text()
+        assert text.count("\n") == 1 and "transaction.dropped message=" in text
+        assert name == "json" or (shown in text and text.rstrip("\n").isprintable())
 
 
 def test_a_traceback_is_part_of_its_line() -> None:
