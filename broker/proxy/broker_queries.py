@@ -156,16 +156,18 @@ class BrokerQueries:
             until_ns = ctx.deadline_ns - _MARGIN_NS
         raw = request.SerializeToString()
         while True:
-            unknown = None
+            # As of before the answers: a group may register meanwhile.
+            awaiting, absent, unknown = self._owners.awaiting, self._owners.absent, None
             for address in self._candidates(request.topic.name):
                 answer = await self._try(address, path, raw, answer_type, ctx)
                 if answer is not None and answer.status.code not in _UNKNOWN:
                     return answer
                 unknown = answer or unknown
-            if unknown is not None and not self._owners.awaiting:
-                if (absent := self._owners.absent) and unknown.status.code == v2.TOPIC_NOT_FOUND:
+            if unknown is not None and not awaiting:
+                if absent:
                     raise absent_topic(request.topic.name, absent)
-                return unknown
+                if unknown.status.code == v2.TOPIC_NOT_FOUND:
+                    return unknown
             self._watch.poll_soon()
             if self._clock.steady_ns() >= until_ns:
                 raise WireError(v2.PROXY_TIMEOUT, "no broker of the cluster can be reached")

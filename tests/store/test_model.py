@@ -195,10 +195,13 @@ class StoreModel(RuleBasedStateMachine):
         assert self.kit.store.flushed_offset <= self.flushed
 
     @precondition(lambda self: not self.failed)
-    @rule()
-    def retention_deletes(self) -> None:
+    @rule(ready=st.booleans())
+    def retention_deletes(self, ready: bool) -> None:
         """The first segments are old; only what is flushed and dispatched may go."""
         store = self.kit.store
+        if ready:
+            self.kit.dispatch()
+            self.flush_log()
         rounds(store)
         self.flushed = store.flushed_offset
         assert store.log_start <= min(self.flushed, store.dispatched_offset)
