@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,6 @@ from cometmq.tests.store.retention_kit import rounds
 SEGMENT = 4 * 4096
 QUEUES = 3
 LARGEST = 6000
-#: Of a long story.
-STEPS = 50
 SLEEP_MS = 1_000_000_000
 OPTIONS: dict[str, Any] = {
     "mapped_file_size_commit_log": SEGMENT,
@@ -200,6 +200,8 @@ class StoreModel(RuleBasedStateMachine):
         """The first segments are old; only what is flushed and dispatched may go."""
         store = self.kit.store
         if ready:
+            made = [self.new_message(n % QUEUES, LARGEST) for n in range(2 * QUEUES)]
+            self.note(store.writer.append_many([each[0] for each in made]), made)
             self.kit.dispatch()
             self.flush_log()
         rounds(store)
@@ -342,6 +344,32 @@ def run(examples: int, steps: int) -> None:
     )
 
 
+def story(seed: int, steps: int = 16) -> None:
+    """Run a random story of retention beside seldom flushes of queues, kills and power losses."""
+    chance, model = random.Random(seed), StoreModel()
+    acts: tuple[Callable[[], None], ...] = (
+        lambda: model.append([(chance.randrange(QUEUES), chance.randrange(LARGEST))] * 4),
+        lambda: model.retention_deletes(ready=True),
+        model.kill_and_start,
+        lambda: model.lose_power_and_start(
+            chance.randrange(1 << 32), chance.choice([(Page.LOST,), tuple(Page)]), names=True
+        ),
+    )
+    try:
+        model.begin()
+        for _ in range(steps):
+            chance.choice(acts)()
+            model.the_log_is_the_list()
+            model.queues_are_parts_of_the_list()
+    finally:
+        model.teardown()
+
+
+@pytest.mark.parametrize("seed", range(scaled(24, 6)))
+def test_ends_of_queues_stay_beside_retention_kills_and_power_losses(seed: int) -> None:
+    story(seed)
+
+
 def test_the_store_is_a_list() -> None:
     run(scaled(40), 25)
 
@@ -349,4 +377,4 @@ def test_the_store_is_a_list() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_store_is_a_list_at_length() -> None:
-    run(scaled(150), STEPS)
+    run(scaled(150), 50)
