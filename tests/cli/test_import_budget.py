@@ -28,7 +28,7 @@ _CLASSIC = {
 }
 #: Server -> (statements, modules that must be absent, number of modules of the package and of all).
 _STARTS = {
-    "broker": ("import cometmq.broker.server", _HEAVY | _CLASSIC, 445, 720),
+    "broker": ("import cometmq.broker.server", _HEAVY | _CLASSIC, 446, 720),
     "namesrv": ("import cometmq.nameserver.server", _HEAVY | _CLASSIC, 110, 390),
     "up": ("import cometmq.cli.cluster.up", _HEAVY | {"asyncio", "grpc"}, 40, 245),
     "command": ("import cometmq.cli.root", _HEAVY | {"asyncio", "grpc", "msgspec"}, 10, 135),
