@@ -13,8 +13,6 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from ...store.format.bodies import zstd
-
 #: Larger bodies are delivered as stored, as the reference delivers all of them: the sender must not
 #: decide the memory and the time of the broker, whose event loop decompresses (20 ms).
 DECOMPRESSED_BYTES_MAX = 8 << 20
@@ -47,6 +45,8 @@ def decompressed(body: bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[byte
 def _stream(magic: bytes) -> tuple[Any, type[Exception]]:
     """Return a decompressor, and what it raises for damaged data."""
     if magic == _ZSTD_MAGIC:
+        from ...store.format.bodies import zstd
+
         codec = zstd()
         options = {codec.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
         return codec.ZstdDecompressor(options=options), codec.ZstdError
