@@ -241,22 +241,21 @@ def _settle(
         result.failed(refusal(status.code or answer.status.code, status.message))
         return
     properties = message.system_properties
-    receipt: dict[str, Any] = {
-        "message_id": entry.message_id or properties.message_id,
-        "queue": None,
-        "offset": entry.offset,
-    }
-    if properties.HasField("delivery_timestamp"):
+    receipt: dict[str, Any] = {"message_id": entry.message_id or properties.message_id}
+    if properties.HasField("delivery_timestamp"):  # it has no queue before it is due
         receipt["due_ms"] = properties.delivery_timestamp.ToMilliseconds()
         receipt["recall_handle"] = entry.recall_handle
+    else:
+        receipt |= {"queue": None, "offset": entry.offset}
     result.receipts.append(receipt)
 
 
 def _add_queues(connection: Connection, result: Result) -> None:
     """Add the queue to each receipt; it stays unknown if the index does not have the message."""
     method: Any = connection.method(paths.QUERY_MESSAGES, v1.QueryMessagesResponse)
-    for first in range(0, len(result.receipts), _IN_FLIGHT):
-        missing: Sequence[dict[str, Any]] = result.receipts[first : first + _IN_FLIGHT]
+    placed = [receipt for receipt in result.receipts if "queue" in receipt]
+    for first in range(0, len(placed), _IN_FLIGHT):
+        missing: Sequence[dict[str, Any]] = placed[first : first + _IN_FLIGHT]
         end = time.monotonic() + _INDEX_S
         while missing and time.monotonic() < end:
             futures = []

@@ -641,6 +641,7 @@ def test_a_delayed_send_prints_its_time_and_the_handle_that_recalls_it(shell: Sh
     shell("topic", "create", "later", "--type", "delay")
     (sent,) = shell.json("message", "send", "later", "x", "--delay", "1h")["messages"]
     assert sent["due_ms"] > time.time() * 1_000
+    assert "offset" not in sent  # it gets a queue and an offset when it is due
     shell("timer", "recall", "later", sent["recall_handle"])
     assert re.search(
         r"recall handle +\S{40}", shell("message", "send", "later", "x", "--delay", "1h")
