@@ -103,6 +103,24 @@ def test_a_tag_has_the_version_of_every_place_and_a_section_of_the_changelog(
         release.check_versions(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        ("manylinux_2_28_aarch64", True),
+        ("manylinux_2_17_aarch64", True),
+        ("manylinux_2_34_aarch64", False),
+        ("manylinux_2_28_x86_64", False),
+        ("musllinux_1_2_aarch64", False),
+        ("linux_aarch64", False),
+    ],
+)
+def test_a_wheel_may_promise_what_auditwheel_finds(
+    release: ModuleType, found: str, kept: bool
+) -> None:
+    shown = f'X is consistent with the following platform tag: "{found}". More text.'
+    assert release.keeps("manylinux_2_28_aarch64", shown) is kept
+
+
 def test_pip_installs_what_suits_the_machine_from_the_index(tmp_path: Path) -> None:
     index = script("release_index.py")
     folder = tmp_path / "dist"
