@@ -16,7 +16,7 @@ import pytest
 _HEAVY = {
     *("cryptography", "docker", "jinja2", "lark", "lz4", "multiprocessing", "numpy", "psutil"),
     *("opentelemetry", "prometheus_client", "pyarrow", "pyspark", "rich", "starlette"),
-    *("tenacity", "tempfile", "yaml", "zstandard"),
+    *("tenacity", "tempfile", "yaml", "backports.zstd", "compression.zstd"),
 }
 #: Of a server whose remoting port is off.
 _CLASSIC = {

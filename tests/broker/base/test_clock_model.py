@@ -248,5 +248,7 @@ def test_nothing_is_lost_hidden_longer_or_early_by_more_than_the_jump(
                 await model.act(action)
             await model.check()
 
-    asyncio.run(run())
-    shutil.rmtree(root)  # 60 MB an example
+    try:
+        asyncio.run(run())
+    finally:
+        shutil.rmtree(root)  # 60 MB an example

@@ -338,8 +338,10 @@ def test_nothing_of_a_deleted_one_reaches_its_successor(
     tmp_path_factory: object, actions: list[str], source: random.Random
 ) -> None:
     model = Model(tmp_path_factory.mktemp("incarnations"), source)  # type: ignore[attr-defined]
-    asyncio.run(run(model, actions))
-    shutil.rmtree(model.root)  # 60 MB an example
+    try:
+        asyncio.run(run(model, actions))
+    finally:
+        shutil.rmtree(model.root)  # 60 MB an example
 
 
 async def run(model: Model, actions: list[str]) -> None:
