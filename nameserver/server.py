@@ -28,8 +28,7 @@ from ..nodes.node_links import NodeLinks
 from ..nodes.setting_keys import entries
 from ..nodes.tls_config import TlsConfig
 from ..proto import paths, v1, v2
-from ..proto.absent_groups import absent_topic
-from ..proto.errors import RpcFailure, WireError
+from ..proto.errors import RpcFailure, WireError, absent_topic
 from ..proto.request_limits import RequestLimits
 from ..proto.route_queues import check_repeated
 from ..remoting.ports import check_remoting, shares_port

@@ -9,6 +9,7 @@ Source: the client protocol's codes and the reactions of official clients (docs/
 sections 1.2 and 3.2).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -61,6 +62,10 @@ _UNKNOWN: Final = frozenset(
         v2.SLAVE_PERSISTENCE_TIMEOUT,
     }
 )
+
+
+#: An error names this many broker groups.
+_NAMES_MAX: Final = 5
 
 
 class CodeInfo(Struct, frozen=True):
@@ -116,3 +121,23 @@ class RpcFailure(Exception):
     def __str__(self) -> str:
         name = GRPC_NAMES.get(self.grpc_code, "gRPC status")
         return f"{name} ({self.grpc_code}): {self.message}"
+
+
+def absent_topic(topic: str, groups: Sequence[str]) -> WireError:
+    """Return the answer to a request for a topic that none of the groups that are up has."""
+    names = ", ".join(groups[:_NAMES_MAX])
+    more = f" and {len(groups) - _NAMES_MAX} more" if len(groups) > _NAMES_MAX else ""
+    return WireError(
+        v2.PROXY_TIMEOUT,
+        f"topic {topic} is in no broker group that is up, and may be in one that is not: "
+        f"{names}{more}. Start it, or, if it is gone for good, run `cometmq cluster forget GROUP`",
+    )
+
+
+def absent_group(name: str) -> WireError:
+    """Return the answer to a request for a broker group that is not up."""
+    return WireError(
+        v2.PROXY_TIMEOUT,
+        f"broker group {name} is not up. Start it, or, if it is gone for good, run "
+        f"`cometmq cluster forget {name}`",
+    )

@@ -460,6 +460,8 @@ def distributions(requirements: list[str]) -> set[str]:
 # Modules whose name is not that of their distribution, for environments without it; namespaces of
 # several distributions, and the one that this project uses.
 SHARED_NAMESPACES = {
+    "backports": "backports-zstd",
+    "compression": "backports-zstd",  # of the standard library from Python 3.14 on
     "google": "protobuf",
     "opentelemetry": "opentelemetry-api",
     "yaml": "pyyaml",

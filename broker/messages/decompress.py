@@ -16,7 +16,7 @@ from typing import Any
 #: Larger bodies are delivered as stored, as the reference delivers all of them: the sender must not
 #: decide the memory and the time of the broker, whose event loop decompresses (20 ms).
 DECOMPRESSED_BYTES_MAX = 8 << 20
-_WINDOW_BYTES_MAX = 64 << 20
+_ZSTD_WINDOW_LOG_MAX = 26  # 64 MiB
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -26,10 +26,7 @@ _PART_BYTES = 1 << 20
 
 def decompressed(body: bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[bytes | None, int]:
     """Return the decompressed body, None if that fails, and the number of decompressed bytes."""
-    magic = body[:4]
-    if magic == _ZSTD_MAGIC:
-        return _zstandard(body, limit)
-    stream = _lz4() if magic == _LZ4_MAGIC else _Zlib()
+    stream, damage = _stream(body[:4])
     parts: list[bytes] = []
     size, data = 0, body
     try:
@@ -40,15 +37,24 @@ def decompressed(body: bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[byte
                 return None, size  # too large, or truncated
             parts.append(part)
             data = b""
-    except (zlib.error, RuntimeError):
+    except damage:
         return None, size
     return parts[0] if len(parts) == 1 else b"".join(parts), size
 
 
-def _lz4() -> Any:
-    import lz4.frame
+def _stream(magic: bytes) -> tuple[Any, type[Exception]]:
+    """Return a decompressor, and what it raises for damaged data."""
+    if magic == _ZSTD_MAGIC:
+        from ...store.format.bodies import zstd
 
-    return lz4.frame.LZ4FrameDecompressor()
+        codec = zstd()
+        options = {codec.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
+        return codec.ZstdDecompressor(options=options), codec.ZstdError
+    if magic == _LZ4_MAGIC:
+        import lz4.frame
+
+        return lz4.frame.LZ4FrameDecompressor(), RuntimeError
+    return _Zlib(), zlib.error
 
 
 class _Zlib:
@@ -63,24 +69,3 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         return self._stream.decompress(data or self._stream.unconsumed_tail, max_length)
-
-
-def _zstandard(body: bytes, limit: int) -> tuple[bytes | None, int]:
-    """Two steps: a reader enforces a limit but misses a truncated frame, a decompressor the
-    reverse.
-    """
-    import zstandard
-
-    room = limit
-    try:
-        codec = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX)
-        with codec.stream_reader(body) as stream:
-            while part := stream.read(_PART_BYTES):
-                room -= len(part)
-                if room < 0:
-                    return None, limit - room
-        whole = codec.decompressobj()
-        inflated = whole.decompress(body)
-        return inflated if whole.eof else None, len(inflated)
-    except zstandard.ZstdError:
-        return None, limit - room

@@ -18,8 +18,7 @@ import grpc.aio
 from ...auth.signature import AUTHORIZATION
 from ...front.admission import forward_mark
 from ...proto import paths, v2
-from ...proto.absent_groups import absent_topic
-from ...proto.errors import WireError
+from ...proto.errors import WireError, absent_topic
 from ...proto.route_queues import check_repeated
 from ..messages.validation import require_client_id
 from ..routing.advertise import scheme_of

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...front.access_point import UNKNOWN
 from ...proto import paths, v2
-from ...proto.absent_groups import absent_group, absent_topic
-from ...proto.errors import WireError
+from ...proto.errors import WireError, absent_group, absent_topic
 from ...proto.methods import rpc_methods
 from ..access.rights import CHANGES
 from ..cold.cold_reads import COLD_READS

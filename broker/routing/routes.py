@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...proto import v2
-from ...proto.absent_groups import absent_topic
-from ...proto.errors import WireError
+from ...proto.errors import WireError, absent_topic
 from ...proto.route_queues import check_repeated, encode_assignments, encode_queues
 from ..messages.validation import MIXED, check_group, check_topic, require_client_id
 from ..metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic

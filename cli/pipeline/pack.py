@@ -27,7 +27,8 @@ from ...operations.errors import CliError
 #: Distributions imported on workers; their dependencies are added.
 _ROOTS = (
     *("pyarrow", "numpy", "pandas", "grpcio", "protobuf"),
-    *("msgspec", "tenacity", "lz4", "zstandard"),
+    *("msgspec", "tenacity", "lz4"),
+    *(("backports-zstd",) if sys.version_info < (3, 14) else ()),
 )
 #: Folders of the package that tasks do not import.
 _LEFT_OUT = frozenset(("tests", "docs", "scripts", "native", "__pycache__", "node_modules"))

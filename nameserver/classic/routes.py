@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...proto.absent_groups import absent_topic
+from ...proto.errors import absent_topic
 from ...remoting.bare_json import dumps
 from ...remoting.broker_ids import LEADER_ID, route_ids
 from ...remoting.codes import Reply, Request

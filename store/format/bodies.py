@@ -5,8 +5,9 @@ The system flag tells whether and how a body is compressed (docs/formats/store-f
 raise ValueError.
 """
 
+import sys
 import zlib
-from typing import Final
+from typing import Any, Final
 
 COMPRESSED: Final = 0x1
 _TYPE_MASK: Final = 0x700
@@ -57,17 +58,21 @@ def _lz4(body: bytes, limit: int) -> bytes:
 
 
 def _zstd(body: bytes, limit: int) -> bytes:
-    import zstandard
-
-    parts: list[bytes] = []
-    size = 0
+    codec = zstd()
+    stream = codec.ZstdDecompressor()
     try:
-        with zstandard.ZstdDecompressor().stream_reader(body) as stream:
-            while part := stream.read(1 << 20):
-                size += len(part)
-                if size > limit:
-                    raise ValueError(f"The Zstandard frame holds more than {limit} bytes.")
-                parts.append(part)
-    except zstandard.ZstdError as error:
+        inflated: bytes = stream.decompress(body, max_length=limit)
+    except codec.ZstdError as error:
         raise ValueError(f"The Zstandard frame is damaged: {error}.") from error
-    return b"".join(parts)
+    if not stream.eof:
+        raise ValueError(f"The Zstandard frame is cut off, or holds more than {limit} bytes.")
+    return inflated
+
+
+def zstd() -> Any:
+    """Return the module `compression.zstd`, before Python 3.14 its backport."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd

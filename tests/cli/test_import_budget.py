@@ -16,7 +16,7 @@ import pytest
 _HEAVY = {
     *("cryptography", "docker", "jinja2", "lark", "lz4", "multiprocessing", "numpy", "psutil"),
     *("opentelemetry", "prometheus_client", "pyarrow", "pyspark", "rich", "starlette"),
-    *("tenacity", "tempfile", "yaml", "zstandard"),
+    *("tenacity", "tempfile", "yaml", "backports.zstd", "compression.zstd"),
 }
 #: Of a server whose remoting port is off.
 _CLASSIC = {
@@ -28,7 +28,7 @@ _CLASSIC = {
 }
 #: Server -> (statements, modules that must be absent, number of modules of the package and of all).
 _STARTS = {
-    "broker": ("import cometmq.broker.server", _HEAVY | _CLASSIC, 445, 720),
+    "broker": ("import cometmq.broker.server", _HEAVY | _CLASSIC, 446, 720),
     "namesrv": ("import cometmq.nameserver.server", _HEAVY | _CLASSIC, 110, 390),
     "up": ("import cometmq.cli.cluster.up", _HEAVY | {"asyncio", "grpc"}, 40, 245),
     "command": ("import cometmq.cli.root", _HEAVY | {"asyncio", "grpc", "msgspec"}, 10, 135),

@@ -58,6 +58,7 @@ _NUMBERS = (_INT_MAX, _LONG_MAX, -1, -_LONG_MAX)
 #: Of the entries of lists in bodies.
 _VALUES = (10**4_000, "x" * 200, 10**30, _LONG_MAX, -1, "/" * 86, [1] * 500)
 _USER = "victim"
+_REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 _TEXT_CHARS, _BODY_BYTES = 30_000, 500_000
 #: Requests of up to `SCAN_FROM` bytes are decoded without a check of their elements.
 GRPC_SIZES = (16_000, 250_000)
@@ -243,6 +244,8 @@ class Costs:
             Code.CONSUMER_SEND_MSG_BACK: {"offset": at, "delayLevel": 3},
             Code.END_TRANSACTION: {"tranStateTableOffset": half_at, "msgId": half_id},
             Code.RECALL_MESSAGE: {"recallHandle": recall_handle(self._topic)},
+            Code.SEND_REPLY_MESSAGE: {"topic": _REPLY_TOPIC},
+            Code.SEND_REPLY_MESSAGE_V2: {"b": _REPLY_TOPIC},
             Code.QUERY_MESSAGE: {"endTimestamp": _LONG_MAX, "maxNum": 64},
             Code.GET_CONSUMER_RUNNING_INFO: {"clientId": "c1"},
             Code.CONSUME_MESSAGE_DIRECTLY: {"clientId": "c1", "msgId": f"{0:016X}{at:016X}"},

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from ....front.access_point import UNKNOWN
 from ....proto import paths
-from ....proto.absent_groups import absent_group
+from ....proto.errors import absent_group
 from ...routing.request_router import GROUP_OF, HELD, TOPIC_OF
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....proto.absent_groups import absent_topic
+from ....proto.errors import absent_topic
 from ....remoting.admin_codes import Admin
 from ....remoting.bare_json import as_text
 from ....remoting.codes import BY_LETTER, Reply, Request

@@ -29,13 +29,13 @@ from time import process_time_ns
 from typing import Any
 
 import psutil
-import zstandard
 
 from cometmq.pipeline.archive.planning import grid_splits, snapshot
 from cometmq.pipeline.archive.splits import SplitWork, archive_split
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
 from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.bodies import zstd
 from cometmq.store.format.record import Message, encode_properties
 from cometmq.store.message_store import MessageStore
 from cometmq.tests.bench.rows import Row, show
@@ -100,8 +100,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 def compress(bodies: list[bytes]) -> int:
     """Return the compressed size."""
-    compressor = zstandard.ZstdCompressor(level=1)
-    return sum(len(compressor.compress(body)) for body in bodies)
+    compressor = zstd().ZstdCompressor(level=1)
+    return sum(len(compressor.compress(body, compressor.FLUSH_FRAME)) for body in bodies)
 
 
 def single(root: Path, folder: Path) -> list[Row]:

@@ -383,6 +383,7 @@ def check_plan(hosts: Hosts, plan: str) -> None:
     assert script.count("cometmq ha status --wait") == 8, script
     assert "COMETMQ_CLUSTER_TOKEN_FILE" in script, "the file of the token, not the token"
     assert TOKEN not in script
+    assert hosts.cometmq("ha", "rolling-restart", "--plan").count("ssh -- ") == 6, "by variables"
 
 
 def upgrade_under_load(hosts: Hosts, stand_ins: StandIns, upgrade: str, loads: Loads) -> None:

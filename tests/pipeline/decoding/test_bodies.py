@@ -9,12 +9,12 @@ from typing import Any
 
 import lz4.frame
 import pytest
-import zstandard
 
 from cometmq.pipeline.decode import Report, decode
 from cometmq.pipeline.errors import DamagedLogError
 from cometmq.pipeline.selection import TopicFilter
 from cometmq.pipeline.splits import plan
+from cometmq.store.format.bodies import zstd
 from cometmq.store.format.record import encode_properties
 from cometmq.tests.pipeline.logs import MadeLog, message, rows
 
@@ -30,7 +30,7 @@ def compressed(number: int, kind: int, body: bytes) -> Any:
     codec = {
         0x000: zlib.compress,
         0x100: lz4.frame.compress,
-        0x200: zstandard.ZstdCompressor().compress,
+        0x200: zstd().compress,
         0x300: zlib.compress,
     }[kind]
     return message(number, body=codec(body), sys_flag=0x1 | kind)
