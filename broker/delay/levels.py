@@ -205,8 +205,10 @@ class DelayLevels:
         # First: turns go on even if this one fails.
         self._handle = loop.call_later(_POLL_S, self._turn)
         stop_ns = clock.steady_ns() + _SLICE_NS
-        if clock.forward_ms() - clock.wall_ms() > self._ahead_ms + _STEP_MS:
+        ahead_ms = clock.forward_ms() - clock.wall_ms()
+        if ahead_ms > self._ahead_ms + _STEP_MS:
             self._bound()  # the clock was set back
+        self._ahead_ms = min(self._ahead_ms, ahead_ms)  # less: it was set forward
         try:
             busy = self._deliver_due(stop_ns)
             pause_s = 0.0 if busy else self._pause_s()

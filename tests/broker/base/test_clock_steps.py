@@ -101,6 +101,22 @@ async def test_store_times_follow_the_clock_back(tmp_path: Path, stopped: bool, 
         assert times == [now_ms, now_ms + ahead, now_ms]
 
 
+async def test_a_delay_level_lasts_its_own_time_after_steps_in_both_directions(
+    tmp_path: Path,
+) -> None:
+    """The clock is still behind where it once was when it is set back again."""
+    async with machine(tmp_path) as one:
+        await one.step(-YEAR)
+        await leveled(one.k, b"first", 1)
+        one.passes(2 * SECOND)
+        await until(lambda: len(stored(one.k, TOPIC)) == 1)
+        await one.step(9 * 24 * HOUR)
+        await leveled(one.k, b"second", 3)
+        await one.step(-8 * HOUR)
+        one.passes(11 * SECOND)
+        await until(lambda: len(stored(one.k, TOPIC)) == 2, 10)
+
+
 @STOPPED
 async def test_a_search_by_time_serves_the_corrected_clock(tmp_path: Path, stopped: bool) -> None:
     async with machine(tmp_path) as one:
