@@ -64,7 +64,7 @@ NOT_HERE = {
     *("bench", "drill", "mirror status", "ha diff", "ha exited", "ha failover", "ha force-elect"),
     *("ha policy", "ha replay-tail", "ha reseed", "ha switchover", "healthcheck"),
     *("pipeline archive", "pipeline check", "pipeline compact", "pipeline replay"),
-    "pipeline lake",
+    *("pipeline lake", "cluster forget"),
     *("pipeline dlq", "pipeline verify", "pipeline rebuild", "pipeline reconcile"),
     *("pipeline insights", "cluster apply", "cluster drain", "timer recall", "auth check"),
     *("auth init", "acl create", "acl delete", "quota set", "quota delete", "topic create"),
