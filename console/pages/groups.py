@@ -290,7 +290,9 @@ class GroupPages:
             wanted.dry_run = True
             looked = self._cluster.each(paths.RESET_OFFSETS, wanted, v1.ResetOffsetsResponse)
             changes = [change for _, answer in answers(looked) for change in answer.changes]
-        rows = [change_row(change) for change in changes if change.before != change.after]
+        # A reset ends deliveries in flight, also where the offset stays.
+        moved = [each for each in changes if each.before != each.after or each.in_flight]
+        rows = [change_row(change) for change in moved]
         url = f"/groups/{quoted(name)}"
         set_to = Markup("Set group {} on topic {} to {}.")
         sentences: list[str] = [set_to.format(name, fields["topic"], _where(fields))]
@@ -303,7 +305,7 @@ class GroupPages:
             url,
             fields=fields,
             rows=rows,
-            refusal="" if rows else "Every queue has this offset already.",
+            refusal="" if rows else "Every queue that answered has this offset already.",
         )
         return self._views.plan(request, plan)
 

@@ -11,7 +11,7 @@ import pytest
 
 import cometmq
 from cometmq.console.paging import PAGE_ROWS
-from cometmq.tests.console.consuming import dead_letters
+from cometmq.tests.console.consuming import dead_letters, receive
 from cometmq.tests.console.served import Served, serve, told
 from cometmq.tests.harness.cluster import Cluster, wait_until
 
@@ -234,6 +234,20 @@ def test_a_group_is_created_consumed_reset_paused_and_deleted(
 def _with(console: Served, text: str) -> str:
     page = told(console.get("/groups/readers"))
     return page if text in page else ""
+
+
+def test_a_reset_that_only_ends_deliveries_in_flight_is_offered(
+    console: Served, shared_cluster: Cluster
+) -> None:
+    shared_cluster.create_topic("reset-in-flight", queues=1)
+    shared_cluster.create_group("in-flight-readers")
+    assert console.act("/topics/reset-in-flight/send", {"body": "x"}).status == 200
+    receive(shared_cluster, "reset-in-flight", "in-flight-readers", 1)
+    for offset in (0, 1):  # one of them is the offset that the group has
+        asked = f"topic=reset-in-flight&to=offset&offset={offset}"
+        plan = told(console.get(f"/groups/in-flight-readers/reset?{asked}"))
+        assert "1 deliveries in flight can no longer be acknowledged" in plan
+        assert "Set the offsets" in plan
 
 
 @pytest.mark.parametrize(
