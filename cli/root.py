@@ -95,8 +95,8 @@ def _next_step(error: CliError) -> str:
 
 
 def _of_another_address(error: click.ClickException) -> click.ClickException | None:
-    """Return an error that names the option with which the command is told its nodes, if it got
-    that of other commands."""
+    """Return an error that names the address option of the command, if the unknown option is the
+    address option of other commands; None for other errors."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return None
     known = {name for each in error.ctx.command.params for name in each.opts}

@@ -84,11 +84,15 @@ class CertificateFiles:
             self._current = self._read()
         except (OSError, ValueError) as error:
             logger.warning("certificate.kept file=%s error=%s", self._paths[0], error)
-            self._kept[self._setting] = str(error)
+            self.keep(str(error))
         else:
             self._kept.pop(self._setting, None)
             logger.info("certificate.replaced file=%s", self._paths[0])
         return self._current
+
+    def keep(self, reason: str) -> None:
+        """Note that the former certificate stays in use, and why."""
+        self._kept[self._setting] = reason
 
     def _stamps(self) -> Sequence[tuple[int, int, int]]:
         """Return what changes when a file is written or replaced."""

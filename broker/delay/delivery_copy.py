@@ -1,5 +1,4 @@
 """Delivery copy: the record of a due delayed message, with the properties that Apache would store.
-Pure.
 
 Apache decodes the parked record into a Java map of 128 buckets, adds the enqueue and dequeue times,
 and writes the map again: REAL_TOPIC, REAL_QID, TIMER_OUT_MS and the requested delay stay
@@ -9,21 +8,30 @@ order is cached for each set of property names, because most messages have the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import (
     decode_properties,
     encode_properties,
     property_value,
     whole_number,
 )
-from ...store.format.record import Delivery, Message
+from ...store.format.record import Delivery, Message, checked_delivery
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ..messages.stored_properties import in_bucket_order
+from ..metadata.incarnations import is_left_over
 
 if TYPE_CHECKING:
-    from ..metadata.tables import Topic
+    from ...store.message_store import MessageStore
+    from ..metadata.tables import Metadata, Topic
+    from .timer_core import Timed
+    from .timer_stats import TimerStats
+
+logger = logging.getLogger(__name__)
 
 ENQUEUED = b"TIMER_ENQUEUE_MS"
 DEQUEUED = b"TIMER_DEQUEUE_MS"
@@ -31,6 +39,58 @@ ROLLED = b"TIMER_ROLL_TIMES"
 #: TIMER_ENQUEUE_MS of a message that was never in the wheel.
 DUE_BEFORE_ENQUEUED = (1 << 63) - 1
 _PAIR_END, _NAME_END = b"\x02", b"\x01"
+
+#: Called with properties and body of a due message: False drops it.
+DeliveryFilter = Callable[[bytes, bytes], bool]
+
+
+class TimerCopies:
+    """Makes the copies of due messages of the timer wheel."""
+
+    def __init__(self, store: MessageStore, metadata: Metadata, stats: TimerStats) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._stats = stats
+        #: By topic.
+        self.filters: dict[str, DeliveryFilter] = {}
+
+    def copy(self, timed: Timed, now_ms: int) -> Message | None:
+        """Return the copy to deliver; None if the message is dropped."""
+        record = timer_record(self._store, timed.physical_offset, self._stats)
+        if record is None:
+            return None
+        properties = record.properties
+        if is_left_over(self._metadata, timed.topic, properties, timed.physical_offset):
+            self._stats.without_topic += 1
+            return None
+        names, values = [ENQUEUED, DEQUEUED], [b"%d" % timed.enqueued_ms, b"%d" % now_ms]
+        if timed.rolled:
+            times = number(property_value(properties, ROLLED))
+            names.append(ROLLED)
+            values.append(b"%d" % (max(times, 0) + 1))
+            copy = copy_of(record, TIMER_TOPIC, TIMER_QUEUE, names, values)
+            copy.prepared_transaction_offset = record.prepared_transaction_offset
+            return copy
+        accepts = self.filters.get(timed.topic)
+        if accepts is not None and not accepts(properties, record.body):
+            return None
+        known = self._metadata.topic(timed.topic)
+        if known is None:
+            self._stats.without_topic += 1
+            return None
+        return copy_of(record, timed.topic, own_queue(properties, known), names, values)
+
+
+def timer_record(store: MessageStore, physical_offset: int, stats: TimerStats) -> Delivery | None:
+    """Return the record of a delayed message; None, and counted, if it is deleted or damaged."""
+    try:
+        return checked_delivery(store.record_at(physical_offset))
+    except OffsetOutOfRangeError:
+        stats.gone += 1  # deleted by retention
+    except RecordFormatError as error:
+        stats.damaged += 1
+        logger.error("timer.message_damaged physical_offset=%d: %s", physical_offset, error)
+    return None
 
 
 def copy_of(

@@ -10,18 +10,16 @@ is retried from the same message.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
-from ...store.format.record import checked_delivery, decode_delivery
+from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, cancellation, recall_key, slot_for
 from ...store.timer.store import DUE, KNOWN, TimerStore
-from .delivery_copy import DUE_BEFORE_ENQUEUED, number
+from .delivery_copy import DUE_BEFORE_ENQUEUED, number, timer_record
 from .timer_core import Timed, TimerCore
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from .recalled import Recalled
     from .timer_stats import TimerStats
 
-logger = logging.getLogger(__name__)
 _RECORDS = 64
 _BYTES = 1 << 20
 _NO_RECORDS = frozenset(
@@ -134,18 +131,9 @@ class TimerIntake:
         return False
 
     def _open_unit(self, unit: TimerUnit) -> None:
-        try:
-            record = checked_delivery(self._store.record_at(unit.physical_offset))
-        except OffsetOutOfRangeError:
-            self._stats.gone += 1  # deleted by retention
-            return
-        except RecordFormatError as error:
-            self._stats.damaged += 1
-            logger.error(
-                "timer.message_damaged physical_offset=%d: %s", unit.physical_offset, error
-            )
-            return
-        self._add(record, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
+        record = timer_record(self._store, unit.physical_offset, self._stats)
+        if record is not None:
+            self._add(record, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
 
     def _add(
         self, record: Delivery, slot_ms: int, physical_offset: int, write_ms: int, rolled: bool

@@ -21,16 +21,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...proto.errors import WireError
-from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError, StoreError
-from ...store.format.properties import property_value
-from ...store.format.record import Delivery, Message, checked_delivery, decode_delivery
+from ...store.format.errors import StoreError
+from ...store.format.record import decode_delivery
 from ...store.format.results import PutStatus
 from ...store.timer.recovery import TimerRecovery
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ...store.timer.store import TimerStore
-from ..metadata.incarnations import is_left_over
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
-from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
+from .delivery_copy import TimerCopies
 from .recalled import Recalled
 from .timer_core import Timed, TimerCore
 from .timer_dedup import TimerDedup
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from ..metadata.tables import Metadata
     from ..offsets.consumer_offsets import ConsumerOffsets
     from ..visible.dispatch_pump import DispatchPump
+    from .delivery_copy import DeliveryFilter
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +66,6 @@ _NS_PER_S = 1_000_000_000
 _REPAIRS_MAX = 3
 #: Refusals by the store that a retry cannot change.
 _PERMANENT = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-
-#: Called with properties and body of a due message: False drops it.
-DeliveryFilter = Callable[[bytes, bytes], bool]
 
 
 class TimerService:
@@ -95,7 +91,7 @@ class TimerService:
         self._appender = appender
         self._config = store.config
         self.stats = TimerStats()
-        self._filters: dict[str, DeliveryFilter] = {}
+        self._copies = TimerCopies(store, metadata, self.stats)
         self._timers: TimerStore | None = None
         self._core = TimerCore(0, 0)
         self._intake: TimerIntake | None = None
@@ -118,7 +114,7 @@ class TimerService:
 
     def add_filter(self, topic: str, accepts: DeliveryFilter) -> None:
         """Call `accepts` before each delivery to `topic`; messages it rejects are dropped."""
-        self._filters[topic] = accepts
+        self._copies.filters[topic] = accepts
 
     def on_failure(self, listener: Callable[[Exception], None]) -> None:
         """Call `listener` if damaged files cannot be recovered while this broker leads."""
@@ -519,7 +515,7 @@ class TimerService:
 
     def _append(self, due: list[Timed], now_ms: int) -> None:
         """Deliver a batch. Raises WireError; then nothing was appended."""
-        messages = [self._message(timed, now_ms) for timed in due]
+        messages = [self._copies.copy(timed, now_ms) for timed in due]
         sent = [message for message in messages if message is not None]
         results = iter(self._appender.append_internal(sent))
         self._last_failure = ""
@@ -560,44 +556,3 @@ class TimerService:
             status.value,
             timed.physical_offset,
         )
-
-    def _message(self, timed: Timed, now_ms: int) -> Message | None:
-        """Return the copy to deliver; None if the message is dropped."""
-        record = self._record(timed.physical_offset)
-        if record is None:
-            return None
-        properties = record.properties
-        if is_left_over(self._metadata, timed.topic, properties, timed.physical_offset):
-            self.stats.without_topic += 1
-            return None
-        names, values = [ENQUEUED, DEQUEUED], [b"%d" % timed.enqueued_ms, b"%d" % now_ms]
-        if timed.rolled:
-            times = number(property_value(properties, ROLLED))
-            names.append(ROLLED)
-            values.append(b"%d" % (max(times, 0) + 1))
-            copy = copy_of(record, TIMER_TOPIC, TIMER_QUEUE, names, values)
-            copy.prepared_transaction_offset = record.prepared_transaction_offset
-            return copy
-        accepts = self._filters.get(timed.topic)
-        if accepts is not None and not accepts(properties, record.body):
-            return None
-        queue_id = self._queue(timed.topic, properties)
-        return None if queue_id < 0 else copy_of(record, timed.topic, queue_id, names, values)
-
-    def _queue(self, topic: str, properties: bytes) -> int:
-        """Return the message's queue, or one that the topic still has; -1 without the topic."""
-        known = self._metadata.topic(topic)
-        if known is None:
-            self.stats.without_topic += 1
-            return -1
-        return own_queue(properties, known)
-
-    def _record(self, physical_offset: int) -> Delivery | None:
-        try:
-            return checked_delivery(self._store.record_at(physical_offset))
-        except OffsetOutOfRangeError:
-            self.stats.gone += 1  # deleted by retention
-        except RecordFormatError as error:
-            self.stats.damaged += 1
-            logger.error("timer.message_damaged physical_offset=%d: %s", physical_offset, error)
-        return None

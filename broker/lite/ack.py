@@ -128,9 +128,7 @@ class LiteAcks:
                 _claim(handle), now_ms, invisible_ms, count=not request.suspend
             )
             copies = Copies(self._store, self._clock)
-            if outcome is Outcome.STALE or (
-                outcome is Outcome.CONSUMED and copies.has(core, queue, handle)
-            ):
+            if copies.is_expired(outcome, core, queue, handle):
                 raise WireError(*_EXPIRED)
         except WireError as error:
             return v2.ChangeInvisibleDurationResponse(status=error.status(), receipt_handle=text)
@@ -196,9 +194,7 @@ class LiteAcks:
         core, _ = self._receive.state(request.group.name, queue)
         touched[queue] = None
         outcome = core.ack(_claim(handle), self._clock.forward_ms())
-        if outcome is Outcome.STALE or (
-            outcome is Outcome.CONSUMED and copies.has(core, queue, handle)
-        ):
+        if copies.is_expired(outcome, core, queue, handle):
             return _EXPIRED
         if outcome is Outcome.DONE:
             self._counters.acked += 1

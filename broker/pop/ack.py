@@ -226,9 +226,7 @@ class AckService:
             now_ms = self._clock.forward_ms()
             count = not request.suspend
             outcome, delivery = core.change(_claim(handle), now_ms, invisible_ms, count=count)
-            if outcome is Outcome.STALE or (
-                outcome is Outcome.CONSUMED and self._was_copied(core, handle)
-            ):
+            if self._is_expired(outcome, core, handle):
                 raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         except WireError as error:
             # Some clients take the answer's handle before they check the status.
@@ -261,9 +259,7 @@ class AckService:
         now_ms = self._clock.forward_ms()
         claim = _claim(handle)
         outcome = core.judge(claim, now_ms)
-        if outcome is Outcome.STALE or (
-            outcome is Outcome.CONSUMED and self._was_copied(core, handle, dead_letters=False)
-        ):
+        if self._is_expired(outcome, core, handle, dead_letters=False):
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         answer = v2.ForwardMessageToDeadLetterQueueResponse(
             status=v2.Status(code=v2.OK, message="OK")
@@ -339,9 +335,7 @@ class AckService:
         if not self._fits(core, topic, handle):
             return _INVALID_STATUS
         outcome = core.ack(_claim(handle), now_ms)
-        if outcome is Outcome.STALE or (
-            outcome is Outcome.CONSUMED and copies.has(core, _topic_of(core, handle.key), handle)
-        ):
+        if copies.is_expired(outcome, core, _topic_of(core, handle.key), handle):
             return _EXPIRED_STATUS
         if outcome is Outcome.DONE:
             self._counters.acked += 1
@@ -349,9 +343,12 @@ class AckService:
             touched.add(handle.key)
         return _OK_ENTRY_STATUS
 
-    def _was_copied(self, core: Core, handle: ReceiptHandle, *, dead_letters: bool = True) -> bool:
+    def _is_expired(
+        self, outcome: Outcome, core: Core, handle: ReceiptHandle, *, dead_letters: bool = True
+    ) -> bool:
+        topic = _topic_of(core, handle.key)
         copies = Copies(self._store, self._clock)
-        return copies.has(core, _topic_of(core, handle.key), handle, dead_letters=dead_letters)
+        return copies.is_expired(outcome, core, topic, handle, dead_letters=dead_letters)
 
     def _settled(self, core: Core, handle: ReceiptHandle) -> None:
         if isinstance(core, PopGroup):

@@ -1,9 +1,10 @@
 """Copies of delivered messages in the retry and dead-letter topics of their group.
 
 A message that is not in flight any more was acknowledged, or its invisible time ended and it was
-copied. Its handle tells which by its own time, but a handle of before a change that shortened the
-invisible time does not: then the index tells, also after a restart and at the next leader. Without
-an index (`messageIndexEnable=false`), or for a message without UNIQ_KEY, it is not known.
+copied. Its handle tells which by its own time, but a handle from before a change that shortened
+the invisible time does not: then the index tells, also after a restart and at the next leader.
+Without an index (`messageIndexEnable=false`), or for a message without UNIQ_KEY, it is not known,
+and counts as acknowledged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...store.format.errors import StoreError
 from ...store.format.properties import property_value
 from ...store.format.record import decode_delivery
+from ..names.delivery import Outcome
 from .dead_letter import dead_letter_topic
 from .group import PopGroup
 
@@ -37,13 +39,22 @@ class Copies:
         self._left = LOOKED_UP_MAX
         self._behind_ms = _AHEAD_MS + clock.forward_ms() - clock.wall_ms()
 
-    def has(
-        self, core: Core, topic: str, handle: ReceiptHandle, *, dead_letters: bool = True
+    def is_expired(
+        self,
+        outcome: Outcome,
+        core: Core,
+        topic: str,
+        handle: ReceiptHandle,
+        *,
+        dead_letters: bool = True,
     ) -> bool:
-        """Return whether the message of a handle, of this topic, was copied after its delivery.
+        """Return whether a handle, whose message is in this topic, is of no use: by the core's
+        outcome, or because the message was copied after its delivery.
 
         Raises OSError.
         """
+        if outcome is not Outcome.CONSUMED:
+            return outcome is Outcome.STALE
         targets = [dead_letter_topic(core.group)] if dead_letters else []
         if isinstance(core, PopGroup):
             targets += core.topics[1:]
@@ -58,15 +69,17 @@ class Copies:
         if not records or records[0].queue_offset != handle.offset:
             return False
         key = property_value(decode_delivery(records[0].data).properties, b"UNIQ_KEY")
+        if not key:
+            return False
         text, behind = key.decode("utf-8", "replace"), records[0].physical_offset + 1
         since_ms = handle.pop_ms - self._behind_ms
         try:
-            for target in targets if text else ():
+            for target in targets:
                 found = self._store.queries.has_since(target, text, since_ms, behind)
                 if found is None:
                     self._left = 0  # each look-up would index for 50 ms
                 if found is not False:
                     return True
-        except StoreError:
-            pass
+        except StoreError:  # there is no index
+            return False
         return False

@@ -330,8 +330,8 @@ class PopGroup:
         if offset in queue.moving:
             return Outcome.STALE
         if offset < queue.next_read or offset in queue.skips:
-            # Acknowledged before, or expired and copied: the handle itself shows which, unless it
-            # is of before a shorter time (`pop/copies.py`). While the clock is behind its pop time
+            # Acknowledged before, or expired and copied: the handle itself shows which, unless the
+            # time was shortened after it (`pop/copies.py`). While the clock is behind its pop time
             # (it was set back between two runs), it may be either.
             valid = claim.pop_ms - _SAME_TIME_MS <= now_ms < claim.expires_ms
             return Outcome.CONSUMED if valid else Outcome.STALE

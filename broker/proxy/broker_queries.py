@@ -156,7 +156,7 @@ class BrokerQueries:
             until_ns = ctx.deadline_ns - _MARGIN_NS
         raw = request.SerializeToString()
         while True:
-            # As of before the answers: a group may register meanwhile.
+            # Read before the answers: a group may register meanwhile.
             awaiting, absent, unknown = self._owners.awaiting, self._owners.absent, None
             for address in self._candidates(request.topic.name):
                 answer = await self._try(address, path, raw, answer_type, ctx)

@@ -81,8 +81,7 @@ class DoorCertificate:
                 self._use(current)
             except ValueError as error:
                 logger.warning("door.certificate_kept error=%s", error)
-                own = self._config.front_tls_certificate
-                self._links.kept["frontTlsCertificate" if own else "tlsCertificate"] = str(error)
+                self._files.keep(str(error))
 
     def _use(self, current: Certificates) -> None:
         """Pass certificates to the server. Raises ValueError."""

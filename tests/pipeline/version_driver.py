@@ -85,7 +85,7 @@ class Query:
 
 
 def pushed_filters(frame: Any) -> str:
-    """Return what `EXPLAIN FORMATTED` says of pushed filters."""
+    """Return the list of pushed filters that `EXPLAIN FORMATTED` prints."""
     printed = io.StringIO()
     with redirect_stdout(printed):
         frame.explain("formatted")

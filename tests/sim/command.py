@@ -53,7 +53,7 @@ _SUMMED = (
 )
 @click.option("--bug", "bug_name", default="", help="Plant this bug (--bug list prints them).")
 @click.option(
-    "--store", "stories", type=click.IntRange(1), help="Run so many stories of one store."
+    "--store", "stories", type=click.IntRange(1), help="Run this number of stories of one store."
 )
 @click.option("--tail", default=0, help="Only the last N lines of the story.")
 def main(

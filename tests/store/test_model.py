@@ -332,7 +332,7 @@ def keys_found(store: MessageStore, key: str) -> list[int]:
 
 
 def run(examples: int, steps: int) -> None:
-    """Run so many stories of so many steps."""
+    """Run `examples` random stories of the model, each with up to `steps` steps."""
     run_state_machine_as_test(
         StoreModel,
         settings=settings(

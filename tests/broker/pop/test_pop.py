@@ -212,7 +212,7 @@ def test_the_consumer_offset_passes_a_copied_message_once_the_copy_is_durable(
     made.validate()
     assert (queue.committed, sorted(queue.moving)) == (3 if stored else 0, [0, 1])
     assert made.ack(claim(0), late) is Outcome.STALE
-    longer = claim(0, expires_ms=late + 1)  # of before a change that shortened the time
+    longer = claim(0, expires_ms=late + 1)  # from before a change that shortened the time
     assert made.ack(longer, late) is Outcome.STALE
     made.moved(queue, 1)
     assert queue.committed == (3 if stored else 0)
