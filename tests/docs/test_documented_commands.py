@@ -14,6 +14,7 @@ import pytest
 from cometmq.cli.root import cli
 
 _ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(r"^```.*\n(?s:(.*?))^```$", re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\.venv/bin/)?cometmq (.+)$", re.MULTILINE)
 
 
@@ -47,7 +48,8 @@ def _pages() -> list[str]:
 
 
 def _documented() -> list[str]:
-    lines = {line for text in _pages() for line in _COMMAND.findall(text)}
+    blocks = (block for text in _pages() for block in _BLOCK.findall(text))
+    lines = {line for block in blocks for line in _COMMAND.findall(block)}
     return sorted(lines.union(*map(_examples, _ALL.values())))
 
 
