@@ -22,6 +22,7 @@ idle cluster does not reserve 3 GiB per broker, and a busy one never waits for a
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -51,7 +52,7 @@ from ..format.record_layout import (
 from ..guard import BlockGuard
 from ..scan.single import find_record, inspect
 from .allocation import SegmentAllocator, SegmentMaker, SegmentOptions
-from .memory import unlock
+from .memory import advise_unused, unlock
 from .segment import Segment
 from .transient_pool import TransientPool
 
@@ -273,6 +274,12 @@ class CommitLog:
         if self.pool is not None:
             self.pool.close()
             self.pool = None
+
+    def release_pages(self) -> None:
+        """Take the pages of full segments out of this process's memory, on the thread: what was
+        read once would count as resident as long as the segment is retained."""
+        for segment in self.segments[:-1]:
+            self._allocator.run_later(partial(advise_unused, segment.map))
 
     # -- positions ----------------------------------------------------------------------------
 

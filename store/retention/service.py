@@ -195,6 +195,7 @@ class RetentionService:
         """Run one round. Returns the verdicts of the examined segments; those with `delete` are out
         of the log on return, and a thread deletes their files."""
         self.tick()
+        self._log.release_pages()
         if self._deletion is not None and not self._deletion.finished():
             return []
         self._deletion = None

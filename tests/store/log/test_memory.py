@@ -134,3 +134,32 @@ def test_unlocking_a_closed_map_is_ignored(caplog: pytest.LogCaptureFixture) -> 
     assert not memory.lock(made)
     memory.unlock(made)
     assert "memory.not_locked" not in caplog.text
+
+
+def resident_kib(path: str) -> int:
+    """Return how much of a mapped file counts as this process's memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    assert any(line.endswith(path) for line in lines)
+    return int(next(line for line in lines if line.startswith("Rss:")).split()[1])
+
+
+def test_a_full_segment_that_was_read_leaves_the_memory_of_the_process_and_stays_readable(
+    kit: Kit,
+) -> None:
+    log = kit.store.log
+    while len(log.segments) < 3:
+        kit.write_many(20)
+    first, tail = log.segments[0], log.segments[-1]
+    before = bytes(first.map)
+    assert bytes(tail.map)
+    assert resident_kib(first.path) == first.size >> 10
+    log.release_pages()
+    until(lambda: resident_kib(first.path) == 0)
+    assert resident_kib(tail.path) == tail.size >> 10
+    assert bytes(first.map) == before
+
+
+def test_pages_of_a_segment_that_retention_closes_meanwhile_are_nobodys(tmp_path: Path) -> None:
+    segment = Segment.create(str(tmp_path / f"{0:020d}"), 0, 64 << 10, Disk())
+    segment.close()
+    memory.advise_unused(segment.map)
