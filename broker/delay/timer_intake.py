@@ -18,7 +18,7 @@ from ...store.format.properties import property_value
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, cancellation, recall_key, slot_for
-from ...store.timer.store import DUE, KNOWN, TimerStore
+from ...store.timer.store import DUE, KNOWN, TAKEN, TimerStore
 from .delivery_copy import DUE_BEFORE_ENQUEUED, number, timer_record
 from .timer_core import Timed, TimerCore
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _RECORDS = 64
 _BYTES = 1 << 20
+_NEVER_MS = 1 << 62
 _NO_RECORDS = frozenset(
     (
         GetStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -160,17 +161,18 @@ class TimerIntake:
             batch = self._store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
             if batch.status in _NO_RECORDS:
                 return False
+            done_ms, _ = core.progress(self._store.flushed_offset)
             for stored in batch.records:
                 core.queue_offset = stored.queue_offset
-                self._put(stored)
+                self._put(stored, done_ms)
                 core.queue_offset = stored.queue_offset + 1
             core.queue_offset = max(core.queue_offset, batch.next_offset)
             if clock.steady_ns() >= stop_ns:
                 return True
         return False
 
-    def _put(self, stored: StoredRecord) -> None:
-        """Process one message of the timer topic.
+    def _put(self, stored: StoredRecord, done_ms: int) -> None:
+        """Process one message of the timer topic. All slots before `done_ms` are safe.
 
         Raises StoreError or OSError; then the caller retries the same message later.
         """
@@ -195,6 +197,7 @@ class TimerIntake:
             write_ms,
             stored.physical_offset,
             len(stored.data),
+            done_ms=done_ms,
             real_topic=topic,
             cancels=bool(cancelled),
         )
@@ -202,11 +205,12 @@ class TimerIntake:
             return
         core.changes += 1
         self._stats.enqueued(topic, max(out_ms - now_ms, 0))
-        if done == DUE:
+        if done in (DUE, TAKEN):
             if cancelled:
                 core.cancel(out_ms, cancelled, stored.queue_offset)
             else:
-                self._put_direct(record, out_ms, stored)
+                again_ms = now_ms + core.precision_ms if done == TAKEN else _NEVER_MS
+                self._put_direct(record, out_ms, stored, again_ms)
             return
         where = slot_for(out_ms, write_ms, self._config)
         assert where is not None
@@ -219,16 +223,21 @@ class TimerIntake:
             else:
                 self._add(record, where.slot_ms, stored.physical_offset, write_ms, where.rolled)
 
-    def _put_direct(self, record: Delivery, out_ms: int, stored: StoredRecord) -> None:
-        """Add a message whose slot is over: it is delivered without a unit in the wheel."""
+    def _put_direct(
+        self, record: Delivery, out_ms: int, stored: StoredRecord, again_ms: int
+    ) -> None:
+        """Add a message without a unit in the wheel: its slot is over, or has no place there. It is
+        delivered when it is due; if it is not at `again_ms`, it returns to the timer topic then."""
         properties = record.properties
+        at_ms = due_ms(properties, out_ms, self._core.precision_ms)
         timed = Timed(
-            due_ms(properties, out_ms, self._core.precision_ms),
+            min(at_ms, again_ms),
             stored.physical_offset,
             out_ms,
             DUE_BEFORE_ENQUEUED,
             _key(record),
             _topic(property_value(properties, b"REAL_TOPIC")),
+            rolled=again_ms < at_ms,
             number=stored.queue_offset,
         )
         self._core.add_direct(timed)

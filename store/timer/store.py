@@ -58,6 +58,8 @@ logger = logging.getLogger(__name__)
 #: Results of `put` without a unit.
 KNOWN: Final = -1  #: the message has its unit already
 DUE: Final = -2  #: its time has passed, or its place is taken: deliver it when it is due
+TAKEN: Final = -3  #: an earlier slot is at its place and not done: put it again later
+_ALL_MS: Final = 1 << 62
 #: Batches of units that `oldest` examines in one call: some milliseconds.
 _BATCHES: Final = 4
 
@@ -157,12 +159,13 @@ class TimerStore:
         physical_offset: int,
         size: int,
         *,
+        done_ms: int = _ALL_MS,
         real_topic: str = "",
         cancels: bool = False,
     ) -> int:
         """Put a message of the timer topic into its slot; return the position of its unit, or
-        KNOWN or DUE. Messages come in the order of the topic. Raises DiskFullError, StoreError,
-        OSError."""
+        KNOWN, DUE or TAKEN. Messages come in the order of the topic. All slots before `done_ms`
+        are delivered, and the deliveries on disk. Raises DiskFullError, StoreError, OSError."""
         if physical_offset <= self.newest and self.log.find(physical_offset) >= 0:
             return KNOWN
         where = slot_for(out_ms, write_ms, self._config)
@@ -174,6 +177,8 @@ class TimerStore:
         time = where.slot_ms // self.wheel.precision_ms
         if slot.time > time and slot.last >= 0:
             return DUE  # messages of weeks later wait here: the clock was set back
+        if done_ms <= slot.time * self.wheel.precision_ms < where.slot_ms and slot.last >= 0:
+            return TAKEN  # messages of weeks ago: a long stop, or the clock was set forward
         if slot.time != time:
             slot = NONE
         magic = DEFAULT | (ROLL if where.rolled else 0) | (DELETE if cancels else 0)

@@ -201,21 +201,33 @@ class TimerWheel:
         return (time * precision for time in merge(waiting, in_file))
 
     def _times_in_file(self, times: range, above: Set[int]) -> Iterator[int]:
+        """Yield the times of one turn of the wheel, then the later ones: years cost two turns."""
+        for at, index, data in self._used_parts(times[: self.slots]):
+            for number in range(len(data) // SLOT_BYTES):
+                place = index + number
+                if place in above or not self._sum_of[place]:
+                    continue
+                slot = data[number * SLOT_BYTES : (number + 1) * SLOT_BYTES]
+                if SLOT.unpack(slot)[0] == at + number or self._is_damaged(place, slot):
+                    yield at + number
+        if later := times[self.slots :]:
+            yield from sorted(
+                time
+                for _, index, data in self._used_parts(range(self.slots))
+                for place, (time, *_) in enumerate(SLOT.iter_unpack(data), index)
+                if time in later and place not in above
+            )
+
+    def _used_parts(self, times: range) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the parts of the range that have a used slot in the file: first time, its place,
+        and the slots."""
         at = times.start
         while at < times.stop:
             index = at % self.slots
             count = min(times.stop - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
-            data = self._read(index * SLOT_BYTES, count * SLOT_BYTES)
             sums = self._sums[index * _SUM_BYTES : (index + count) * _SUM_BYTES]
             if sums != _ZEROS[: len(sums)]:
-                for begin in range(0, len(data), SLOT_BYTES):
-                    place = index + begin // SLOT_BYTES
-                    if place in above or not self._sum_of[place]:
-                        continue
-                    slot = data[begin : begin + SLOT_BYTES]
-                    time = at + begin // SLOT_BYTES
-                    if SLOT.unpack(slot)[0] == time or self._is_damaged(place, slot):
-                        yield time
+                yield at, index, self._read(index * SLOT_BYTES, count * SLOT_BYTES)
             at += count
 
     def count(self, begin_ms: int, bounds_ms: Sequence[int]) -> list[int]:

@@ -16,6 +16,7 @@ import pytest
 
 from cometmq.broker.delay import timer_core
 from cometmq.proto import v2
+from cometmq.store.config.store_config import TIMER_SLOTS
 from cometmq.store.format.record import Message
 from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, message
@@ -26,6 +27,7 @@ from cometmq.tests.broker.timing import delayed, enqueued, stored
 from cometmq.tests.broker.transacting import end_transaction, prepared
 
 TOPIC, GROUP = "t", "g"
+TURN = TIMER_SLOTS * SECOND
 STOPPED = pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 STEPS = pytest.mark.parametrize(
     ("stopped", "ahead"), [(False, 8 * HOUR), (True, YEAR)], ids=["running", "stopped"]
@@ -259,6 +261,28 @@ async def test_due_timers_are_delivered_whatever_else_waits(
         bodies = sorted(record.body for record in stored(one.k, TOPIC))
         assert bodies == sorted([b"first", b"soon", *far])
     assert not (tmp_path / "abort").exists()
+
+
+@STOPPED
+async def test_a_due_timer_keeps_its_slot_from_one_of_a_turn_of_the_wheel_later(
+    tmp_path: Path, stopped: bool
+) -> None:
+    """The slots of both are at one place of the wheel, and the first is not read yet."""
+    async with machine(tmp_path) as one:
+        one.k.topic(TOPIC, message_type=v2.DELAY)
+        due_ms = one.clock.wall_ms() + HOUR
+        await one.k.send(delayed(b"due", due_ms, topic=TOPIC))
+        await enqueued(one.k)
+        if stopped:
+            await one.stop()
+        one.clock.steps(TURN)
+        if stopped:
+            await one.start()
+        await one.k.send(delayed(b"later", due_ms + TURN, topic=TOPIC))
+        await until(lambda: [each.body for each in stored(one.k, TOPIC)] == [b"due"], 10)
+        await one.step(0, stopped=True)
+        one.passes(HOUR + SECOND)
+        await until(lambda: [each.body for each in stored(one.k, TOPIC)] == [b"due", b"later"], 10)
 
 
 async def test_timers_that_the_clock_opened_wait_again_when_it_goes_back(tmp_path: Path) -> None:

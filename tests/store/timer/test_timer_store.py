@@ -18,7 +18,7 @@ from cometmq.store.format.record import Message, encode, encode_properties, pack
 from cometmq.store.timer.checkpoint import TimerCheckpoint
 from cometmq.store.timer.recovery import oldest_read_ms, revise, revise_all
 from cometmq.store.timer.rules import DELETE_KEY
-from cometmq.store.timer.store import DUE, KNOWN, TimerStore, has_timers
+from cometmq.store.timer.store import DUE, KNOWN, TAKEN, TimerStore, has_timers
 from cometmq.store.timer.unit import (
     UNIT_BYTES,
     TimerUnit,
@@ -186,6 +186,21 @@ def test_many_units_revise_slots_as_one_by_one(
     assert added == max(len(puts) - known, 0)
     assert dict(one.occupied()) == dict(many.occupied())
     log.close()
+
+
+def test_a_slot_that_is_not_done_keeps_its_place(tmp_path: Path) -> None:
+    made = timers(tmp_path)
+    made.recover(NOW_MS)
+    first_ms = NOW_MS + 5000
+    made.put(first_ms, NOW_MS, 100, 90)
+    turn_ms = made.wheel.slots * 1000
+    later_ms = first_ms + turn_ms
+    done = made.put(later_ms, NOW_MS + turn_ms, 200, 90, done_ms=first_ms)
+    assert done == TAKEN
+    assert made.number_at(first_ms) == 1
+    assert made.put(later_ms, NOW_MS + turn_ms, 200, 90, done_ms=first_ms + 1000) >= 0
+    assert made.number_at(later_ms) == 1
+    made.close()
 
 
 def test_recovery_of_large_offsets_and_a_lost_wheel(tmp_path: Path) -> None:

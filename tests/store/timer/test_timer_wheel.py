@@ -143,9 +143,10 @@ def test_metrics_are_counted_and_kept(tmp_path: Path) -> None:
     times=st.lists(st.integers(1, 60), max_size=12),  # 0 means that a slot was never used
     flushed=st.integers(0, 12),
     begin=st.integers(0, 60),
-    length=st.integers(0, 30),
+    length=st.integers(0, 70),
 )
 @example(times=[47, 7], flushed=1, begin=18, length=30)
+@example(times=[58, 3], flushed=2, begin=1, length=60)
 def test_due_messages_are_counted_in_a_range(
     times: list[int], flushed: int, begin: int, length: int
 ) -> None:
@@ -163,8 +164,30 @@ def test_due_messages_are_counted_in_a_range(
         end = begin + length
         inside = sorted(time for time in known if begin <= time < end)
         assert wheel.next_used(begin * 1000, end * 1000) == 1000 * min([*inside, end])
-        bounds = [begin, begin + length // 2, end]
+        assert list(wheel.used_times(begin * 1000, end * 1000)) == [1000 * time for time in inside]
+        end = begin + min(length, 40)  # of one turn
+        bounds = [begin, begin + (end - begin) // 2, end]
         assert wheel.count(begin * 1000, [1000 * bound for bound in bounds]) == [
             sum(num for time, num in known.items() if begin <= time < bound) for bound in bounds
         ]
         wheel.close()
+
+
+def test_a_search_over_years_reads_the_used_slots_of_two_turns(tmp_path: Path) -> None:
+    class Counting(Disk):
+        reads = 0
+
+        def pread(self, descriptor: int, size: int, position: int) -> bytes:
+            self.reads += 1
+            return super().pread(descriptor, size, position)
+
+    disk = Counting()
+    wheel = TimerWheel(str(tmp_path / "timerwheel"), 1000, disk)
+    year_ms = 365 * 86_400_000
+    later_ms = NOW_MS + 3 * year_ms
+    wheel.put(later_ms, 1, 1, 1)
+    wheel.write_out(wheel.take_changes())
+    disk.reads = 0
+    assert wheel.next_used(NOW_MS, NOW_MS + 4 * year_ms) == later_ms
+    assert disk.reads == 2
+    wheel.close()
