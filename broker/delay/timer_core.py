@@ -156,7 +156,8 @@ class TimerCore:
         if self._finished:
             return None
         floor_ms, horizon_ms = self.floor(now_ms), self.horizon_ms(now_ms)
-        end_ms = min((at_ms for at_ms in self._slots if at_ms >= floor_ms), default=self.open_ms)
+        # Slots above `open_ms` were kept when the clock was set back before.
+        end_ms = min([self.open_ms, *(at_ms for at_ms in self._slots if at_ms >= floor_ms)])
         kept = {slot_ms for slot_ms, _ in self._held}
         later = {
             slot_ms

@@ -285,6 +285,22 @@ async def test_a_due_timer_keeps_its_slot_from_one_of_a_turn_of_the_wheel_later(
         await until(lambda: [each.body for each in stored(one.k, TOPIC)] == [b"due", b"later"], 10)
 
 
+async def test_a_timer_of_after_a_step_back_survives_the_next_step_back(tmp_path: Path) -> None:
+    """The slot that was open before the first step is still in memory at the second."""
+    async with machine(tmp_path) as one:
+        one.k.topic(TOPIC, message_type=v2.DELAY)
+        await one.k.send(delayed(b"first", one.clock.wall_ms() + SECOND, topic=TOPIC))
+        await enqueued(one.k)
+        one.passes(SECOND)
+        await until(lambda: stored(one.k, TOPIC))
+        await one.step(-YEAR)
+        await one.k.send(delayed(b"second", one.clock.wall_ms() + 30 * SECOND, topic=TOPIC))
+        await enqueued(one.k)
+        await one.step(-5 * SECOND)
+        one.passes(40 * SECOND)
+        await until(lambda: [each.body for each in stored(one.k, TOPIC)] == [b"first", b"second"], 10)
+
+
 async def test_timers_that_the_clock_opened_wait_again_when_it_goes_back(tmp_path: Path) -> None:
     async with machine(tmp_path) as one:
         one.k.topic(TOPIC, message_type=v2.DELAY)
