@@ -276,9 +276,9 @@ class CommitLog:
             self.pool = None
 
     def release_pages(self) -> None:
-        """Take the pages of full segments out of this process's memory, on the thread: what was
-        read once would count as resident as long as the segment is retained."""
-        for segment in self.segments[:-1]:
+        """Take the pages of the segments out of this process's memory, on the thread: what was
+        read once would count as resident as long as its segment is retained."""
+        for segment in self.segments:
             self._allocator.run_later(partial(advise_unused, segment.map))
 
     # -- positions ----------------------------------------------------------------------------

@@ -105,9 +105,9 @@ def advise_random(memory: mmap.mmap) -> None:
 
 def advise_unused(memory: mmap.mmap) -> None:
     """Take a file's pages out of this process's memory (MADV_DONTNEED); they stay in the page
-    cache, where the next reader finds them. A closed map is ignored. Any thread."""
+    cache, where the next reader finds them. A closed or locked map is ignored. Any thread."""
     begin = 0
-    with suppress(ValueError):  # closed
+    with suppress(ValueError, OSError):  # closed, or locked
         while begin < len(memory):
             _advise(memory, "MADV_DONTNEED", begin, min(_UNUSED_BYTES, len(memory) - begin))
             begin += _UNUSED_BYTES

@@ -118,7 +118,11 @@ class Work:
 
     async def transact(self, producer: cometmq.TransactionProducer) -> None:
         number = self.ledger.begin("halves")
-        transaction = await producer.transaction("halves", body_of(number))
+        try:
+            transaction = await producer.transaction("halves", body_of(number))
+        except BaseException:
+            self.ledger.drop("halves", number)
+            raise
         if number % 3 == 0:
             await transaction.rollback()
             self.ledger.drop("halves", number)
@@ -221,10 +225,13 @@ class Work:
     async def classic_send(self, client: RemotingClient) -> None:
         number = self.ledger.begin("classic")
         properties = f"TAGS\x01t\x02KEYS\x01k{number % 50}\x02UNIQ_KEY\x01{number:032X}\x02"
-        answer = await client.post(message(body_of(number), properties, b="classic", d=1, e=0))
-        if answer.code:
+        try:
+            answer = await client.post(message(body_of(number), properties, b="classic", d=1, e=0))
+            if answer.code:
+                raise RuntimeError(f"classic send: {answer.code} {answer.remark}")
+        except BaseException:
             self.ledger.drop("classic", number)
-            raise RuntimeError(f"classic send: {answer.code} {answer.remark}")
+            raise
 
     async def classic_pull(self, client: RemotingClient) -> None:
         where = {"consumerGroup": "g-classic", "topic": "classic", "queueId": 0}

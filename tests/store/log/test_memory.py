@@ -143,20 +143,26 @@ def resident_kib(path: str) -> int:
     return int(next(line for line in lines if line.startswith("Rss:")).split()[1])
 
 
-def test_a_full_segment_that_was_read_leaves_the_memory_of_the_process_and_stays_readable(
+def test_what_was_read_of_the_log_leaves_the_memory_of_the_process_and_stays_readable(
     kit: Kit,
 ) -> None:
     log = kit.store.log
-    while len(log.segments) < 3:
+    while len(log.segments) < 2:
         kit.write_many(20)
-    first, tail = log.segments[0], log.segments[-1]
-    before = bytes(first.map)
-    assert bytes(tail.map)
-    assert resident_kib(first.path) == first.size >> 10
+    before = [bytes(each.map) for each in log.segments]
+    assert [resident_kib(each.path) for each in log.segments] == [SEGMENT >> 10] * 2
     log.release_pages()
-    until(lambda: resident_kib(first.path) == 0)
-    assert resident_kib(tail.path) == tail.size >> 10
-    assert bytes(first.map) == before
+    until(lambda: not any(resident_kib(each.path) for each in log.segments))
+    assert [bytes(each.map) for each in log.segments] == before
+
+
+@pytest.mark.usefixtures("may_lock")
+def test_locked_pages_stay_in_the_memory_of_the_process(tmp_path: Path) -> None:
+    segment = Segment.create(str(tmp_path / f"{0:020d}"), 0, 64 << 10, Disk())
+    memory.lock(segment.map)
+    memory.advise_unused(segment.map)
+    assert resident_kib(segment.path) == 64
+    segment.close()
 
 
 def test_pages_of_a_segment_that_retention_closes_meanwhile_are_nobodys(tmp_path: Path) -> None:
