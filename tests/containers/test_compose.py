@@ -79,6 +79,8 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
         assert row["image"] == f"cometmq:{__version__}"
         assert row["read_only"] and row["security_opt"] == ["no-new-privileges:true"]
         assert row["hostname"] == service
+        health = row["healthcheck"]  # a process of Python cost a quarter of a core for eight
+        assert (health["test"], health["interval"]) == (["CMD", "cometmq-ready"], "10s")
         # The token is a file: whoever lists the environment of a container does not see it.
         assert "COMETMQ_CLUSTER_TOKEN" not in row["environment"]
         # Otherwise the image's volume is an anonymous one, which stays after `down`.
@@ -257,6 +259,23 @@ def test_commands_in_every_container_are_about_the_cluster(
         assert (code, [one["health"] for one in json.loads(text)]) == (0, ["healthy"] * 2), service
         code, text = composed.cometmq(service, "topic", "list", "-o", "json")
         assert code == 0, (service, text)
+
+
+@pytest.mark.timeout(900)
+def test_a_paused_container_runs_commands_and_nothing_else(
+    composed: containers.Containers,
+) -> None:
+    """A pause that freezes the container fails beside a health check, or never ends."""
+    paused = composed.container("b1")
+
+    def process() -> str:
+        return str(paused.exec_run(["grep", "State", "/proc/1/status"]).output)
+
+    composed.pause("b1")
+    wait_until("the process is stopped", lambda: "T (stopped)" in process(), containers.SETTLE_S)
+    composed.unpause("b1")
+    assert "T (stopped)" not in process()
+    wait_until("both groups are whole", composed.whole, containers.SETTLE_S)
 
 
 @pytest.mark.timeout(900)
