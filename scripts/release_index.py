@@ -28,6 +28,8 @@ def write(folder: Path) -> None:
     pages = folder / "simple"
     shutil.rmtree(pages, ignore_errors=True)
     files = sorted((*folder.glob("*.whl"), *folder.glob("*.tar.gz")))
+    if not files:
+        raise SystemExit(f"{folder} has no wheel and no sdist: run scripts/release first")
     found: dict[str, list[str]] = {}
     for file in files:
         found.setdefault(project(file.name), []).append(_link(file))

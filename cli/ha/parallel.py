@@ -55,7 +55,7 @@ class Calls:
                 return
             for address, (_, call) in self._calls.items():
                 if address not in self.answers:
-                    text = f"{address} did not answer within {timeout_s:g} s"
+                    text = f"{address} did not answer within {round(timeout_s, 1):g} s"
                     self.errors.setdefault(address, CliError(text))
                 call.cancel()
 

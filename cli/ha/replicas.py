@@ -37,10 +37,15 @@ def refresh(one: Replica) -> None:
     try:
         status = call(one, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
     except CliError as error:
-        one.error = str(error)
+        one.error = what_failed(error)
         one.is_gone = all(refuses(address) for address in (one.ha, one.client) if address)
         return
     one.take(status)
+
+
+def what_failed(error: CliError) -> str:
+    """Return the first sentence: the remedy after it is for a command without a cluster."""
+    return str(error).partition(". ")[0].rstrip(".")
 
 
 def refuses(address: str) -> bool:

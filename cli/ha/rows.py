@@ -17,6 +17,7 @@ from .replicas import (
     members,
     newest_only,
     newest_reports,
+    what_failed,
 )
 
 #: Each of the two steps (nameservers, replicas) waits this long for the others after the first
@@ -98,4 +99,4 @@ def _refresh(replicas: list[Replica]) -> None:
             if one.ha in calls.answers:
                 one.take(calls.answers[one.ha])
             else:
-                one.error = str(calls.errors[one.ha])
+                one.error = what_failed(calls.errors[one.ha])

@@ -124,6 +124,8 @@ def test_a_wheel_may_promise_what_auditwheel_finds(
 def test_pip_installs_what_suits_the_machine_from_the_index(tmp_path: Path) -> None:
     index = script("release_index.py")
     folder = tmp_path / "dist"
+    with pytest.raises(SystemExit, match="run scripts/release first"):
+        index.write(folder)
     made_wheel(folder, "cometmq_native", "0.1.0")
     made_wheel(folder, "cometmq_native", "0.2.0", "cp311-abi3-win_amd64")
     (folder / "cometmq-0.1.0.tar.gz").write_bytes(b"an sdist")

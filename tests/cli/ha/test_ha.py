@@ -427,6 +427,8 @@ def test_a_group_whose_brokers_all_stopped_accepts_no_writes(stack: ExitStack) -
     code, (found,) = invoke("status", "--namesrv", door.address)
     assert (code, found["health"]) == (Exit.UNHEALTHY, "no writes")
     assert {row["role"] for row in found["replicas"]} == {"unreachable"}
+    for row in found["replicas"]:
+        assert "Cannot connect" in row["note"] and "cometmq up" not in row["note"], "it is there"
     assert [row["log_end"] for row in found["replicas"]] == [None] * 3
     table = CliRunner().invoke(ha, ["status", "--namesrv", door.address], standalone_mode=False)
     assert "unknown" in table.stdout
