@@ -81,6 +81,7 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
         assert row["hostname"] == service
         health = row["healthcheck"]  # a process of Python cost a quarter of a core for eight
         assert (health["test"], health["interval"]) == (["CMD", "cometmq-ready"], "10s")
+        assert row["mem_limit"] and "ulimits" not in row, "an engine may have lower hard limits"
         # The token is a file: whoever lists the environment of a container does not see it.
         assert "COMETMQ_CLUSTER_TOKEN" not in row["environment"]
         # Otherwise the image's volume is an anonymous one, which stays after `down`.
@@ -93,6 +94,30 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
         assert all("127.0.0.1" in str(port) for port in row.get("ports", []))
     # Routes of classic clients name an address that clients on this machine reach.
     assert "COMETMQ_REMOTING_ADVERTISE: 127.0.0.1:9876" in done.stdout
+
+
+def test_observers_keep_their_data_and_alerts_reach_alertmanager() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for name in ("prometheus", "alertmanager", "grafana"):
+        assert any(volume.startswith(f"{name}:") for volume in services[name]["volumes"])
+    password = services["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"]
+    assert password == "/run/secrets/grafana-password"
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    (alerted,) = scraped["alerting"]["alertmanagers"]
+    assert alerted["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+
+
+@pytest.mark.parametrize("script", ["image", "base_image"])
+def test_a_script_that_needs_an_engine_says_so_before_it_works(script: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / script)],
+        env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no docker engine answers" in done.stderr.lower()
 
 
 def drill(docker: Engine, *words: str, seconds: float) -> str:
