@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tomllib
+import venv
 from pathlib import Path
 
 import pytest
@@ -55,8 +55,9 @@ def test_the_lines_of_an_install_work_in_a_clone(section: str, tmp_path: Path) -
     clone, target = tmp_path / "clone", tmp_path / "opt"
     subprocess.run(["git", "clone", "-q", str(_ROOT), str(clone)], check=True)
     lines = block(section).replace("/opt/cometmq", str(target))
-    # The Python of the tests, and no Rust: another test builds the native crate.
-    path = os.pathsep.join((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"))
+    # A Python without pip, as Debian's, and no Rust: another test builds the native crate.
+    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
+    path = os.pathsep.join((str(tmp_path / "bare" / "bin"), "/usr/local/bin", "/usr/bin", "/bin"))
     kept = {name: text for name, text in os.environ.items() if "COMETMQ" not in name}
     done = subprocess.run(
         ["sh", "-ec", lines],
