@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 _MIB = 1 << 20
-_ZERO_ALLOWED = ("front_reserved_descriptors", "front_max_connection_rate")
+_ZERO_ALLOWED = (
+    "front_reserved_descriptors",
+    "front_max_connection_rate",
+    "front_max_address_connections",
+)
 
 
 def _setting(default: Any, help_text: str, unit: str = "") -> Any:
@@ -65,6 +69,13 @@ class DoorConfig:
         "native door: new connections of one address in a second; ten times as many may come at "
         "once, further ones are closed. Of one address five times as many may be open that have "
         "had no answer yet. Behind a load balancer with one address, set it higher; 0: no limit",
+    )
+    front_max_address_connections: int = _setting(
+        0,
+        "native door and remoting port: concurrent connections of one address (of IPv6: of one "
+        "network of 64 bits); further ones are closed. 0: half of what the port accepts. Addresses "
+        "of this machine have no limit. Behind a load balancer or a network with one address, set "
+        "it as high as frontMaxConnections",
     )
     front_reserved_descriptors: int = _setting(
         0,

@@ -61,6 +61,11 @@ def client_connections(config: DoorConfig) -> int:
     return connections_max(configured, reserved, descriptor_limit())
 
 
+def address_connections(config: DoorConfig, connections: int) -> int:
+    """Return the number of connections that a port with `connections` accepts of one address."""
+    return config.front_max_address_connections or max(1, connections // 2)
+
+
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """Return the factory of the event loop."""
     try:

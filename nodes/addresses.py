@@ -28,6 +28,19 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def network_of(host: str) -> str:
+    """Return what counts as one address: of IPv6 the network of 64 bits, which a subscriber has."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
 def is_ip(host: str) -> bool:
     """Return whether `host` is an IPv4 or IPv6 address rather than a name."""
     try:

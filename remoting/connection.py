@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
-from ..nodes.addresses import host_port
+from ..front.process import address_connections
+from ..nodes.addresses import host_of, host_port
 from .codec import FrameError, FrameReader, decode, encode
 from .codes import Reply
 from .command import ONEWAY, RESPONSE, Command, reply
-from .handshakes import Handshakes
+from .handshakes import Handshakes, Places
 from .header_fields import HeaderError
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Shared:
         self.statistics = Statistics()
         self.connections: dict[Connection, None] = {}
         self.connections_max = 0
+        self.places = Places()
         #: Requests to one peer that wait for its response.
         self.calls_max = CALLS_MAX
         #: Bytes of unfinished frames of all connections.
@@ -131,6 +133,23 @@ class Shared:
         self._waiting: deque[Callable[[], None]] = deque()
         self._lines = 0
         self._lines_since_ns = 0
+
+    def limit(self, connections: int) -> None:
+        """Set the number of connections of the port."""
+        self.connections_max = connections
+        self.places.max = address_connections(self.config, connections)
+
+    def take_place(self, peer: str) -> bool:
+        """Return whether a client at HOST:PORT may have a connection more."""
+        if self.places.take(host_of(peer)):
+            return True
+        self.statistics.refused += 1
+        self.log_closed(
+            "refused",
+            peer,
+            f"its address has {self.places.max} connections (frontMaxAddressConnections)",
+        )
+        return False
 
     def has_time(self) -> bool:
         """Return whether a further request can be served in this turn of the event loop."""
@@ -171,8 +190,12 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, shared: Shared, peer: str = "", certificate: bytes = b"") -> None:
-        """`peer`: HOST:PORT, if the socket does not know it; `certificate`: see the attribute."""
+    def __init__(
+        self, shared: Shared, peer: str = "", certificate: bytes = b"", *, placed: bool = False
+    ) -> None:
+        """`peer`: HOST:PORT, if the socket does not know it; `certificate`: see the attribute;
+        `placed`: a place was taken for it."""
+        self._placed = placed
         self._shared = shared
         self._reader = FrameReader()
         self._unfinished = 0
@@ -209,8 +232,12 @@ class Connection(asyncio.Protocol):
         if len(shared.connections) >= shared.connections_max or shared.draining:
             shared.statistics.refused += 1
             transport.abort()
-        else:
+            return
+        self._placed = self._placed or shared.take_place(self.peer)
+        if self._placed:
             shared.connections[self] = None
+        else:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self.active_ns = self._shared.steady_ns()
@@ -249,6 +276,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._shared.connections.pop(self, None)
+        if self._placed:
+            self._placed = False
+            self._shared.places.leave(host_of(self.peer))
         self._note_unfinished(0)
         for future in list(self._in_progress):
             future.cancel()

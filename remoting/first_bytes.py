@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..front.shared.accepting import Accepting, first_bytes
+from ..nodes.addresses import host_of, host_port
 from .connection import Connection
 
 if TYPE_CHECKING:
@@ -107,16 +108,26 @@ async def _connect(
     certificate: bytes = b"",
 ) -> None:
     """Make a connection of a socket; close it if it speaks neither protocol."""
+    if not peer:
+        try:
+            peer = host_port(*accepted.getpeername()[:2])
+        except OSError:  # the client has left
+            accepted.close()
+            return
+    if not shared.take_place(peer):
+        accepted.close()
+        return
     limit_s = shared.config.front_request_timeout / 1_000
+    connection = Connection(shared, peer, certificate, placed=True)
     taken = False
     try:
         async with asyncio.timeout(limit_s):
             context = await context_of(accepted)
             if context is not None:
-                await shared.handshakes.turn(accepted.getpeername()[0])
+                await shared.handshakes.turn(host_of(peer))
             taken = True
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Connection(shared, peer, certificate), accepted, ssl=context
+                lambda: connection, accepted, ssl=context
             )
     except TimeoutError:
         shared.statistics.timed_out += 1
@@ -126,3 +137,5 @@ async def _connect(
     finally:
         if not taken:
             accepted.close()
+        if not connection.active_ns:  # it was not made
+            shared.places.leave(host_of(peer))

@@ -1,7 +1,7 @@
-"""Turns of TLS handshakes on the event loop: strangers must not take all of its time with them.
+"""What one address may have of a port: connections, and turns of TLS handshakes.
 
-A handshake takes about a millisecond of the loop. Addresses take turns, so that a client does not
-wait for those that another address has begun.
+Strangers must not take the places of other clients, nor all time of the event loop: a handshake takes about a millisecond of it. Addresses take turns, so that a client does not wait for those that
+another address has begun.
 """
 
 from __future__ import annotations
@@ -9,8 +9,38 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from ..nodes.addresses import is_loopback, network_of
+
 #: 200 a second: about a fifth of the loop's time.
 _INTERVAL_S = 0.005
+
+
+class Places:
+    """The connections of one port, by address. Addresses of this machine have no limit: behind one
+    is a proxy of any number of clients, or no stranger."""
+
+    def __init__(self) -> None:
+        #: Of one address; 0: no limit.
+        self.max = 0
+        self._taken: dict[str, int] = {}
+
+    def take(self, host: str) -> bool:
+        """Take a place; return False if the address has as many as it may."""
+        network = network_of(host)
+        taken = self._taken.get(network, 0)
+        if self.max and taken >= self.max and not is_loopback(host):
+            return False
+        self._taken[network] = taken + 1
+        return True
+
+    def leave(self, host: str) -> None:
+        """Give a place back."""
+        network = network_of(host)
+        left = self._taken[network] - 1
+        if left:
+            self._taken[network] = left
+        else:
+            del self._taken[network]
 
 
 class Handshakes:

@@ -74,7 +74,7 @@ class RemotingServer:
         Raises PortInUseError, AddressError.
         """
         shared = self._shared
-        shared.connections_max = remoting_connections(shared.config, self._share)
+        shared.limit(remoting_connections(shared.config, self._share))
         loop = asyncio.get_running_loop()
         links = self._links
         try:
@@ -94,7 +94,7 @@ class RemotingServer:
     def share(self, handover: Handover) -> None:
         """Serve what a door hands over, instead of a port of its own."""
         shared = self._shared
-        shared.connections_max = remoting_connections(shared.config, self._share)
+        shared.limit(remoting_connections(shared.config, self._share))
         self._accepting = HandedOver(handover, shared)
         self._checks = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
 

@@ -38,7 +38,7 @@ from ..errors import AddressError, PortInUseError
 from ..failure import FailureHandler
 from ..faults import Fault, FaultAction, FaultTable
 from ..metrics.calls import BOUNDS_MS, CallTimes, Counted
-from ..process import client_connections
+from ..process import address_connections, client_connections
 from ..service import ClientRun, Kind, Method, ServiceTable, admit, taker_of
 from ..shared.handover import Handover
 from ..standard import StandardServices
@@ -69,7 +69,7 @@ _EVENTS_MAX = 256
 _TURN_NS = 20_000_000
 #: After this time ready answers are passed on before the next event of the turn.
 _TOGETHER_NS = 1_000_000
-#: Period of the check for changed certificate files.
+#: Period of the check for changed certificate files, and for addresses with too many connections.
 _CERTIFICATE_S = 10.0
 # After the grace time, calls that still wait get a status within this time.
 _FAREWELL_S = 0.1
@@ -141,11 +141,13 @@ def _context(
 
 
 def _options(config: DoorConfig) -> dict[str, int]:
+    connections = client_connections(config)
     return {
         "message_bytes": config.front_max_receive_message_size,
         "header_bytes": config.front_max_metadata_size,
         "streams": config.front_max_concurrent_streams,
-        "connections": client_connections(config),
+        "connections": connections,
+        "address_connections": address_connections(config, connections),
         "connection_rate": config.front_max_connection_rate,
         "waiting": config.front_max_waiting_calls,
         "idle_ms": config.front_max_connection_idle,
@@ -300,6 +302,12 @@ class NativeDoor:
     def _check_certificate(self) -> None:
         self._certificate_timer = self.loop.call_later(_CERTIFICATE_S, self._check_certificate)
         self.refresh_certificate()
+        if (crowd := self._server.refused_address()) is not None:
+            logger.warning(
+                "door.address_full peer=%s connections_max=%d setting=frontMaxAddressConnections",
+                crowd,
+                _options(self.config)["address_connections"],
+            )
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, end the streams, let calls finish within the grace time, close."""

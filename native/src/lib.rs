@@ -16,6 +16,7 @@
 //! | `door::durations` | durations of answered calls |
 //! | `door::inbox`, `door::requests` | events for Python, one wake-up for many; rows of requests |
 //! | `door::newcomers` | connections of strangers: their number and their time |
+//! | `door::turns` | which connection the thread serves next |
 //! | `door::metadata` | the headers that Python requested |
 //! | `door::frame`, `door::status` | gRPC's framing and statuses |
 //! | `door::authority` | clients with several addresses for one target |

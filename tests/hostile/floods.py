@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import time
 
 from cometmq.proto import paths, v2
 from cometmq.tests.front.raw_http2 import (
     CONTINUATION,
+    DATA,
     END_HEADERS,
+    END_STREAM,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     PREFACE,
@@ -37,6 +40,8 @@ ROUNDS = 40
 #: Longest time that the writing of one round may take: a server that reads no more has had enough.
 ROUND_S = 5.0
 _FRAME = 16_384
+#: Connections that call at once, their open calls each, and for how long.
+CROWD, OPEN_CALLS, CROWD_S = 200, 5, 5.0
 #: HPACK: the first entry of the dynamic table, and a literal that becomes one.
 _FIRST_ENTRY, _ADD_ENTRY = b"\xbe", b"\x40"
 
@@ -140,3 +145,57 @@ async def connections_without_an_end(one: Attacker) -> str:
                 writer.write(hello)
                 writer.transport.abort()
     return "done"
+
+
+class _Caller(asyncio.Protocol):
+    """A connection with some calls open at any time: an answer is followed by the next call."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self._next, self._buffer = 1, b""
+        self._block = headers(paths.HEARTBEAT, x_mq_client_id="crowd@1")
+        self._beat = message(v2.HeartbeatRequest().SerializeToString())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(PREFACE + frame(SETTINGS, 0, 0, b""))
+        self._call(OPEN_CALLS)
+
+    def _call(self, count: int) -> None:
+        calls = b""
+        for stream in range(self._next, self._next + 2 * count, 2):
+            calls += frame(HEADERS, END_HEADERS, stream, self._block)
+            calls += frame(DATA, END_STREAM, stream, self._beat)
+        self._next += 2 * count
+        self.transport.write(calls)
+
+    def data_received(self, data: bytes) -> None:
+        data, at, ended = self._buffer + data, 0, 0
+        while at + 9 <= len(data):
+            size = int.from_bytes(data[at : at + 3], "big")
+            if at + 9 + size > len(data):
+                break
+            ended += data[at + 3] in (DATA, HEADERS) and data[at + 4] & END_STREAM
+            at += 9 + size
+        self._buffer = data[at:]
+        self.answered += ended
+        if ended:
+            self._call(ended)
+
+
+@attack("calls", door="native")
+async def calls_of_many_connections(one: Attacker) -> str:
+    """Heartbeats on 200 connections of another address, as fast as they are answered."""
+    loop = asyncio.get_running_loop()
+    port, source = one.target.port, ("127.0.0.2", 0)
+    pairs = [
+        await loop.create_connection(_Caller, "127.0.0.1", port, local_addr=source)
+        for _ in range(CROWD)
+    ]
+    began_s = time.monotonic()
+    await asyncio.sleep(CROWD_S)
+    spent_s = time.monotonic() - began_s
+    for transport, _ in pairs:
+        transport.abort()
+    return f"calls:{sum(caller.answered for _, caller in pairs) / spent_s:.0f}"

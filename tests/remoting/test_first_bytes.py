@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.nodes.node_links import NodeLinks
 from cometmq.nodes.tls_config import TlsConfig
+from cometmq.remoting import handshakes
 from cometmq.remoting.command import Command, reply
 from cometmq.remoting.server import RemotingServer
 from cometmq.tests.harness.tls_cluster import dev_ca
@@ -121,3 +123,25 @@ async def test_a_replaced_certificate_is_used_by_new_connections(
         for name, kind in (("tls_certificate", "pem"), ("tls_key", "key")):
             Path(own[name]).write_bytes((folder / f"b1.{kind}").read_bytes())  # noqa: ASYNC240
         assert await served(port) != before
+
+
+@pytest.mark.parametrize("mode", ["disabled", "permissive"])
+async def test_an_address_has_a_number_of_connections_handshakes_included(
+    mode: str, certificates: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "is_loopback", lambda _: False)
+    async with serving(mode, certificates, front_max_address_connections=1) as (server, port):
+        for first in (b"\x16no handshake", b"\x00\xff\xff\xff\xff\xff\xff\xff", b""):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(first)
+            if not first:  # the place is taken while nothing is sent
+                async with RemotingClient(port) as second:
+                    await asyncio.wait_for(second.closed.wait(), WAIT_S)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            async with asyncio.timeout(WAIT_S):
+                while server._shared.places._taken:  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.01)
+        async with RemotingClient(port) as one:
+            assert (await one.call(ECHO, b"x")).body == b"x"

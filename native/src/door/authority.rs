@@ -24,6 +24,8 @@ const PRIORITY: u8 = 0x20;
 /// Longest frame; the library refuses a longer one.
 const FRAME_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 16 << 10;
+/// Bytes that are read in one turn of the thread: some hundred small calls.
+const TURN_BYTES: usize = 16 << 10;
 /// Index of `:authority` in HPACK's static table.
 const AUTHORITY_INDEX: usize = 1;
 
@@ -39,6 +41,8 @@ pub struct Tolerant<S> {
     released: usize,
     skip: usize,
     ended: bool,
+    /// Bytes read in this turn.
+    read: usize,
     greeted: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
 }
@@ -54,6 +58,7 @@ impl<S> Tolerant<S> {
             released: 0,
             skip: PREFACE_BYTES,
             ended: false,
+            read: 0,
             greeted: Arc::default(),
             written: Arc::default(),
         }
@@ -74,6 +79,31 @@ impl<S> Tolerant<S> {
     /// Set when the client has sent its preface and started a frame.
     pub fn greeted(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.greeted)
+    }
+
+    /// Read what the socket has, up to a turn's worth: then others go first.
+    fn fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>
+    where
+        S: AsyncRead + Unpin,
+    {
+        if self.read >= TURN_BYTES {
+            self.read = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.make_room();
+        let mut space = ReadBuf::new(&mut self.buffer[self.end..]);
+        let read = Pin::new(&mut self.inner).poll_read(context, &mut space);
+        let count = space.filled().len();
+        if read.is_pending() {
+            self.read = 0;
+        }
+        ready!(read)?;
+        self.read += count;
+        self.end += count;
+        self.ended = count == 0;
+        self.scan();
+        Poll::Ready(Ok(()))
     }
 
     /// Make room for `READ_BYTES` behind the bytes that are held: at most a frame.
@@ -121,13 +151,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tolerant<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         while this.released == 0 && !this.ended {
-            this.make_room();
-            let mut space = ReadBuf::new(&mut this.buffer[this.end..]);
-            ready!(Pin::new(&mut this.inner).poll_read(context, &mut space))?;
-            let count = space.filled().len();
-            this.end += count;
-            this.ended = count == 0;
-            this.scan();
+            ready!(this.fill(context))?;
         }
         if this.ended {
             this.released = this.end - this.begin;

@@ -2,14 +2,15 @@
 //!
 //! The network thread pushes; Python takes up to N events when its event loop finds the file
 //! descriptor readable. A flag records a pending wake-up, so that under load one system call serves
-//! dozens of requests. While more events wait than Python takes at once, connections share each batch,
-//! and those with few events come first: a flood on one delays the others by a batch at most.
+//! dozens of requests. While more events wait than Python takes at once, addresses share each batch,
+//! then the connections of each, and those with few events come first: a flood of one delays the
+//! others by a batch at most.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +27,8 @@ const AT_ONCE: usize = 32;
 const LARGE_BYTES: usize = 8 << 10;
 /// Part of a batch that is taken while connections compete: the next one is nearer.
 const FAIR_PART: usize = 4;
+/// Connections with a row of their own.
+const LANES: usize = 1 << u16::BITS;
 
 /// An event of a connection.
 pub trait Laned {
@@ -101,8 +104,12 @@ impl Laned for Event {
 /// Events that did not fit into a batch, by connection.
 struct Lanes<E> {
     of: HashMap<u16, VecDeque<E>>,
-    /// The lanes that have events; the next one is first.
+    /// The lanes that have events, by group; the next one is first.
+    waiting: HashMap<u16, VecDeque<u16>>,
+    /// The groups of these; the next one is first.
     turn: VecDeque<u16>,
+    /// The group of each lane: the number of its address.
+    groups: Box<[u16]>,
     last: Vec<E>,
 }
 
@@ -110,13 +117,15 @@ impl<E: Laned> Lanes<E> {
     fn new() -> Self {
         Self {
             of: HashMap::new(),
+            waiting: HashMap::new(),
             turn: VecDeque::new(),
+            groups: vec![0; LANES].into_boxed_slice(),
             last: Vec::new(),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.turn.is_empty() && self.last.is_empty()
+        self.of.is_empty() && self.last.is_empty()
     }
 
     fn add(&mut self, event: E) {
@@ -125,19 +134,42 @@ impl<E: Laned> Lanes<E> {
             return;
         };
         let events = self.of.entry(lane).or_default();
-        if events.is_empty() {
-            self.turn.push_back(lane);
-        }
+        let first = events.is_empty();
         events.push_back(event);
+        if first {
+            self.wait(lane);
+        }
+    }
+
+    fn wait(&mut self, lane: u16) {
+        let group = self.groups[usize::from(lane)];
+        let lanes = self.waiting.entry(group).or_default();
+        if lanes.is_empty() {
+            self.turn.push_back(group);
+        }
+        lanes.push_back(lane);
+    }
+
+    /// The next lane, of the next group that has one.
+    fn next(&mut self) -> Option<u16> {
+        let group = self.turn.pop_front()?;
+        let lanes = self.waiting.get_mut(&group)?;
+        let lane = lanes.pop_front();
+        if lanes.is_empty() {
+            self.waiting.remove(&group);
+        } else {
+            self.turn.push_back(group);
+        }
+        lane
     }
 
     /// Take up to `max` events, the same number of each connection, the shortest rows first.
     fn take(&mut self, max: usize) -> Vec<E> {
-        let each = (max / self.turn.len().max(1)).max(1);
-        let mut rows = Vec::new();
+        let each = (max / self.of.len().max(1)).max(1);
+        let (mut rows, mut again) = (Vec::new(), Vec::new());
         let mut left = max;
-        for _ in 0..self.turn.len().min(max) {
-            let Some(lane) = self.turn.pop_front() else {
+        while left > 0 {
+            let Some(lane) = self.next() else {
                 break;
             };
             let Some(events) = self.of.get_mut(&lane) else {
@@ -148,14 +180,14 @@ impl<E: Laned> Lanes<E> {
             if events.is_empty() {
                 self.of.remove(&lane);
             } else {
-                self.turn.push_back(lane);
+                again.push(lane);
             }
             rows.push(row);
-            if left == 0 {
-                break;
-            }
         }
-        if self.turn.is_empty() && left >= self.last.len() {
+        for lane in again {
+            self.wait(lane);
+        }
+        if self.of.is_empty() && left >= self.last.len() {
             rows.push(std::mem::take(&mut self.last));
         } else {
             rows.sort_by_key(Vec::len);
@@ -198,6 +230,11 @@ impl<E: Laned> Inbox<E> {
     /// Events that Python has not taken yet.
     pub fn len(&self) -> usize {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// Enter a connection: its events take turns with those of its group first.
+    pub fn join(&self, lane: u16, group: u16) {
+        self.lanes().groups[usize::from(lane)] = group;
     }
 
     /// Add an event; wakes Python unless a wake-up is pending.
@@ -249,6 +286,12 @@ impl<E: Laned> Inbox<E> {
         }
     }
 
+    fn lanes(&self) -> MutexGuard<'_, Lanes<E>> {
+        self.lanes
+            .lock()
+            .expect("a thread panicked while it held this lock")
+    }
+
     fn wake(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.bell.ring();
@@ -259,10 +302,7 @@ impl<E: Laned> Inbox<E> {
     pub fn take(&self, max: usize) -> Vec<E> {
         self.bell.silence();
         self.woken.store(false, Ordering::Release);
-        let mut lanes = self
-            .lanes
-            .lock()
-            .expect("a thread panicked while it held this lock");
+        let mut lanes = self.lanes();
         let mut events = Vec::with_capacity(self.len().min(max));
         if lanes.is_empty() && self.len() <= max {
             while events.len() < max {
@@ -379,6 +419,22 @@ mod tests {
             seen.extend(inbox.take(16).into_iter().map(lane_of));
         }
         assert_eq!(seen, (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_connections_of_one_address_delay_another_address_by_one_batch() {
+        let inbox = Inbox::new().unwrap();
+        for lane in 0..200 {
+            inbox.join(lane, 7);
+            (0..5).for_each(|serial| inbox.push(call_id(serial, lane)));
+        }
+        inbox.join(500, 8);
+        inbox.push(call_id(0, 500));
+        assert!(inbox.take(64).contains(&call_id(0, 500)));
+        // A flood on one connection gets no more than a connection of a crowd.
+        (0..99).for_each(|serial| inbox.push(call_id(serial, 500)));
+        let of_flood = |events: Vec<u64>| events.iter().filter(|id| lane_of(**id) == 500).count();
+        assert_eq!(of_flood(inbox.take(64)), 1);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -15,3 +15,4 @@ pub(crate) mod server;
 pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod tls;
+pub(crate) mod turns;

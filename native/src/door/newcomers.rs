@@ -1,33 +1,38 @@
 //! Newcomers: connections that have had no answer yet. Strangers are among them, and clients that
 //! were there before go first.
 //!
-//! `Newcomers` limits those of one address: how many come in a second, and how many there are.
+//! `Newcomers` limits those of one address: how many come in a second, and how many there are; and
+//! how many connections an address has at all, so that it cannot take the places of the others.
 //! `Slices` limits the time that all of them take from the network thread: what an open connection
 //! costs is little, but a stranger may open many and begin hundreds of calls on each.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::{poll_fn, Future};
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::{pin, Pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+
+use crate::door::options::Options;
+use crate::door::turns::{Credit, Waiters};
 
 /// Connections that may come at once, and newcomers that may be open, in seconds of the rate.
 const BURST_S: f64 = 10.0;
 const OPEN_S: usize = 5;
 /// Newcomers of one address that a port with few connections has room for.
 const OPEN_MIN: usize = 16;
-/// Addresses with a count of their own. All further addresses share one count.
+/// Addresses with a count of their own, beyond the number of connections. All further addresses
+/// share one count.
 const ADDRESSES_MAX: usize = 10_000;
-/// Newcomers get one part in this many of the thread's time, and at most `CREDIT_MAX` at once. What
-/// one reads at once, and the calls in it, may take more: the others wait longer then.
+/// Newcomers get one part in this many of the thread's time. What one reads at once, and the calls in
+/// it, may take more than they have: the others wait longer then.
 const PART: u32 = 5;
-const CREDIT_MAX: Duration = Duration::from_millis(5);
+const POISONED: &str = "a thread panicked while it held this lock";
 /// Those that wait are woken a few at a time.
 const WAKE_EVERY: Duration = Duration::from_millis(1);
 const WAKE_MAX: usize = 8;
@@ -36,7 +41,13 @@ const WAKE_MAX: usize = 8;
 pub struct Newcomers {
     rate: f64,
     open_max: usize,
+    all_max: usize,
+    addresses_max: usize,
     seen: Mutex<HashMap<IpAddr, Seen>>,
+    groups: AtomicU16,
+    /// Connections refused because of all those of their address.
+    crowded: AtomicU64,
+    refused: Mutex<Option<IpAddr>>,
 }
 
 struct Seen {
@@ -44,6 +55,10 @@ struct Seen {
     ahead: f64,
     at: Instant,
     open: usize,
+    /// Connections, newcomers included.
+    all: usize,
+    group: u16,
+    credit: Arc<Mutex<Credit>>,
 }
 
 impl Seen {
@@ -54,9 +69,17 @@ impl Seen {
 }
 
 impl Newcomers {
-    /// `rate`: connections of one address in a second; 0: no limit. `connections`: those of the
-    /// port; the newcomers of one address may be half of them, or `OPEN_MIN`.
-    pub fn new(rate: usize, connections: usize) -> Self {
+    /// The newcomers of one address may be half of the connections of the port, or `OPEN_MIN`; no
+    /// limit without a rate.
+    pub fn new(options: &Options) -> Self {
+        Self::limited(
+            options.connection_rate,
+            options.connections,
+            options.address_connections,
+        )
+    }
+
+    fn limited(rate: usize, connections: usize, all_max: usize) -> Self {
         let open_max = if rate == 0 {
             usize::MAX
         } else {
@@ -65,46 +88,77 @@ impl Newcomers {
         Self {
             rate: rate as f64,
             open_max,
+            all_max,
+            addresses_max: ADDRESSES_MAX + connections,
             seen: Mutex::default(),
+            groups: AtomicU16::new(0),
+            crowded: AtomicU64::new(0),
+            refused: Mutex::default(),
         }
     }
 
     /// Count a connection from this address; `None` if it must be closed.
-    pub fn admit(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<Newcomer> {
-        let mut address = network(address);
+    pub fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Option<Guest> {
+        let mut address = network(peer);
         let mut seen = self.lock();
-        if seen.len() >= ADDRESSES_MAX && !seen.contains_key(&address) {
+        if seen.len() >= self.addresses_max && !seen.contains_key(&address) {
             seen.retain(|_, each| {
                 each.settle(self.rate, now);
-                each.open > 0 || each.ahead > 0.0
+                each.all > 0 || each.ahead > 0.0
             });
-            if seen.len() >= ADDRESSES_MAX {
+            if seen.len() >= self.addresses_max {
                 address = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
             }
         }
-        let one = seen.entry(address).or_insert(Seen {
+        let one = seen.entry(address).or_insert_with(|| Seen {
             ahead: 0.0,
             at: now,
             open: 0,
+            all: 0,
+            group: self.groups.fetch_add(1, Ordering::Relaxed),
+            credit: Arc::new(Mutex::new(Credit::of_address())),
         });
         one.settle(self.rate, now);
         if one.open >= self.open_max || (self.rate > 0.0 && one.ahead + 1.0 > BURST_S * self.rate) {
+            return None;
+        }
+        // Behind an address of this machine is a proxy of any number of clients, or no stranger.
+        if one.all >= self.all_max && !address.is_loopback() {
+            self.crowded.fetch_add(1, Ordering::Relaxed);
+            *self.refused.lock().expect(POISONED) = Some(peer.to_canonical());
             return None;
         }
         if self.rate > 0.0 {
             one.ahead += 1.0;
         }
         one.open += 1;
-        Some(Newcomer {
+        one.all += 1;
+        let (group, credit) = (one.group, Arc::clone(&one.credit));
+        let newcomer = Newcomer {
             all: Arc::clone(self),
             address,
-        })
+        };
+        let place = Place {
+            all: Arc::clone(self),
+            address,
+            group,
+            credit,
+        };
+        Some(Guest { newcomer, place })
+    }
+
+    /// Connections refused because of all those of their address.
+    pub fn crowded(&self) -> u64 {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// The address that was refused last because of all its connections; each is returned once.
+    pub fn refused(&self) -> Option<IpAddr> {
+        self.refused.lock().expect(POISONED).take()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Seen>> {
-        self.seen
-            .lock()
-            .expect("a thread panicked while it held this lock")
+        self.seen.lock().expect(POISONED)
     }
 }
 
@@ -113,6 +167,38 @@ fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (!0u128 << 64))),
         address => address,
+    }
+}
+
+/// A connection that was admitted.
+pub struct Guest {
+    /// Until its first answer.
+    pub newcomer: Newcomer,
+    /// Until its end.
+    pub place: Place,
+}
+
+/// One connection of an address.
+pub struct Place {
+    all: Arc<Newcomers>,
+    address: IpAddr,
+    /// The number of the address; with many, several have one.
+    pub group: u16,
+    credit: Arc<Mutex<Credit>>,
+}
+
+impl Place {
+    /// The credit of its address.
+    pub fn credit(&self) -> Arc<Mutex<Credit>> {
+        Arc::clone(&self.credit)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(one) = self.all.lock().get_mut(&self.address) {
+            one.all -= 1;
+        }
     }
 }
 
@@ -137,30 +223,17 @@ pub struct Slices {
     bell: Notify,
 }
 
-#[derive(Default)]
 struct State {
-    /// Time that newcomers may take, and what they took beyond it.
-    credit: Duration,
-    debt: Duration,
-    at: Option<Instant>,
-    waiting: VecDeque<(Waker, Arc<AtomicBool>)>,
+    credit: Credit,
+    waiting: Waiters,
 }
 
-impl State {
-    /// Add the credit of the time since the last call; true if there is some.
-    fn earn(&mut self, now: Instant) -> bool {
-        let earned = self.at.map_or(CREDIT_MAX, |at| (now - at) / PART);
-        self.at = Some(now);
-        let paid = earned.min(self.debt);
-        self.debt -= paid;
-        self.credit = (self.credit + (earned - paid)).min(CREDIT_MAX);
-        !self.credit.is_zero()
-    }
-
-    fn spend(&mut self, spent: Duration) {
-        let paid = spent.min(self.credit);
-        self.credit -= paid;
-        self.debt += spent - paid;
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            credit: Credit::new(PART, Duration::MAX),
+            waiting: Waiters::default(),
+        }
     }
 }
 
@@ -179,7 +252,7 @@ impl Slices {
         poll_fn(|context| {
             let begin = Instant::now();
             let polled = work.as_mut().poll(context);
-            self.lock().spend(begin.elapsed());
+            self.lock().credit.spend(begin.elapsed());
             polled
         })
         .await
@@ -195,17 +268,15 @@ impl Slices {
         let begin = Instant::now();
         {
             let mut state = self.lock();
-            if !state.earn(begin) {
-                if !waits.swap(true, Ordering::AcqRel) {
-                    let waker = context.waker().clone();
-                    state.waiting.push_back((waker, Arc::clone(waits)));
+            if !state.credit.earn(begin) {
+                if state.waiting.add(waits, context) {
                     self.bell.notify_one();
                 }
                 return Poll::Pending;
             }
         }
         let polled = work.poll(context);
-        self.lock().spend(begin.elapsed());
+        self.lock().credit.spend(begin.elapsed());
         polled
     }
 
@@ -216,25 +287,19 @@ impl Slices {
                 self.bell.notified().await;
             }
             sleep(WAKE_EVERY).await;
-            let mut woken = Vec::new();
+            let mut woken = Waiters::default();
             {
                 let mut state = self.lock();
-                if state.earn(Instant::now()) {
-                    let count = state.waiting.len().min(WAKE_MAX);
-                    woken.extend(state.waiting.drain(..count));
+                if state.credit.earn(Instant::now()) {
+                    woken = state.waiting.take(WAKE_MAX);
                 }
             }
-            for (waker, waits) in woken {
-                waits.store(false, Ordering::Release);
-                waker.wake();
-            }
+            woken.wake();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("a thread panicked while it held this lock")
+        self.state.lock().expect(POISONED)
     }
 }
 
@@ -244,7 +309,11 @@ mod tests {
 
     const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn all(newcomers: &Arc<Newcomers>, count: usize, now: Instant) -> Vec<Newcomer> {
+    fn limited(rate: usize, connections: usize) -> Arc<Newcomers> {
+        Arc::new(Newcomers::limited(rate, connections, usize::MAX))
+    }
+
+    fn all(newcomers: &Arc<Newcomers>, count: usize, now: Instant) -> Vec<Guest> {
         (0..count)
             .filter_map(|_| newcomers.admit(ONE, now))
             .collect()
@@ -252,7 +321,7 @@ mod tests {
 
     #[test]
     fn an_address_has_a_rate_and_a_burst() {
-        let (newcomers, now) = (Arc::new(Newcomers::new(10, 1_000)), Instant::now());
+        let (newcomers, now) = (limited(10, 1_000), Instant::now());
         let admitted: usize = (0..500).map(|_| all(&newcomers, 1, now).len()).sum();
         assert_eq!(admitted, 100);
         assert_eq!(all(&newcomers, 500, now + Duration::from_secs(1)).len(), 10);
@@ -263,13 +332,13 @@ mod tests {
     #[test]
     fn an_address_has_some_newcomers_and_less_than_the_port() {
         let now = Instant::now();
-        let newcomers = Arc::new(Newcomers::new(10, 1_000));
+        let newcomers = limited(10, 1_000);
         let open = all(&newcomers, 500, now);
         assert_eq!(open.len(), 50);
         drop(open);
         assert_eq!(all(&newcomers, 500, now).len(), 50);
-        assert_eq!(all(&Arc::new(Newcomers::new(100, 128)), 500, now).len(), 64);
-        assert_eq!(all(&Arc::new(Newcomers::new(0, 128)), 500, now).len(), 500);
+        assert_eq!(all(&limited(100, 128), 500, now).len(), 64);
+        assert_eq!(all(&limited(0, 128), 500, now).len(), 500);
     }
 
     #[test]
@@ -282,13 +351,30 @@ mod tests {
 
     #[test]
     fn addresses_that_left_are_forgotten() {
-        let (newcomers, now) = (Arc::new(Newcomers::new(10, 1_000)), Instant::now());
-        for number in 0..ADDRESSES_MAX as u32 + 10 {
+        let (newcomers, now) = (limited(10, 1_000), Instant::now());
+        for number in 0..newcomers.addresses_max as u32 + 10 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
             let later = now + Duration::from_secs(u64::from(number));
             assert!(newcomers.admit(address, later).is_some());
         }
-        assert!(newcomers.lock().len() <= ADDRESSES_MAX);
+        assert!(newcomers.lock().len() <= newcomers.addresses_max);
+    }
+
+    #[test]
+    fn an_address_that_is_not_of_this_machine_has_a_number_of_connections() {
+        let (newcomers, now) = (Arc::new(Newcomers::limited(0, 100, 3)), Instant::now());
+        let remote = "192.0.2.1".parse().unwrap();
+        let admit = |address| newcomers.admit(address, now).map(|guest| guest.place);
+        let mut open: Vec<Place> = (0..9).filter_map(|_| admit(remote)).collect();
+        assert_eq!(open.len(), 3);
+        assert_eq!(newcomers.refused(), Some(remote));
+        assert_eq!(newcomers.refused(), None, "each is told once");
+        assert_eq!(newcomers.crowded(), 6);
+        assert!(admit("192.0.2.2".parse().unwrap()).is_some());
+        let own: Vec<Place> = (0..9).filter_map(|_| admit(ONE)).collect();
+        assert_eq!(own.len(), 9);
+        open.pop();
+        assert!(admit(remote).is_some());
     }
 
     #[tokio::test(flavor = "current_thread")]

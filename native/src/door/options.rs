@@ -24,6 +24,8 @@ pub struct Options {
     pub connections: usize,
     /// New connections of one address in a second; 0: no limit.
     pub connection_rate: usize,
+    /// Open connections of one address; those of this machine have no limit.
+    pub address_connections: usize,
     /// Requests that may wait for Python.
     pub waiting: usize,
     /// A connection without calls is closed after this time.
@@ -83,6 +85,11 @@ impl Options {
             } else {
                 0
             },
+            address_connections: if known("address_connections")? {
+                limit("address_connections")?
+            } else {
+                usize::MAX
+            },
             waiting: limit("waiting")?,
             idle: time("idle_ms")?,
             keepalive: time("keepalive_ms")?,
@@ -135,7 +142,7 @@ counters! {
     connections,
     /// Accepted connections.
     accepted,
-    /// Connections refused because of the limit.
+    /// Connections refused because of a limit.
     connections_refused,
     /// Connections that did not finish their handshake.
     handshakes_failed,

@@ -27,11 +27,12 @@ use crate::door::call::{reply_many, Call, Outbox};
 use crate::door::durations::Durations;
 use crate::door::inbox::{Event, Inbox, Open};
 use crate::door::metadata::Peer;
-use crate::door::newcomers::{Newcomer, Newcomers, Slices};
+use crate::door::newcomers::{Guest, Newcomers, Slices};
 use crate::door::options::{Counters, Options};
 use crate::door::requests::Requests;
 use crate::door::service::{serve, Door, Route, ALL_STREAMS_BYTES, INFLATING_MAX};
 use crate::door::tls::{ClientAuthority, Spoken, Tls};
+use crate::door::turns::Turns;
 
 /// Backlog of connections that are not accepted yet.
 const BACKLOG: i32 = 4096;
@@ -99,7 +100,9 @@ impl Server {
                 unread: Arc::new(Pool::new(options.unread.1)),
                 requests: Arc::new(Pool::new(ALL_STREAMS_BYTES)),
                 answers: Arc::new(Pool::new(ALL_STREAMS_BYTES)),
+                newcomers: Arc::new(Newcomers::new(&options)),
                 slices: Slices::default(),
+                turns: Turns::default(),
                 inflating: Semaphore::new(INFLATING_MAX),
                 options,
                 counters: Counters::default(),
@@ -203,10 +206,19 @@ impl Server {
         self.outbox.stop(grace_ms);
     }
 
+    /// Return the address that was refused last because it has as many connections as it may, once.
+    fn refused_address(&self) -> Option<String> {
+        self.door
+            .newcomers
+            .refused()
+            .map(|address| address.to_string())
+    }
+
     /// Return all counters as a dict.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.door.counters.to_python(py)?;
         counters.set_item("unfinished_bytes", self.door.unfinished.used())?;
+        counters.set_item("connections_crowded", self.door.newcomers.crowded())?;
         let unread = self.door.unread.used() + self.door.answers.used();
         counters.set_item("unread_bytes", unread)?;
         Ok(counters)
@@ -381,12 +393,10 @@ async fn run(door: Arc<Door>, listener: std::net::TcpListener, tls: Arc<Tls>, ou
     };
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
-    let newcomers = Arc::new(Newcomers::new(
-        door.options.connection_rate,
-        door.options.connections,
-    ));
-    let slices = Arc::clone(&door);
+    let newcomers = Arc::clone(&door.newcomers);
+    let (slices, turns) = (Arc::clone(&door), Arc::clone(&door));
     tokio::spawn(async move { slices.slices.run().await });
+    tokio::spawn(async move { turns.turns.run().await });
     let grace_ms = {
         let mut orders = std::pin::pin!(outbox.work());
         loop {
@@ -395,13 +405,14 @@ async fn run(door: Arc<Door>, listener: std::net::TcpListener, tls: Arc<Tls>, ou
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
                         let room = connections.len() < door.options.connections;
-                        match newcomers.admit(peer.ip(), Instant::now()).filter(|_| room) {
+                        let guest = room.then(|| newcomers.admit(peer.ip(), Instant::now()));
+                        match guest.flatten() {
                             None => door.counters.connections_refused.up(),
-                            Some(newcomer) => {
+                            Some(guest) => {
                                 door.counters.accepted.up();
                                 let (door, tls) = (Arc::clone(&door), Arc::clone(&tls));
                                 let stop = stopping.clone();
-                                let work = connection(door, tls, (stream, peer), newcomer, stop);
+                                let work = connection(door, tls, (stream, peer), guest, stop);
                                 connections.spawn(work);
                             }
                         }
@@ -432,7 +443,7 @@ async fn connection(
     door: Arc<Door>,
     tls: Arc<Tls>,
     (stream, peer): (TcpStream, SocketAddr),
-    newcomer: Newcomer,
+    Guest { newcomer, place }: Guest,
     stop: watch::Receiver<bool>,
 ) {
     door.counters.connections.up();
@@ -449,21 +460,21 @@ async fn connection(
                 tls: false,
                 certificate: None,
             };
-            serve(Arc::clone(&door), stream, peer, newcomer, stop).await;
+            serve(Arc::clone(&door), stream, peer, (newcomer, &place), stop).await;
         }
         Ok(Spoken::Tls(stream)) => {
             door.counters.tls.up();
             let peer = over_tls(address, &stream);
-            serve(Arc::clone(&door), *stream, peer, newcomer, stop).await;
+            serve(Arc::clone(&door), *stream, peer, (newcomer, &place), stop).await;
         }
         Ok(Spoken::TlsRead(stream)) => {
             door.counters.tls.up();
             let peer = over_tls(address, stream.get_ref());
-            serve(Arc::clone(&door), *stream, peer, newcomer, stop).await;
+            serve(Arc::clone(&door), *stream, peer, (newcomer, &place), stop).await;
         }
         Ok(Spoken::Remoting(stream)) => {
-            drop(newcomer); // Python has limits of its own
-                            // A socket that cannot be taken back from tokio is closed.
+            drop((newcomer, place)); // Python has limits of its own
+                                     // A socket that cannot be taken back from tokio is closed.
             if let Ok(stream) = stream.into_std() {
                 hand_over(&door, stream.into(), address, None);
             }

@@ -31,11 +31,12 @@ use crate::door::call::{Out, Shared};
 use crate::door::frame::{self, Deframer, Encoding, Packed};
 use crate::door::inbox::{call_id, lane_of, Event, Inbox, Open};
 use crate::door::metadata::{Peer, Remembered};
-use crate::door::newcomers::{Newcomer, Slices};
+use crate::door::newcomers::{Newcomer, Newcomers, Place, Slices};
 use crate::door::options::{Counters, Options};
 use crate::door::status::{
     Status, DEADLINE_EXCEEDED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNKNOWN,
 };
+use crate::door::turns::{Turn, Turns};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -100,8 +101,12 @@ pub struct Door {
     pub requests: Arc<Pool>,
     /// Streams of unread answers.
     pub answers: Arc<Pool>,
+    /// Connections by address.
+    pub newcomers: Arc<Newcomers>,
     /// Time for newcomers.
     pub slices: Slices,
+    /// Time for the others.
+    pub turns: Turns,
     /// Messages that may be decompressed at once.
     pub inflating: Semaphore,
     /// Events for Python.
@@ -253,7 +258,7 @@ pub async fn serve<S>(
     door: Arc<Door>,
     stream: S,
     peer: Peer,
-    newcomer: Newcomer,
+    (newcomer, place): (Newcomer, &Place),
     mut stop: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -274,6 +279,7 @@ pub async fn serve<S>(
         unseen: Arc::default(),
         lane: lane_of(door.ids.fetch_add(1, Ordering::Relaxed)),
     });
+    door.inbox.join(connection.lane, place.group);
     let (idle, patience) = (door.options.idle, door.options.stalled);
     let service = {
         let (door, connection) = (Arc::clone(&door), Arc::clone(&connection));
@@ -300,10 +306,11 @@ pub async fn serve<S>(
     let mut closing = false;
     let mut overdue: Option<Overdue> = None;
     let waits = Arc::default();
+    let mut turn = Turn::new(place.credit());
     loop {
         let progress = poll_fn(|context| {
             if connection.is_proven() {
-                http.as_mut().poll(context)
+                door.turns.poll(&mut turn, http.as_mut(), context)
             } else {
                 door.slices.poll(http.as_mut(), &waits, context)
             }
